@@ -1,0 +1,64 @@
+# Every target bootstraps what it needs: a virtual environment in .venv, pinned by constraints.txt.
+# Nothing here needs PostgreSQL, Docker or network access beyond the package index.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+# Two test processes: PostgreSQL needs the rest of a small machine.
+WORKERS ?= 2
+SEEDS   ?= 20
+FIRST   ?= 1
+MINUTES ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help install up test check format bench simulate chaos wheel lock clean
+
+help:            ## list the targets
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */make \1\t/' | expand -t 16
+
+install: $(READY)  ## make the virtual environment
+
+$(READY): constraints.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "duly needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(READY)
+
+up: $(READY)      ## start duly with an embedded PostgreSQL (Ctrl-C stops it)
+	@exec $(BIN)/duly up
+
+test: $(READY)    ## everything, on a real PostgreSQL
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
+
+check: $(READY)   ## format, lint, types, tidy and fast tests: under a minute
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -q -m "not slow"
+
+format: $(READY)  ## rewrite the code in the house format
+	$(BIN)/ruff format --quiet .
+	$(BIN)/ruff check --fix --quiet .
+
+bench: $(READY)   ## run the benchmarks
+	$(BIN)/python -m benchmarks
+
+simulate: $(READY)  ## run seeds FIRST to FIRST+SEEDS-1 of the simulated cluster
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(SEED),--seed $(SEED))
+
+chaos: $(READY)   ## kill and stop real processes for MINUTES minutes
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
+
+wheel: $(READY)   ## build dist/duly-*.whl
+	$(BIN)/python -m build --wheel --no-isolation
+
+lock: $(READY)    ## choose versions again and write constraints.txt (needs `uv` on the PATH)
+	uv pip compile --universal --python-version 3.11 --generate-hashes --upgrade --no-header --no-annotate --no-emit-index-url --quiet --extra dev pyproject.toml --output-file constraints.txt
+
+clean:           ## remove the virtual environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

@@ -1,0 +1,76 @@
+"""`duly migrate`: the schema forward, back, or just its status."""
+
+import asyncio
+from typing import Any
+
+import click
+import msgspec
+
+from duly.cli.options import database_flags, json_flag, load
+from duly.environment import Environment, system_environment
+from duly.settings import Settings
+from duly.store.database import check_server, connect
+from duly.store.migrate import Migrator
+from duly.store.place import open_place
+from duly.telemetry import configure_logs
+
+
+@click.command("migrate")
+@database_flags
+@click.option("--status", is_flag=True, help="Only show what is applied and what is pending.")
+@click.option("--to", type=click.IntRange(min=0), metavar="N", help="Go to version N, also back.")
+@json_flag
+def command(status: bool, to: int | None, as_json: bool, **flags: Any) -> None:
+    """Bring the database schema to this version of duly, or to version N."""
+    settings = load(flags).settings
+    configure_logs(settings.log_level, settings.log_format)
+    environment = system_environment()
+    if status:
+        show_status(asyncio.run(read_status(settings, environment)), as_json=as_json)
+    else:
+        show_ran(asyncio.run(migrate(settings, environment, to)), as_json=as_json)
+
+
+async def read_status(settings: Settings, environment: Environment) -> list[dict[str, Any]]:
+    async with open_place(settings, environment) as place:
+        migrator = Migrator(place.owner_url, environment)
+        applied = {entry.number: entry for entry in await migrator.applied()}
+    known = {migration.number: migration.name for migration in migrator.migrations}
+    return [
+        {
+            "number": number,
+            "name": known.get(number) or applied[number].name,
+            "applied_at": applied[number].applied_at if number in applied else None,
+        }
+        for number in sorted(known.keys() | applied.keys())
+    ]
+
+
+async def migrate(settings: Settings, environment: Environment, to: int | None) -> list[str]:
+    async with open_place(settings, environment) as place:
+        owner = await connect(place.owner_url)
+        try:
+            await check_server(
+                owner, place.owner_url, allow_unsafe=settings.allow_unsafe_durability
+            )
+        finally:
+            await owner.close()
+        return await Migrator(place.owner_url, environment).migrate(to)
+
+
+def show_status(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode({"items": rows}).decode())
+        return
+    for row in rows:
+        applied_at = row["applied_at"]
+        click.echo(f"{row['name']:40} {applied_at.isoformat() if applied_at else 'pending'}")
+
+
+def show_ran(ran: list[str], *, as_json: bool) -> None:
+    if as_json:
+        click.echo(msgspec.json.encode({"ran": ran}).decode())
+        return
+    for name in ran:
+        click.echo(name)
+    click.echo(f"{len(ran)} migrations ran" if ran else "nothing to do")

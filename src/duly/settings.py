@@ -1,0 +1,197 @@
+"""Every setting, in one place: its type, bounds, meaning and default.
+
+Sources, later ones win: defaults, TOML file, DULY_* environment, command line flags. A secret may
+also be given as a path, under its name with `_file` appended. What is wrong with a value is said in
+one line with a suggestion; nothing here touches the database.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_type_hints
+
+import msgspec
+from msgspec import Meta
+
+from duly.domain.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX = "DULY_"
+# Names that carry the prefix but are not settings of the server.
+NOT_SETTINGS = frozenset({"DULY_CONFIG", "DULY_URL", "DULY_API_KEY", "DULY_CRASH_AT"})
+TEST_PREFIX = "DULY_TEST_"
+SECRET_FILE_BYTES_MAX = 64 * 1024
+SECRET = {"secret": True}
+
+
+def default_data_dir() -> str:
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return str(Path(base) / "duly")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    host: Annotated[
+        str, Meta(description="Address the API listens on.", min_length=1, max_length=255)
+    ] = "127.0.0.1"
+    port: Annotated[
+        int, Meta(description="Port of the API; 0 chooses a free one.", ge=0, le=65535)
+    ] = 3859
+    data_dir: Annotated[
+        str, Meta(description="Where the embedded PostgreSQL lives.", min_length=1, max_length=4096)
+    ] = msgspec.field(default_factory=default_data_dir)
+    database_url: Annotated[
+        str,
+        Meta(
+            description="An external PostgreSQL instead of the embedded one.",
+            max_length=4096,
+            extra=SECRET,
+        ),
+    ] = ""
+    migration_database_url: Annotated[
+        str,
+        Meta(
+            description="Login of the schema's owner, if the engine's login may not change it.",
+            max_length=4096,
+            extra=SECRET,
+        ),
+    ] = ""
+    allow_unsafe_durability: Annotated[
+        bool, Meta(description="Accept a server that may lose what it acknowledged.")
+    ] = False
+    pool_connections_max: Annotated[
+        int, Meta(description="Database connections of one process.", ge=2, le=200)
+    ] = 10
+    pg_bin: Annotated[
+        str, Meta(description="Folder of PostgreSQL's programs, before any other.", max_length=4096)
+    ] = ""
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], Meta(description="Least severe line kept.")
+    ] = "info"
+    log_format: Annotated[
+        Literal["auto", "text", "json"], Meta(description="auto: text on a terminal, else JSON.")
+    ] = "auto"
+    stop_timeout_s: Annotated[
+        float, Meta(description="Longest orderly stop before work is abandoned.", ge=0.1, le=600)
+    ] = 10.0
+
+
+HINTS = get_type_hints(Settings, include_extras=True)
+FIELDS = tuple(Settings.__struct_fields__)
+
+
+def meta_of(name: str) -> Meta:
+    (meta,) = HINTS[name].__metadata__
+    assert isinstance(meta, Meta)
+    return meta
+
+
+def is_secret(name: str) -> bool:
+    return bool((meta_of(name).extra or {}).get("secret"))
+
+
+@dataclass(frozen=True)
+class Given:
+    """One value as somebody wrote it, and where."""
+
+    value: Any
+    origin: str
+
+
+@dataclass(frozen=True)
+class Loaded:
+    settings: Settings
+    origins: dict[str, str]
+
+
+def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Loaded:
+    """Merge the sources; `flags` holds only what the command line actually named."""
+    given: dict[str, Given] = {}
+    given |= read_file(config_path(flags.get("config"), environ))
+    given |= read_environment(environ)
+    given |= {
+        name: Given(value, "--" + name.replace("_", "-"))
+        for name, value in flags.items()
+        if name != "config" and value is not None
+    }
+    values = {name: convert(name, entry) for name, entry in given.items()}
+    origins = {name: given[name].origin if name in given else "default" for name in FIELDS}
+    return Loaded(Settings(**values), origins)
+
+
+def config_path(flag: str | None, environ: Mapping[str, str]) -> Path | None:
+    named = flag or environ.get("DULY_CONFIG")
+    if named:
+        return Path(named)
+    base = environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    default = Path(base) / "duly" / "duly.toml"
+    return default if default.is_file() else None
+
+
+def read_file(path: Path | None) -> dict[str, Given]:
+    if path is None:
+        return {}
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(problem=f"cannot read {path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(problem=f"{path} is not valid TOML: {error}") from None
+    return resolve({key: Given(value, f"{path}: {key}") for key, value in table.items()})
+
+
+def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    given = {
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): Given(value, name)
+        for name, value in environ.items()
+        if name.startswith(ENVIRONMENT_PREFIX)
+        and not name.startswith(TEST_PREFIX)
+        and name not in NOT_SETTINGS
+    }
+    return resolve(given)
+
+
+def resolve(given: dict[str, Given]) -> dict[str, Given]:
+    """Refuse unknown names, and replace each `secret_file` by what the file holds."""
+    resolved: dict[str, Given] = {}
+    for key, entry in given.items():
+        secret = key.removesuffix("_file")
+        if key not in FIELDS and secret != key and secret in FIELDS and is_secret(secret):
+            if secret in given:
+                raise ConfigurationError(problem=f"both {secret} and {key} are set; keep one")
+            resolved[secret] = Given(read_secret(entry), entry.origin)
+        elif key in FIELDS:
+            resolved[key] = entry
+        else:
+            raise ConfigurationError(problem=unknown(key, entry))
+    return resolved
+
+
+def unknown(key: str, entry: Given) -> str:
+    close = difflib.get_close_matches(key, FIELDS, n=1)
+    hint = f"; did you mean {close[0]}?" if close else "; `duly config` lists them"
+    return f"unknown setting {entry.origin}{hint}"
+
+
+def read_secret(entry: Given) -> str:
+    try:
+        with Path(str(entry.value)).open("rb") as file:
+            content = file.read(SECRET_FILE_BYTES_MAX + 1)
+        if len(content) > SECRET_FILE_BYTES_MAX:
+            raise ConfigurationError(problem=f"{entry.origin}: the file is too large for a secret")
+        return content.decode("utf-8").strip()
+    except OSError as error:
+        problem = f"{entry.origin}: cannot read {entry.value}: {error.strerror}"
+        raise ConfigurationError(problem=problem) from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(problem=f"{entry.origin}: the file is not UTF-8 text") from None
+
+
+def convert(name: str, entry: Given) -> Any:
+    try:
+        return msgspec.convert(entry.value, HINTS[name], strict=not isinstance(entry.value, str))
+    except msgspec.ValidationError as error:
+        shown = "a secret" if is_secret(name) else repr(entry.value)
+        reason = str(error).replace("`", "").replace("Expected", "expected")
+        raise ConfigurationError(problem=f"{entry.origin} is {shown}: {reason}") from None

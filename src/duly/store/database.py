@@ -1,0 +1,151 @@
+"""The pool of connections, and whether the server behind it is fit. No statement of a feature.
+
+Store modules get a Database and call `fetch` (one statement, one commit) or `transaction`. What the
+driver raises when the world fails is translated here, once, into DatabaseUnavailable.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import asyncpg
+
+from duly.domain.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnfit
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+VERSION_MIN = 140000
+CONNECT_TIMEOUT_S = 10.0
+STATEMENT_TIMEOUT_S = 30.0
+
+# The world failed; the outcome of a statement in flight is unknown to us.
+CONNECTION_FAULTS = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.exceptions.CannotConnectNowError,
+    asyncpg.exceptions.TooManyConnectionsError,
+    asyncpg.exceptions.AdminShutdownError,
+    asyncpg.exceptions.CrashShutdownError,
+)
+# The server answered, and will give the same answer next time.
+LOGIN_FAULTS = (
+    asyncpg.exceptions.InvalidAuthorizationSpecificationError,
+    asyncpg.exceptions.InvalidPasswordError,
+    asyncpg.exceptions.InvalidCatalogNameError,
+)
+
+
+def address_of(url: str) -> str:
+    """Where a URL leads, without its secrets."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or "localhost"
+        return f"{host.replace('%2f', '/').replace('%2F', '/')}:{parts.port or 5432}{parts.path}"
+    except ValueError:
+        return "an address that is not a URL"
+
+
+@contextlib.contextmanager
+def translated_faults(url: str) -> Iterator[None]:
+    try:
+        yield
+    except LOGIN_FAULTS as error:
+        raise DatabaseUnfit(address=address_of(url), problem=str(error)) from error
+    except CONNECTION_FAULTS as error:
+        problem = str(error) or type(error).__name__
+        raise DatabaseUnavailable(address=address_of(url), problem=problem) from error
+
+
+async def connect(url: str) -> asyncpg.Connection:
+    """One connection outside any pool, for migrations and checks."""
+    with translated_faults(url):
+        try:
+            return await asyncpg.connect(url, timeout=CONNECT_TIMEOUT_S)
+        except (ValueError, asyncpg.exceptions.ClientConfigurationError) as error:
+            raise ConfigurationError(problem=f"the database URL is not valid: {error}") from None
+
+
+class Database:
+    """Connections of one process to one database, under one login."""
+
+    def __init__(self, url: str, pool: asyncpg.Pool) -> None:
+        self.url = url
+        self.pool = pool
+
+    @classmethod
+    async def open(cls, url: str, connections_max: int) -> "Database":
+        with translated_faults(url):
+            pool = await asyncpg.create_pool(
+                url,
+                min_size=1,
+                max_size=connections_max,
+                timeout=CONNECT_TIMEOUT_S,
+                command_timeout=STATEMENT_TIMEOUT_S,
+                # The driver's reset is a round trip per release, and no session state is kept.
+                reset=keep_session,
+            )
+        return cls(url, pool)
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        """One statement in its own transaction: when this returns, it is committed."""
+        with translated_faults(self.url):
+            rows: list[asyncpg.Record] = await self.pool.fetch(statement, *arguments)
+            return rows
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
+        with translated_faults(self.url):
+            async with self.pool.acquire() as connection, connection.transaction():
+                yield connection
+
+    async def close(self, timeout_s: float = 5.0) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.pool.close()
+        except TimeoutError:
+            self.pool.terminate()
+
+
+async def keep_session(_connection: asyncpg.Connection) -> None:
+    """Nothing to reset: no code of ours leaves state in a session."""
+
+
+async def check_server(connection: asyncpg.Connection, url: str, *, allow_unsafe: bool) -> None:
+    """Refuse a server that is too old, may lose commits, or has its clock overridden."""
+    facts = await connection.fetchrow(SQL.server_facts)
+    problem = server_problem(dict(facts), allow_unsafe=allow_unsafe)
+    if problem is not None:
+        raise DatabaseUnfit(address=address_of(url), problem=problem)
+
+
+def server_problem(facts: dict[str, Any], *, allow_unsafe: bool) -> str | None:
+    if facts["version"] < VERSION_MIN:
+        return f"it is PostgreSQL {facts['version_text']}, and duly needs 14 or later"
+    if facts["test_now"]:
+        return "its clock is overridden (duly.test_now), which only tests may do"
+    unsafe = [
+        name for name in ("fsync", "full_page_writes", "synchronous_commit") if facts[name] == "off"
+    ]
+    if unsafe and not allow_unsafe:
+        return (
+            f"{' and '.join(unsafe)} is off, so a crash may lose acknowledged tasks; turn it on, "
+            "or set allow_unsafe_durability"
+        )
+    return None
+
+
+async def prepare_login(connection: asyncpg.Connection, url: str) -> None:
+    """Give the engine's login its planner settings, and refuse one that lacks its roles."""
+    facts = await connection.fetchrow(SQL.server_facts)
+    if facts["enable_hashjoin"] != "off":
+        for row in await connection.fetch(SQL.planner_settings):
+            await connection.execute(row["statement"])
+    roles = await connection.fetchrow(SQL.login_is_engine)
+    if not (roles["is_engine"] and roles["may_be_tenant"]):
+        login = facts["login"]
+        problem = f"its owner must first run: GRANT duly_engine, duly_tenant TO {login}"
+        raise DatabaseUnfit(address=address_of(url), problem=problem)

@@ -1,0 +1,43 @@
+-- name: server_facts
+-- One look at what decides whether duly may run here: version, durability, the login's planner
+-- settings, and whether somebody overrode the clock for this database or role.
+SELECT current_setting('server_version_num')::integer AS version,
+       current_setting('server_version') AS version_text,
+       current_setting('fsync') AS fsync,
+       current_setting('full_page_writes') AS full_page_writes,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('enable_hashjoin') AS enable_hashjoin,
+       coalesce(current_setting('duly.test_now', true), '') AS test_now,
+       current_database() AS database,
+       current_user AS login
+
+-- name: planner_settings
+-- Plans must not depend on statistics: `timers` is empty at one moment and full at the next. These
+-- belong to the login, because a transaction-mode pooler keeps no session state.
+SELECT format('ALTER ROLE %I IN DATABASE %I SET %s = off', current_user, current_database(), name)
+           AS statement
+  FROM unnest(ARRAY['enable_hashjoin', 'enable_mergejoin', 'enable_seqscan', 'jit']) AS name
+
+-- name: login_is_engine
+-- Without membership the login would meet row-level security and see nothing.
+SELECT pg_has_role(current_user, 'duly_engine', 'usage') AS is_engine,
+       pg_has_role(current_user, 'duly_tenant', 'member') AS may_be_tenant
+
+-- name: create_login
+-- The embedded server's application login: neither owner nor superuser.
+SELECT format('CREATE ROLE %I LOGIN PASSWORD %L IN ROLE duly_engine, duly_tenant', $1::text, $2::text)
+           AS statement
+ WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = $1::text)
+
+-- name: ping
+-- The cheapest question that proves the server answers.
+SELECT 1
+
+-- name: database_now
+-- PostgreSQL's clock is the authority; this is the only way to ask it.
+SELECT duly.now() AS now
+
+-- name: create_database
+-- The embedded server is made with PostgreSQL's own databases only.
+SELECT format('CREATE DATABASE %I', $1::text) AS statement
+ WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = $1::text)

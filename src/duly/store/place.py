@@ -1,0 +1,96 @@
+"""Where the data lives: an external PostgreSQL or the embedded one, checked and migrated.
+
+Everything a command needs before it may open a pool. Nothing here runs once duly is up.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import asyncpg
+
+from duly.environment import Environment
+from duly.settings import Settings
+from duly.store.database import SQL, check_server, connect, prepare_login
+from duly.store.embedded import DATABASE, EmbeddedPostgres, Server
+from duly.store.migrate import Migrator
+
+# The embedded server's application login: neither owner nor superuser, as in production.
+EMBEDDED_LOGIN = "duly_app"
+MAINTENANCE_DATABASE = "postgres"
+
+
+@dataclass(frozen=True)
+class Place:
+    """The owner's login for the schema, the engine's for everything else."""
+
+    owner_url: str = field(repr=False)
+    engine_url: str = field(repr=False)
+    description: str
+    embedded: Server | None = None
+
+
+@contextlib.asynccontextmanager
+async def open_place(settings: Settings, environment: Environment) -> AsyncIterator[Place]:
+    """The configured database, or the embedded server for as long as we need it."""
+    if settings.database_url:
+        owner_url = settings.migration_database_url or settings.database_url
+        yield Place(owner_url, settings.database_url, "external PostgreSQL")
+        return
+    embedded = EmbeddedPostgres(Path(settings.data_dir), environment, settings.pg_bin)
+    server = await asyncio.to_thread(embedded.attach)
+    try:
+        await create_database(server)
+        yield Place(
+            server.url(),
+            server.url(login=EMBEDDED_LOGIN),
+            f"embedded PostgreSQL in {server.data_dir}",
+            server,
+        )
+    finally:
+        await asyncio.to_thread(embedded.leave)
+
+
+async def prepare_place(place: Place, settings: Settings, environment: Environment) -> Migrator:
+    """Refuse an unfit server, migrate, and see to it that the engine can log in and plan well."""
+    owner = await connect(place.owner_url)
+    try:
+        await check_server(owner, place.owner_url, allow_unsafe=settings.allow_unsafe_durability)
+        migrator = Migrator(place.owner_url, environment)
+        await migrator.migrate()
+        if place.embedded is not None:
+            await create_login(owner, place.embedded)
+    finally:
+        await owner.close()
+    engine = await connect(place.engine_url)
+    try:
+        await check_server(engine, place.engine_url, allow_unsafe=settings.allow_unsafe_durability)
+        await prepare_login(engine, place.engine_url)
+    finally:
+        await engine.close()
+    return migrator
+
+
+async def create_database(server: Server) -> None:
+    connection = await connect(server.url(MAINTENANCE_DATABASE))
+    try:
+        await run_if_needed(connection, SQL.create_database, DATABASE)
+    finally:
+        await connection.close()
+
+
+async def create_login(owner: asyncpg.Connection, server: Server) -> None:
+    await run_if_needed(owner, SQL.create_login, EMBEDDED_LOGIN, server.password)
+
+
+async def run_if_needed(connection: asyncpg.Connection, statement: str, *facts: str) -> None:
+    """Run what a generating statement answers; another process may have been quicker."""
+    for row in await connection.fetch(statement, *facts):
+        with contextlib.suppress(
+            asyncpg.DuplicateDatabaseError,
+            asyncpg.DuplicateObjectError,
+            asyncpg.UniqueViolationError,
+        ):
+            await connection.execute(row["statement"])
