@@ -67,7 +67,7 @@ class RoleLoop:
 
     async def tick_once(self) -> float:
         """One tick, surviving any failure; answers how long to wait before the next."""
-        name, pause_s = self.role.name, 0.0
+        name = self.role.name
         try:
             with self.metrics.role_tick_seconds.labels(name).time():
                 async with asyncio.timeout(TICK_TIMEOUT_S):
@@ -86,7 +86,7 @@ class RoleLoop:
     def backoff_s(self) -> float:
         """Doubling, bounded, and spread over half its length so that a fleet does not march."""
         exponent = min(self.failures_in_a_row - 1, 16)
-        whole_s = min(BACKOFF_FIRST_S * 2**exponent, BACKOFF_MAX_S)
+        whole_s = min(BACKOFF_FIRST_S * 2.0**exponent, BACKOFF_MAX_S)
         return whole_s * self.environment.random.uniform(0.5, 1.0)
 
     async def pause(self, pause_s: float) -> None:
