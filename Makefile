@@ -12,7 +12,7 @@ FIRST   ?= 1
 MINUTES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test check format bench simulate chaos wheel lock clean
+.PHONY: help install up test check format bench simulate chaos wheel schema lock clean
 
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */make \1\t/' | expand -t 16
@@ -53,6 +53,9 @@ simulate: $(READY)  ## run seeds FIRST to FIRST+SEEDS-1 of the simulated cluster
 
 chaos: $(READY)   ## kill and stop real processes for MINUTES minutes
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
+
+schema: $(READY)  ## write src/duly/store/schema.sql again, after a new migration
+	$(BIN)/python -m tests.schema_dump
 
 wheel: $(READY)   ## build dist/duly-*.whl
 	$(BIN)/python -m build --wheel --no-isolation

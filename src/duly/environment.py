@@ -15,6 +15,8 @@ from enum import StrEnum
 from random import Random, SystemRandom
 from typing import Protocol
 
+from duly.domain.errors import ConfigurationError
+
 
 class Clock(Protocol):
     def now(self) -> datetime:
@@ -38,6 +40,11 @@ class CrashPoint(StrEnum):
     """Every place where a test may kill the process: the moments between two durable steps."""
 
     MIGRATION_BETWEEN = "migration.between"
+    SUBMIT_AFTER_COMMIT = "submit.after_commit"
+    LEASE_AFTER_COMMIT = "lease.after_commit"
+    SETTLE_BEFORE = "settle.before"
+    SETTLE_AFTER_COMMIT = "settle.after_commit"
+    REAP_BEFORE = "reap.before"
 
 
 async def never_crash(point: CrashPoint) -> None:
@@ -66,4 +73,7 @@ def system_environment() -> Environment:
     chosen = os.environ.get("DULY_CRASH_AT")
     if chosen is None:
         return Environment()
+    if chosen not in list(CrashPoint):
+        points = ", ".join(CrashPoint)
+        raise ConfigurationError(problem=f"DULY_CRASH_AT is {chosen!r}; the points are {points}")
     return Environment(crash_point=crash_at(CrashPoint(chosen)))

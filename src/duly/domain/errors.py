@@ -43,3 +43,15 @@ class MigrationFailed(DulyError):
 
 class PortInUse(DulyError):
     """cannot listen on {host}:{port}: {problem}; choose another with --port or DULY_PORT"""
+
+
+class TooManyPools(DulyError):
+    """the tenant has {most} pools already, and more are not allowed"""
+
+
+class Overloaded(DulyError):
+    """{what} has {most} requests waiting, and takes no more for now"""
+
+
+class StatementRefused(DulyError):
+    """the database refused a batch: {problem}"""

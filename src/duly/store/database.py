@@ -7,12 +7,17 @@ driver raises when the world fails is translated here, once, into DatabaseUnavai
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import asyncpg
 
-from duly.domain.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnfit
+from duly.domain.errors import (
+    ConfigurationError,
+    DatabaseUnavailable,
+    DatabaseUnfit,
+    StatementRefused,
+)
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -30,6 +35,15 @@ CONNECTION_FAULTS = (
     asyncpg.exceptions.TooManyConnectionsError,
     asyncpg.exceptions.AdminShutdownError,
     asyncpg.exceptions.CrashShutdownError,
+)
+# The server understood the statement and rolled it back: one bad row, or one conflict.
+REFUSALS = (
+    asyncpg.DataError,
+    asyncpg.IntegrityConstraintViolationError,
+    asyncpg.exceptions.TransactionRollbackError,
+    asyncpg.LockNotAvailableError,
+    asyncpg.exceptions.ProgramLimitExceededError,
+    asyncpg.QueryCanceledError,
 )
 # The server answered, and will give the same answer next time.
 LOGIN_FAULTS = (
@@ -55,6 +69,8 @@ def translated_faults(url: str) -> Iterator[None]:
         yield
     except LOGIN_FAULTS as error:
         raise DatabaseUnfit(address=address_of(url), problem=str(error)) from error
+    except REFUSALS as error:
+        raise StatementRefused(problem=str(error), code=error.sqlstate) from error
     except CONNECTION_FAULTS as error:
         problem = str(error) or type(error).__name__
         raise DatabaseUnavailable(address=address_of(url), problem=problem) from error
@@ -69,6 +85,12 @@ async def connect(url: str) -> asyncpg.Connection:
             raise ConfigurationError(problem=f"the database URL is not valid: {error}") from None
 
 
+class Session(Protocol):
+    """Where a statement runs: a Database (its own commit) or an open transaction."""
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]: ...
+
+
 class Database:
     """Connections of one process to one database, under one login."""
 
@@ -81,7 +103,8 @@ class Database:
         with translated_faults(url):
             pool = await asyncpg.create_pool(
                 url,
-                min_size=1,
+                # Zero: the pool would otherwise reconnect in the background while the server is down.
+                min_size=0,
                 max_size=connections_max,
                 timeout=CONNECT_TIMEOUT_S,
                 command_timeout=STATEMENT_TIMEOUT_S,
@@ -97,7 +120,7 @@ class Database:
             return rows
 
     @contextlib.asynccontextmanager
-    async def transaction(self) -> AsyncIterator[asyncpg.Connection]:
+    async def transaction(self) -> AsyncIterator[Session]:
         with translated_faults(self.url):
             async with self.pool.acquire() as connection, connection.transaction():
                 yield connection
@@ -132,7 +155,7 @@ def server_problem(facts: dict[str, Any], *, allow_unsafe: bool) -> str | None:
     ]
     if unsafe and not allow_unsafe:
         return (
-            f"{' and '.join(unsafe)} is off, so a crash may lose acknowledged tasks; turn it on, "
+            f"a crash may lose acknowledged tasks ({' and '.join(unsafe)} off); turn it on, "
             "or set allow_unsafe_durability"
         )
     return None

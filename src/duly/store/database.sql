@@ -29,14 +29,6 @@ SELECT format('CREATE ROLE %I LOGIN PASSWORD %L IN ROLE duly_engine, duly_tenant
            AS statement
  WHERE NOT EXISTS (SELECT FROM pg_roles WHERE rolname = $1::text)
 
--- name: ping
--- The cheapest question that proves the server answers.
-SELECT 1
-
--- name: database_now
--- PostgreSQL's clock is the authority; this is the only way to ask it.
-SELECT duly.now() AS now
-
 -- name: create_database
 -- The embedded server is made with PostgreSQL's own databases only.
 SELECT format('CREATE DATABASE %I', $1::text) AS statement

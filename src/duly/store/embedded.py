@@ -10,7 +10,7 @@ dies, however it dies, so nothing here depends on a clean exit.
 | a process leaves | it stops the server if it can lock `users.lock` alone |
 | kill -9 of every duly | the server runs on; the next duly attaches and stops it when it leaves |
 | kill -9 of the server too | the next start recovers; a stale pid file is recognised and removed |
-| kill -9 inside initdb | the half-made folder is thrown away: only a finished one gets its name |
+| kill -9 inside initdb | it is waited for, then thrown away: only a finished one gets its name |
 | root | the server runs as an unprivileged user, which owns its folder and nothing else |
 """
 
@@ -18,7 +18,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import pwd
+import shlex
 import shutil
 import socket
 import subprocess
@@ -30,6 +30,7 @@ from urllib.parse import quote
 
 from duly.domain.errors import DataDirectoryUnusable, EmbeddedServerFailed
 from duly.environment import Environment
+from duly.store.account import ServerAccount
 from duly.store.binaries import Binaries, find_binaries
 
 SUPERUSER = "duly_owner"
@@ -37,11 +38,10 @@ DATABASE = "duly"
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
 LOCK_TIMEOUT_S = 90
+CHILDREN_GONE_S = 10
 POLL_S = 0.02
 # The kernel's limit for a Unix socket path is 107 bytes; `.s.PGSQL.65535` takes 15 of them.
 SOCKET_FOLDER_BYTES_MAX = 90
-# Whom root becomes for the server, the first that exists.
-UNPRIVILEGED_USERS = ("duly", "postgres", "nobody")
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,7 @@ class EmbeddedPostgres:
         self.pg_bin = pg_bin
         self.configuration = dict(configuration or {})
         self.users_lock: int | None = None
+        self.start_lock: int | None = None
 
     @property
     def cluster(self) -> Path:
@@ -84,10 +85,15 @@ class EmbeddedPostgres:
         """Start the server, or join the one that runs."""
         prepare_folder(self.data_dir)
         with self.starting():
-            self.users_lock = open_lock(self.data_dir / "users.lock")
-            fcntl.flock(self.users_lock, fcntl.LOCK_SH)
             try:
+                self.users_lock = self.users_lock or open_lock(self.data_dir / "users.lock")
+                fcntl.flock(self.users_lock, fcntl.LOCK_SH)
                 return self.running() or self.start()
+            except OSError as error:
+                self.drop_users_lock()
+                raise DataDirectoryUnusable(
+                    data_dir=self.data_dir, problem=error.strerror
+                ) from error
             except BaseException:
                 self.drop_users_lock()
                 raise
@@ -111,8 +117,10 @@ class EmbeddedPostgres:
         descriptor = open_lock(self.data_dir / "start.lock")
         try:
             wait_for_lock(descriptor, self.data_dir)
+            self.start_lock = descriptor
             yield
         finally:
+            self.start_lock = None
             os.close(descriptor)
 
     def drop_users_lock(self) -> None:
@@ -124,7 +132,7 @@ class EmbeddedPostgres:
         """The server that runs in our folder, once it accepts connections."""
         for _ in range(int(START_TIMEOUT_S / POLL_S)):
             lines = self.pid_file()
-            if len(lines) < 1 or not is_server_of(int(lines[0]), self.cluster):
+            if not self.is_ours(lines):
                 return None
             if len(lines) >= 8 and lines[7].strip() == "ready":
                 return Server(
@@ -141,13 +149,21 @@ class EmbeddedPostgres:
         except FileNotFoundError:
             return []
 
+    def is_ours(self, lines: list[str]) -> bool:
+        """A file torn by a power loss names nobody."""
+        return bool(lines) and lines[0].isdecimal() and int(lines[0]) in processes_in(self.cluster)
+
     def start(self) -> Server:
         binaries = find_binaries(self.pg_bin, self.existing_major())
         account = ServerAccount.choose([self.data_dir, binaries.folder])
         if not self.cluster.exists():
             self.initialise(binaries, account)
-        self.clear_stale_pid_file()
-        options = " ".join(f"-c {name}={value}" for name, value in self.options(account).items())
+        self.clear_remains()
+        options = " ".join(
+            # pg_ctl hands them to a shell.
+            f"-c {shlex.quote(f'{name}={value}')}"
+            for name, value in self.options(account).items()
+        )
         start = [binaries.program("pg_ctl"), "start", "--silent", "--wait"]
         start += ["--timeout", str(START_TIMEOUT_S), "--pgdata", str(self.cluster)]
         start += ["--log", str(self.data_dir / "postgres.log"), "--options", options]
@@ -160,8 +176,7 @@ class EmbeddedPostgres:
         return server
 
     def stop(self) -> None:
-        lines = self.pid_file()
-        if not lines or not is_server_of(int(lines[0]), self.cluster):
+        if not self.is_ours(self.pid_file()):
             return
         binaries = find_binaries(self.pg_bin, self.existing_major())
         account = ServerAccount.choose([self.data_dir, binaries.folder])
@@ -179,7 +194,7 @@ class EmbeddedPostgres:
         except FileNotFoundError:
             return None
 
-    def initialise(self, binaries: Binaries, account: "ServerAccount") -> None:
+    def initialise(self, binaries: Binaries, account: ServerAccount) -> None:
         """Make the cluster beside its final name and rename it when it is whole."""
         unfinished = self.data_dir / "postgres.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
@@ -193,13 +208,14 @@ class EmbeddedPostgres:
         initdb = [binaries.program("initdb"), "--pgdata", str(unfinished), "--no-instructions"]
         initdb += ["--username", SUPERUSER, "--pwfile", str(password_file)]
         initdb += ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C"]
-        self.run_program(initdb, account, "could not be initialised")
+        # initdb outlives a killed duly; it keeps the lock, so that nobody works beside it.
+        self.run_program(initdb, account, "could not be initialised", keep=self.start_lock)
         unfinished.rename(self.cluster)
 
     def password(self) -> str:
         return (self.data_dir / "password").read_text().strip()
 
-    def options(self, account: "ServerAccount") -> dict[str, str]:
+    def options(self, account: ServerAccount) -> dict[str, str]:
         socket_dir = socket_folder(self.data_dir)
         socket_dir.mkdir(mode=0o700, exist_ok=True)
         account.own(socket_dir)
@@ -208,20 +224,44 @@ class EmbeddedPostgres:
             | self.configuration
             | {
                 "listen_addresses": "127.0.0.1",
-                "port": str(free_port()),
-                "unix_socket_directories": str(socket_dir),
+                "port": str(self.choose_port()),
+                # A list to PostgreSQL: quoted, so that a comma in the path does not split it.
+                "unix_socket_directories": '"' + str(socket_dir).replace('"', '""') + '"',
             }
         )
 
-    def clear_stale_pid_file(self) -> None:
-        """After a crash another process may carry the old pid; PostgreSQL would wait for it."""
-        lines = self.pid_file()
-        if lines and not processes_in(self.cluster):
-            (self.cluster / "postmaster.pid").unlink(missing_ok=True)
+    def choose_port(self) -> int:
+        """The last one if it is free: processes that outlived a crash look for the server there."""
+        path = self.data_dir / "port"
+        try:
+            last = int(path.read_text())
+        except (FileNotFoundError, ValueError):
+            last = 0
+        port = free_port(last) or free_port(0)
+        assert port is not None, "the kernel chooses a free port when asked for none"
+        path.write_text(f"{port}\n")
+        return port
 
-    def run_program(self, command: list[str], account: "ServerAccount", failure: str) -> None:
+    def clear_remains(self) -> None:
+        """After a crash another process may carry the old pid, and PostgreSQL would refuse to
+        start beside it. The children of a killed server outlive it for a moment."""
+        for _ in range(int(CHILDREN_GONE_S / POLL_S)):
+            if not processes_in(self.cluster):
+                break
+            time.sleep(POLL_S)
+        else:
+            return
+        for stale in (
+            self.cluster / "postmaster.pid",
+            *socket_folder(self.data_dir).glob(".s.PGSQL.*"),
+        ):
+            stale.unlink(missing_ok=True)
+
+    def run_program(
+        self, command: list[str], account: ServerAccount, failure: str, keep: int | None = None
+    ) -> None:
         """Run one of PostgreSQL's programs; its output goes to a file, for a pipe would be
-        inherited by the server and never close."""
+        inherited by the server and never close. `keep` is a lock that the program shares."""
         output_path = self.data_dir / "postgres.output"
         with output_path.open("wb+") as output:
             ended = subprocess.run(
@@ -233,6 +273,7 @@ class EmbeddedPostgres:
                 # A Ctrl-C on the terminal is for duly, which then stops the server in order.
                 start_new_session=True,
                 env=os.environ | {"LC_ALL": "C", "TZ": "UTC"},
+                pass_fds=[] if keep is None else [keep],
                 check=False,
             )
             output.seek(0)
@@ -251,49 +292,6 @@ class EmbeddedPostgres:
                 if marker in line:
                     return line.strip()
         return lines[-1].strip() if lines else "no reason given"
-
-
-@dataclass(frozen=True)
-class ServerAccount:
-    """Whom the server runs as. PostgreSQL refuses root, so root hands it to somebody else."""
-
-    uid: int | None = None
-    gid: int | None = None
-    prefix: tuple[str, ...] = ()
-
-    @classmethod
-    def choose(cls, needed: list[Path]) -> "ServerAccount":
-        if os.geteuid() != 0:
-            return cls()
-        entry = unprivileged_user()
-        prefix = ["setpriv", f"--reuid={entry.pw_uid}", f"--regid={entry.pw_gid}", "--clear-groups"]
-        if not all(is_reachable(path, entry.pw_uid, entry.pw_gid) for path in needed):
-            # A folder under /root or a private temporary one: the server may pass through it
-            # (one capability), instead of us opening it to everybody.
-            prefix += ["--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search"]
-        return cls(entry.pw_uid, entry.pw_gid, tuple(prefix))
-
-    def own(self, path: Path) -> None:
-        if self.uid is not None and self.gid is not None:
-            os.chown(path, self.uid, self.gid)
-
-
-def unprivileged_user() -> pwd.struct_passwd:
-    for name in UNPRIVILEGED_USERS:
-        with contextlib.suppress(KeyError):
-            return pwd.getpwnam(name)
-    raise EmbeddedServerFailed(
-        data_dir="", problem=f"needs one of the users {', '.join(UNPRIVILEGED_USERS)} to run as"
-    )
-
-
-def is_reachable(path: Path, uid: int, gid: int) -> bool:
-    for folder in (path, *path.parents):
-        facts = folder.stat()
-        bits = 0o100 if facts.st_uid == uid else 0o010 if facts.st_gid == gid else 0o001
-        if not facts.st_mode & bits:
-            return False
-    return True
 
 
 def prepare_folder(data_dir: Path) -> None:
@@ -338,15 +336,17 @@ def socket_folder(data_dir: Path) -> Path:
     return Path("/tmp") / f"duly-{os.geteuid()}-{name}"  # noqa: S108
 
 
-def free_port() -> int:
+def free_port(wanted: int) -> int | None:
+    """The wanted port if nobody listens there; 0 wants any."""
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        # As PostgreSQL binds it: connections of the last server that linger do not count.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            return None
         port: int = probe.getsockname()[1]
         return port
-
-
-def is_server_of(pid: int, cluster: Path) -> bool:
-    return pid in processes_in(cluster)
 
 
 def processes_in(cluster: Path) -> set[int]:

@@ -16,6 +16,7 @@ from duly.settings import Settings
 from duly.store.database import SQL, check_server, connect, prepare_login
 from duly.store.embedded import DATABASE, EmbeddedPostgres, Server
 from duly.store.migrate import Migrator
+from duly.store.partitions import create_partitions
 
 # The embedded server's application login: neither owner nor superuser, as in production.
 EMBEDDED_LOGIN = "duly_app"
@@ -68,6 +69,7 @@ async def prepare_place(place: Place, settings: Settings, environment: Environme
     try:
         await check_server(engine, place.engine_url, allow_unsafe=settings.allow_unsafe_durability)
         await prepare_login(engine, place.engine_url)
+        await create_partitions(engine)
     finally:
         await engine.close()
     return migrator

@@ -1,0 +1,1 @@
+"""Programs that measure duly. Nothing here is a test: a slow machine fails nothing."""

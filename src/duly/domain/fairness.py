@@ -1,0 +1,116 @@
+"""Who is next: between tenants by weight, within a tenant by band.
+
+Between tenants, deficit round robin: each turn a tenant may spend its weight, and what it could not
+spend for lack of work is lost, not saved. Within a tenant, higher bands go first, but a band that
+waits gets a minimum share, and waiting promotes a task by one band each `aging_s`.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from duly.domain.task import BANDS, HIGH, LOW, NORMAL
+
+Entry = TypeVar("Entry")
+Member = TypeVar("Member", bound=Hashable)
+
+AGING_S = 300.0
+# Out of every hundred picks, how many a band gets at least while it has work.
+MINIMUM_SHARES = {HIGH: 0, NORMAL: 20, LOW: 10}
+SHARE_BASE = 100
+
+
+class RoundRobin(Generic[Member]):
+    """Deficit round robin over whoever has work. One pick costs one."""
+
+    def __init__(self, weight_of: Callable[[Member], float]) -> None:
+        self.weight_of = weight_of
+        self.turns: deque[Member] = deque()
+        self.deficits: dict[Member, float] = {}
+        self.turn_is_open = False
+
+    def __contains__(self, member: Member) -> bool:
+        return member in self.deficits
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    def join(self, member: Member) -> None:
+        """The member has work; joining twice changes nothing."""
+        if member not in self.deficits:
+            self.deficits[member] = 0.0
+            self.turns.append(member)
+
+    def leave(self, member: Member) -> None:
+        """The member has no work, or may not have any done now: its savings are void."""
+        if self.deficits.pop(member, None) is None:
+            return
+        if self.turns[0] == member:
+            self.turns.popleft()
+            self.turn_is_open = False
+        else:
+            self.turns.remove(member)
+
+    def pick(self) -> Member | None:
+        """Whose turn it is; the caller serves one of its tasks, or makes it leave."""
+        while self.turns:
+            member = self.turns[0]
+            if not self.turn_is_open:
+                self.deficits[member] += self.weight_of(member)
+                self.turn_is_open = True
+            if self.deficits[member] >= 1.0:
+                self.deficits[member] -= 1.0
+                return member
+            self.turns.rotate(-1)
+            self.turn_is_open = False
+        return None
+
+
+@dataclass(slots=True)
+class BandQueue(Generic[Entry]):
+    """One tenant's ready tasks, by band, oldest first within each."""
+
+    bands: list[deque[tuple[float, Entry]]] = field(
+        default_factory=lambda: [deque() for _ in range(BANDS)]
+    )
+    credits: list[int] = field(default_factory=lambda: [0] * BANDS)
+    aging_s: float = AGING_S
+
+    def __len__(self) -> int:
+        return sum(len(band) for band in self.bands)
+
+    def push(self, band: int, due_at: float, entry: Entry) -> None:
+        self.bands[band].append((due_at, entry))
+
+    def push_front(self, band: int, due_at: float, entry: Entry) -> None:
+        """Put back what could not be dispatched, without losing its place."""
+        self.bands[band].appendleft((due_at, entry))
+
+    def pop(self, now: float) -> tuple[int, float, Entry] | None:
+        """The next task and the band it waited in."""
+        band = self.choose(now)
+        if band is None:
+            return None
+        due_at, entry = self.bands[band].popleft()
+        return band, due_at, entry
+
+    def choose(self, now: float) -> int | None:
+        waiting = [band for band in range(BANDS) if self.bands[band]]
+        if not waiting:
+            return None
+        # Every pick earns a waiting lower band its share; a full share is owed a pick.
+        owed = None
+        for band in waiting[1:]:
+            self.credits[band] += MINIMUM_SHARES[band]
+            if self.credits[band] >= SHARE_BASE:
+                owed = band
+        if owed is not None:
+            self.credits[owed] -= SHARE_BASE
+            return owed
+        return min(waiting, key=lambda band: (self.aged(band, now), self.bands[band][0][0]))
+
+    def aged(self, band: int, now: float) -> int:
+        """The band its oldest task has risen to by waiting."""
+        waited_s = now - self.bands[band][0][0]
+        return max(HIGH, band - max(0, int(waited_s // self.aging_s)))

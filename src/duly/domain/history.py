@@ -1,0 +1,241 @@
+"""What happened, as independent witnesses tell it: log lines and rows, as plain values.
+
+The client log says what was asked and answered, the effect log what a handler saw, the fault log
+what a harness broke, the tables what is stored. `check.py` compares them; nothing here judges.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from enum import StrEnum
+from uuid import UUID
+
+# A task and what is wrong with it.
+Finding = tuple[UUID | None, str]
+
+
+class Operation(StrEnum):
+    SUBMIT = "submit"
+    LEASE = "lease"
+    HEARTBEAT = "heartbeat"
+    SETTLE = "settle"
+    CANCEL = "cancel"
+    MOVE = "move"
+    REPLAY = "replay"
+    PURGE = "purge"
+    PURGE_LETTER = "purge_letter"
+    READ = "read"
+
+
+class Phase(StrEnum):
+    """A timeout or a lost connection is UNKNOWN, never FAIL: FAIL means that nothing changed."""
+
+    INVOKE = "invoke"
+    OK = "ok"
+    FAIL = "fail"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the client log, about one task; the lines of one `call` belong together.
+
+    `at` is on the database's clock. `request` is equal for equal requests, and is what the harness
+    wrote into the task to know it again. `fence` of a lease is the ticket's when asked, and the
+    lease's when answered; `due_at` is the earliest instant that was asked for or promised.
+    """
+
+    call: int
+    operation: Operation
+    phase: Phase
+    at: datetime
+    tenant: int
+    task: UUID | None = None
+    holder: UUID | None = None
+    fence: int | None = None
+    outcome: str | None = None
+    answer: str | None = None
+    state: str | None = None
+    attempt: int | None = None
+    due_at: datetime | None = None
+    started_at: datetime | None = None
+    lease_until: datetime | None = None
+    key: str | None = None
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a handler did, told by itself."""
+
+    task: UUID
+    fence: int
+    holder: UUID
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a harness broke. `step_back_s` is how far the database's clock was set back."""
+
+    kind: str
+    at: datetime
+    node: str = ""
+    step_back_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    entries: tuple[Entry, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    id: UUID
+    tenant: int
+    run_at: datetime
+    max_attempts: int
+    execution_key: str | None = None
+    replay_of: UUID | None = None
+    request: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TimerRow:
+    id: UUID
+    fence: int
+    attempt: int
+    due_at: datetime | None
+    holder: UUID | None = None
+    started_at: datetime | None = None
+    cancel_requested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    id: UUID
+    fence: int
+    charged: int
+    holder: UUID | None
+    started_at: datetime | None
+    ended_at: datetime
+    outcome: str
+    state: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRow:
+    id: UUID
+    execution_key: str
+    replayed_as: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRow:
+    tenant: int
+    key: str
+    task: UUID
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    tasks: tuple[TaskRow, ...] = ()
+    timers: tuple[TimerRow, ...] = ()
+    attempts: tuple[AttemptRow, ...] = ()
+    dead_letters: tuple[DeadLetterRow, ...] = ()
+    keys: tuple[KeyRow, ...] = ()
+    tombstones: frozenset[UUID] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """The lines of one call: what was asked, and the answer if one was heard."""
+
+    asked: Entry
+    answered: Entry | None = None
+
+    @property
+    def ok(self) -> Entry | None:
+        return self.answered if self.answered and self.answered.phase is Phase.OK else None
+
+    @property
+    def is_unknown(self) -> bool:
+        return self.answered is None or self.answered.phase is Phase.UNKNOWN
+
+
+@dataclass(slots=True)
+class Evidence:
+    """Logs and tables, joined once and indexed for every invariant."""
+
+    calls: dict[Operation, list[Call]] = field(default_factory=dict)
+    effects: tuple[Effect, ...] = ()
+    tasks: dict[UUID, TaskRow] = field(default_factory=dict)
+    timers: dict[UUID, TimerRow] = field(default_factory=dict)
+    attempts: dict[UUID, list[AttemptRow]] = field(default_factory=dict)
+    finals: dict[UUID, AttemptRow] = field(default_factory=dict)
+    dead_letters: dict[UUID, DeadLetterRow] = field(default_factory=dict)
+    keys: tuple[KeyRow, ...] = ()
+    tombstones: frozenset[UUID] = frozenset()
+    # How far two instants may stand in the wrong order because the clock itself was set back.
+    tolerance: timedelta = timedelta()
+
+    @property
+    def has_client_log(self) -> bool:
+        return bool(self.calls)
+
+    def of(self, operation: Operation) -> list[Call]:
+        return self.calls.get(operation, [])
+
+    def answers(self, operation: Operation) -> Iterator[tuple[Entry, Entry]]:
+        """Asked and answered, of the calls that were answered."""
+        for call in self.of(operation):
+            if call.ok is not None:
+                yield call.asked, call.ok
+
+    def is_before(self, early: datetime, late: datetime) -> bool:
+        """Certainly before, even if the clock was set back in between."""
+        return early + self.tolerance < late
+
+    def attempt_of(self, task: UUID | None, fence: int | None) -> AttemptRow | None:
+        rows = self.attempts.get(task, []) if task else []
+        return next((row for row in rows if row.fence == fence), None)
+
+    def recorded_holder(self, task: UUID, fence: int) -> UUID | None:
+        """Whose lease this is, by the record or by the timer."""
+        row = self.attempt_of(task, fence)
+        if row is not None:
+            return row.holder
+        timer = self.timers.get(task)
+        return timer.holder if timer is not None and timer.fence == fence else None
+
+
+def gather(logs: Logs, tables: Tables) -> Evidence:
+    attempts: dict[UUID, list[AttemptRow]] = defaultdict(list)
+    for row in sorted(tables.attempts, key=lambda row: row.fence):
+        attempts[row.id].append(row)
+    return Evidence(
+        calls=join_calls(logs.entries),
+        effects=logs.effects,
+        tasks={row.id: row for row in tables.tasks},
+        timers={row.id: row for row in tables.timers},
+        attempts=dict(attempts),
+        finals={row.id: row for row in tables.attempts if row.state is not None},
+        dead_letters={row.id: row for row in tables.dead_letters},
+        keys=tables.keys,
+        tombstones=tables.tombstones,
+        tolerance=timedelta(seconds=sum(fault.step_back_s for fault in logs.faults)),
+    )
+
+
+def join_calls(entries: Iterable[Entry]) -> dict[Operation, list[Call]]:
+    asked: dict[int, Entry] = {}
+    answered: dict[int, Entry] = {}
+    for entry in entries:
+        (asked if entry.phase is Phase.INVOKE else answered)[entry.call] = entry
+    calls: dict[Operation, list[Call]] = defaultdict(list)
+    for number, entry in asked.items():
+        calls[entry.operation].append(Call(entry, answered.get(number)))
+    return dict(calls)

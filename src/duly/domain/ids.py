@@ -1,0 +1,73 @@
+"""A task id is an address: a UUID version 7 that says when (placement time) and where (shard).
+
+    48 bits milliseconds | 4 bits version 7 | 10 bits shard | 2 random | 2 variant | 62 random
+
+The time decides the partition, so it is clamped to the partitions that exist; it says nothing about
+when the task is due. There are 1,024 shards for ever; owners hold slots, which are ranges of them.
+"""
+
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from random import Random
+from uuid import UUID
+
+SHARDS = 1024
+SHARD_BITS = 10
+RANDOM_BITS = 64
+MILLISECONDS_MAX = 2**48 - 1
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+VERSION = 7 << 76
+VARIANT = 2 << 62
+LOW_BITS = (1 << 62) - 1
+# Knuth's multiplicative hash: neighbouring tenant numbers land far apart. SQL can do the same sum.
+GOLDEN = 2654435761
+
+
+def make_task_id(placed_at: datetime, shard: int, random: Random) -> UUID:
+    assert 0 <= shard < SHARDS
+    bits = random.getrandbits(RANDOM_BITS)
+    return UUID(
+        int=milliseconds(placed_at) << 80
+        | VERSION
+        | shard << 66
+        | (bits >> 62) << 64
+        | VARIANT
+        | (bits & LOW_BITS)
+    )
+
+
+def shard_of(task_id: UUID) -> int:
+    return (task_id.int >> 66) & (SHARDS - 1)
+
+
+def placement_time_of(task_id: UUID) -> datetime:
+    return EPOCH + timedelta(milliseconds=task_id.int >> 80)
+
+
+def partition_bound(start: datetime) -> UUID:
+    """The smallest value that an id placed at `start` or later can have."""
+    return UUID(int=milliseconds(start) << 80)
+
+
+def milliseconds(instant: datetime) -> int:
+    since = instant - EPOCH
+    result = (since.days * 86400 + since.seconds) * 1000 + since.microseconds // 1000
+    assert 0 <= result <= MILLISECONDS_MAX
+    return result
+
+
+def tenant_shard(tenant: int, spread: int, choice: int) -> int:
+    """One of the `spread` (a power of two) neighbouring shards of a tenant.
+
+    A wider spread keeps the narrower one's shards, so raising it moves nothing.
+    """
+    assert spread & (spread - 1) == 0
+    assert 1 <= spread <= SHARDS
+    home = ((tenant * GOLDEN) & 0xFFFFFFFF) >> (32 - SHARD_BITS)
+    return home ^ (choice % spread)
+
+
+def key_shard(tenant: int, key: str) -> int:
+    """Where everything with one key lives, whatever the tenant's spread, so its cap is local."""
+    digest = sha256(f"{tenant}:{key}".encode()).digest()
+    return int.from_bytes(digest[:2], "big") >> (16 - SHARD_BITS)

@@ -1,0 +1,189 @@
+"""The bounds of every field a submitter or a worker can fill, and one check for each.
+
+A broken limit is an answer, not an error: a Problem with a JSON pointer to the field.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from duly.domain.retry import RetryPolicy
+from duly.domain.task import Policy, Submission
+
+TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
+POOL_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+HEADER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
+SURROGATE = re.compile(r"[\ud800-\udfff]")
+
+PAYLOAD_BYTES_MAX = 64 * 1024
+RESULT_BYTES_MAX = 64 * 1024
+ERROR_BYTES_MAX = 8 * 1024
+PROGRESS_BYTES_MAX = 4 * 1024
+KEY_CHARACTERS_MAX = 255
+URL_CHARACTERS_MAX = 2048
+TAGS_MAX = 32
+TAG_NAME_CHARACTERS_MAX = 64
+TAG_VALUE_CHARACTERS_MAX = 256
+HEADERS_MAX = 32
+HEADER_VALUE_CHARACTERS_MAX = 1024
+NON_RETRYABLE_MAX = 32
+PRIORITY_MAX = 9
+POOLS_PER_TENANT_MAX = 10_000
+MAX_ATTEMPTS_MAX = 100
+TIMEOUT_S_MIN, TIMEOUT_S_MAX = 0.1, 24 * 3600.0
+DELAY_S_MAX = 10 * 366 * 86400.0
+JITTER_S_MAX = 24 * 3600.0
+FACTOR_MIN, FACTOR_MAX = 1.0, 100.0
+BACKOFF_S_MAX = 30 * 86400.0
+CONCURRENCY_LIMIT_MAX = 10_000
+LEASE_S_MIN, LEASE_S_MAX = 0.05, 3600.0
+RUN_AT_PAST_MAX = timedelta(days=7)
+RUN_AT_FUTURE_MAX = timedelta(seconds=DELAY_S_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    pointer: str
+    reason: str
+
+
+def submission_problems(task: Submission, now: datetime) -> list[Problem]:
+    """Everything that is wrong with a submission, so that its author can mend it in one go."""
+    checks = [
+        ("/type", type_reason(task.type)),
+        ("/payload", bytes_reason(task.payload, PAYLOAD_BYTES_MAX)),
+        ("/run_at", run_at_reason(task.run_at, now)),
+        ("/delay_s", number_reason(task.delay_s, 0.0, DELAY_S_MAX)),
+        ("/target/pool", pattern_reason(task.pool, POOL_PATTERN)),
+        ("/target/url", None if task.url is None else text_reason(task.url, URL_CHARACTERS_MAX)),
+        ("/priority", number_reason(task.priority, 0, PRIORITY_MAX)),
+        ("/idempotency_key", key_reason(task.idempotency_key)),
+        ("/tags", tags_reason(task.tags)),
+    ]
+    if task.run_at is not None and task.delay_s:
+        checks.append(("/delay_s", "give run_at or delay_s, not both"))
+    return problems(checks) + policy_problems(task.policy, now)
+
+
+def policy_problems(policy: Policy, now: datetime) -> list[Problem]:
+    checks = [
+        ("/timeout_s", number_reason(policy.timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX)),
+        ("/start_by", start_by_reason(policy.start_by, now)),
+        ("/jitter_s", number_reason(policy.jitter_s, 0.0, JITTER_S_MAX)),
+        ("/concurrency_key", key_reason(policy.concurrency_key)),
+        ("/concurrency_limit", concurrency_reason(policy)),
+        ("/target/headers", headers_reason(policy.headers)),
+    ]
+    return problems(checks) + retry_problems(policy.retry)
+
+
+def retry_problems(retry: RetryPolicy) -> list[Problem]:
+    return problems(
+        [
+            ("/retry/max_attempts", number_reason(retry.max_attempts, 1, MAX_ATTEMPTS_MAX)),
+            (
+                "/retry/backoff",
+                None if retry.backoff in ("fixed", "exponential") else "is fixed or exponential",
+            ),
+            ("/retry/initial_s", number_reason(retry.initial_s, 0.0, BACKOFF_S_MAX)),
+            ("/retry/factor", number_reason(retry.factor, FACTOR_MIN, FACTOR_MAX)),
+            ("/retry/max_s", number_reason(retry.max_s, 0.0, BACKOFF_S_MAX)),
+            (
+                "/retry/non_retryable",
+                f"has more than {NON_RETRYABLE_MAX} entries"
+                if len(retry.non_retryable) > NON_RETRYABLE_MAX
+                else None,
+            ),
+        ]
+    )
+
+
+def problems(checks: list[tuple[str, str | None]]) -> list[Problem]:
+    return [Problem(pointer, reason) for pointer, reason in checks if reason is not None]
+
+
+def type_reason(value: str) -> str | None:
+    return pattern_reason(value, TYPE_PATTERN)
+
+
+def pattern_reason(value: str, pattern: re.Pattern[str]) -> str | None:
+    return None if pattern.fullmatch(value) else f"does not match {pattern.pattern}"
+
+
+def number_reason(value: float, least: float, most: float) -> str | None:
+    if not math.isfinite(value) or not least <= value <= most:
+        return f"is not from {least:g} to {most:g}"
+    return None
+
+
+def bytes_reason(value: str, most: int) -> str | None:
+    if SURROGATE.search(value) or "\x00" in value:
+        return "contains a character that is not valid text"
+    size = len(value.encode())
+    return f"is {size} bytes, and {most} is the most" if size > most else None
+
+
+def text_reason(value: str, characters_max: int) -> str | None:
+    if not 1 <= len(value) <= characters_max:
+        return f"is not from 1 to {characters_max} characters"
+    if CONTROL_CHARACTER.search(value) or SURROGATE.search(value):
+        return "contains a control character"
+    return None
+
+
+def key_reason(value: str | None) -> str | None:
+    return None if value is None else text_reason(value, KEY_CHARACTERS_MAX)
+
+
+def run_at_reason(run_at: datetime | None, now: datetime) -> str | None:
+    if run_at is None:
+        return None
+    if run_at.tzinfo is None:
+        return "has no offset from UTC"
+    if run_at < now - RUN_AT_PAST_MAX:
+        return f"is more than {RUN_AT_PAST_MAX.days} days ago"
+    if run_at > now + RUN_AT_FUTURE_MAX:
+        return f"is more than {RUN_AT_FUTURE_MAX.days} days ahead"
+    return None
+
+
+def start_by_reason(start_by: datetime | None, now: datetime) -> str | None:
+    if start_by is None:
+        return None
+    if start_by.tzinfo is None:
+        return "has no offset from UTC"
+    return "has passed already" if start_by <= now else None
+
+
+def concurrency_reason(policy: Policy) -> str | None:
+    if policy.concurrency_limit is None:
+        return None
+    if policy.concurrency_key is None:
+        return "needs a concurrency_key"
+    return number_reason(policy.concurrency_limit, 1, CONCURRENCY_LIMIT_MAX)
+
+
+def tags_reason(tags: dict[str, str] | None) -> str | None:
+    if tags is None:
+        return None
+    if len(tags) > TAGS_MAX:
+        return f"has more than {TAGS_MAX} entries"
+    for name, value in tags.items():
+        if text_reason(name, TAG_NAME_CHARACTERS_MAX):
+            return "has a name that is empty, too long, or not plain text"
+        if value and text_reason(value, TAG_VALUE_CHARACTERS_MAX):
+            return f"has a value for {name!r} that is too long or not plain text"
+    return None
+
+
+def headers_reason(headers: dict[str, str]) -> str | None:
+    if len(headers) > HEADERS_MAX:
+        return f"has more than {HEADERS_MAX} entries"
+    for name, value in headers.items():
+        if not HEADER_NAME_PATTERN.fullmatch(name):
+            return f"has a name that does not match {HEADER_NAME_PATTERN.pattern}"
+        if value and text_reason(value, HEADER_VALUE_CHARACTERS_MAX):
+            return f"has a value for {name} that is too long or not plain text"
+    return None

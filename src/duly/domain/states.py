@@ -1,0 +1,67 @@
+"""What a task can be, how an attempt can end, and which moves are legal. Values only."""
+
+from datetime import datetime
+from enum import StrEnum
+
+
+class State(StrEnum):
+    WAITING = "WAITING"
+    SCHEDULED = "SCHEDULED"
+    READY = "READY"
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    CANCELLED = "CANCELLED"
+
+
+TERMINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+LIVE = frozenset(State) - TERMINAL
+
+# From each state, where a task may go next. Terminal states lead nowhere: replay makes a new task.
+MOVES: dict[State, frozenset[State]] = {
+    State.WAITING: frozenset({State.SCHEDULED, State.READY, State.CANCELLED}),
+    State.SCHEDULED: frozenset({State.READY, State.CANCELLED, State.SCHEDULED, State.FAILED}),
+    State.READY: frozenset({State.RUNNING, State.SCHEDULED, State.CANCELLED, State.FAILED}),
+    State.RUNNING: frozenset({State.SCHEDULED, State.READY, *TERMINAL}),
+    State.COMPLETED: frozenset(),
+    State.FAILED: frozenset(),
+    State.CANCELLED: frozenset(),
+}
+
+
+class Outcome(StrEnum):
+    """How one attempt ended, or why a task ended without one."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+    SNOOZED = "snoozed"
+    LEASE_LOST = "lease_lost"
+    EXPIRED = "expired"
+
+
+# Handing a task back, or putting it off, is not a failure and uses up no attempt.
+UNCHARGED = frozenset({Outcome.RELEASED, Outcome.SNOOZED, Outcome.EXPIRED})
+# What a worker may say of an attempt; the rest are found out by duly itself.
+SETTLEABLE = frozenset(Outcome) - {Outcome.LEASE_LOST, Outcome.EXPIRED}
+
+
+class FailureReason(StrEnum):
+    """Why a task is a dead letter."""
+
+    EXHAUSTED = "exhausted"
+    REJECTED = "rejected"
+    NON_RETRYABLE = "non_retryable"
+    EXPIRED = "expired"
+    POISON = "poison"
+
+
+def live_state(due_at: datetime | None, holder: object | None, now: datetime) -> State:
+    """The state of a task that has a timer."""
+    if due_at is None:
+        return State.WAITING
+    if holder is not None:
+        return State.RUNNING
+    return State.READY if due_at <= now else State.SCHEDULED

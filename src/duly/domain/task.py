@@ -1,0 +1,71 @@
+"""What a submitter asks for: a task with its target, policy and limits, before it is stored."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from duly.domain.retry import RetryPolicy
+
+DEFAULT_POOL = "default"
+BANDS = 3
+HIGH, NORMAL, LOW = range(BANDS)
+# Lane 0 belongs to leased tasks; pool 0 is the one that webhooks share.
+LEASED_LANE = 0
+WEBHOOK_POOL = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """How a task is executed; stored as it was asked and never changed."""
+
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    timeout_s: float = 60.0
+    start_by: datetime | None = None
+    jitter_s: float = 0.0
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+DEFAULT_POLICY = Policy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """One request for a task. `payload` is JSON text, which duly carries and never reads."""
+
+    tenant: int
+    type: str
+    payload: str = "null"
+    run_at: datetime | None = None
+    delay_s: float = 0.0
+    url: str | None = None
+    pool: str = DEFAULT_POOL
+    priority: int = 5
+    policy: Policy = DEFAULT_POLICY
+    idempotency_key: str | None = None
+    execution_key: str | None = None
+    tags: dict[str, str] | None = None
+    replay_of: UUID | None = None
+
+
+def band_of(priority: int) -> int:
+    return HIGH if priority >= 7 else NORMAL if priority >= 3 else LOW
+
+
+def lane_of(pool: int, priority: int) -> int:
+    """The lane of an unleased task; `duly.lane_of` in SQL is the same sum."""
+    return 1 + pool * BANDS + band_of(priority)
+
+
+def request_hash(submission: Submission) -> bytes:
+    """Equal for equal requests: what decides between a replay and a mismatch of a key."""
+    facts: dict[str, Any] = {
+        name: value
+        for name, value in asdict(submission).items()
+        if name not in ("idempotency_key", "execution_key")
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).digest()

@@ -1,0 +1,42 @@
+"""Token buckets: a rate that may be saved up to a burst, and no further."""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class TokenBucket:
+    """`rate` tokens a second, at most `burst` saved. Time is handed in, in seconds."""
+
+    rate: float
+    burst: float
+    tokens: float
+    updated_at: float
+
+    @classmethod
+    def full(cls, rate: float, burst: float, now: float) -> "TokenBucket":
+        assert rate > 0
+        assert burst >= 1
+        return cls(rate, burst, burst, now)
+
+    def refill(self, now: float) -> None:
+        """A clock that steps back refills nothing and takes nothing away."""
+        if now > self.updated_at:
+            self.tokens = min(self.burst, self.tokens + (now - self.updated_at) * self.rate)
+        self.updated_at = now
+
+    def take(self, now: float, count: float = 1.0) -> bool:
+        self.refill(now)
+        if self.tokens < count:
+            return False
+        self.tokens -= count
+        return True
+
+    def give_back(self, count: float = 1.0) -> None:
+        """What was taken for something that then did not happen."""
+        self.tokens = min(self.burst, self.tokens + count)
+
+    def ready_at(self, now: float, count: float = 1.0) -> float:
+        """When `count` tokens will be there, if nobody else takes any."""
+        self.refill(now)
+        missing = count - self.tokens
+        return now if missing <= 0 else now + missing / self.rate

@@ -1,0 +1,138 @@
+"""What people do to tasks that exist: cancel, reschedule, change the priority, run now.
+
+| event | what happens |
+|---|---|
+| a lease lands while we cancel | neither half matches; asked again, it becomes a request |
+| a release lands while we cancel | the same, and it ends at once |
+| the task is running | cancel is requested; a move is refused as RUNNING |
+| the task has ended | ALREADY_TERMINAL, or ALREADY_CANCELLED, which is no error |
+| another tenant's task | UNKNOWN, exactly as one that never was |
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+from duly.domain.ids import shard_of
+from duly.domain.states import State
+from duly.store.database import Database
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+# Each round is lost only to another change of the same task; losing this many means a live lock.
+ROUNDS_MAX = 8
+
+
+class ControlAnswer(StrEnum):
+    CANCELLED = "cancelled"
+    CANCEL_REQUESTED = "cancel_requested"
+    ALREADY_CANCELLED = "already_cancelled"
+    MOVED = "moved"
+    RUNNING = "running"
+    WAITING = "waiting"
+    ALREADY_TERMINAL = "already_terminal"
+    UNKNOWN = "unknown"
+    CONTENDED = "contended"
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A new instant (`run_at`, else `delay_s`), a new priority, or both."""
+
+    id: UUID
+    run_at: datetime | None = None
+    delay_s: float | None = None
+    priority: int | None = None
+
+    @property
+    def keeps_due(self) -> bool:
+        return self.run_at is None and self.delay_s is None
+
+
+def run_now(task_id: UUID) -> Move:
+    return Move(task_id, delay_s=0.0)
+
+
+async def cancel_tasks(
+    database: Database, tenant: int, ids: Sequence[UUID]
+) -> dict[UUID, ControlAnswer]:
+    async def change(remaining: list[UUID]) -> dict[UUID, ControlAnswer]:
+        rows = await database.fetch(SQL.cancel_tasks, tenant, *address_columns(remaining))
+        return {row["id"]: ControlAnswer(row["answer"]) for row in rows}
+
+    return await in_rounds(database, tenant, ids, change, cancel_refusal)
+
+
+async def move_tasks(
+    database: Database, tenant: int, moves: Sequence[Move]
+) -> dict[UUID, ControlAnswer]:
+    wanted = {move.id: move for move in moves}
+
+    async def change(remaining: list[UUID]) -> dict[UUID, ControlAnswer]:
+        asked = move_columns([wanted[task_id] for task_id in remaining])
+        rows = await database.fetch(SQL.move_tasks, tenant, *asked)
+        return {row["id"]: ControlAnswer.MOVED for row in rows}
+
+    return await in_rounds(database, tenant, list(wanted), change, move_refusal)
+
+
+async def in_rounds(
+    database: Database,
+    tenant: int,
+    ids: Sequence[UUID],
+    change: Callable[[list[UUID]], Awaitable[dict[UUID, ControlAnswer]]],
+    refusal: Callable[[Any], ControlAnswer | None],
+) -> dict[UUID, ControlAnswer]:
+    """Change, ask why not, and again for those that only lost a race."""
+    answers: dict[UUID, ControlAnswer] = {}
+    remaining = sorted(set(ids), key=lambda task_id: task_id.int)
+    for _ in range(ROUNDS_MAX):
+        answers |= await change(remaining)
+        remaining = [task_id for task_id in remaining if task_id not in answers]
+        if remaining:
+            rows = await database.fetch(SQL.classify_tasks, tenant, *address_columns(remaining))
+            refusals = {row["id"]: refusal(row) for row in rows}
+            answers |= {task_id: why for task_id, why in refusals.items() if why is not None}
+            remaining = [task_id for task_id in remaining if task_id not in answers]
+        if not remaining:
+            break
+    return answers | dict.fromkeys(remaining, ControlAnswer.CONTENDED)
+
+
+def cancel_refusal(row: Any) -> ControlAnswer | None:
+    """None: still live, so the change lost a race and is worth another round."""
+    if row["is_live"]:
+        return None
+    if not row["is_known"]:
+        return ControlAnswer.UNKNOWN
+    is_cancelled = row["final_state"] == State.CANCELLED
+    return ControlAnswer.ALREADY_CANCELLED if is_cancelled else ControlAnswer.ALREADY_TERMINAL
+
+
+def move_refusal(row: Any) -> ControlAnswer | None:
+    if row["is_held"]:
+        return ControlAnswer.RUNNING
+    if row["is_waiting"]:
+        return ControlAnswer.WAITING
+    if row["is_live"]:
+        return None
+    return ControlAnswer.ALREADY_TERMINAL if row["is_known"] else ControlAnswer.UNKNOWN
+
+
+def address_columns(ids: Sequence[UUID]) -> tuple[list[int], list[UUID]]:
+    return [shard_of(task_id) for task_id in ids], list(ids)
+
+
+def move_columns(moves: list[Move]) -> list[list[Any]]:
+    shards, ids = address_columns([move.id for move in moves])
+    return [
+        shards,
+        ids,
+        [move.keeps_due for move in moves],
+        [move.run_at for move in moves],
+        [move.delay_s or 0.0 for move in moves],
+        [move.priority for move in moves],
+    ]

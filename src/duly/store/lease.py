@@ -1,0 +1,133 @@
+"""Turning tickets into leases, and keeping leases alive.
+
+| event | what happens |
+|---|---|
+| two holders, one ticket | the row's fence lets one in; the other gets fewer leases than tickets |
+| ticket repeated or stale | its fence is behind: nothing |
+| ticket early, node's clock wrong | `due_at` is compared with the database's clock: nothing |
+| answer lost | `held` says which tickets became leases of this holder |
+| heartbeat of a lost lease | STALE, and nothing is extended |
+| heartbeat past the attempt's time limit | STALE: the lease runs out and is reaped |
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+from uuid import UUID
+
+from duly.domain.ids import shard_of
+from duly.domain.task import Policy
+from duly.environment import CrashPoint, Environment
+from duly.store.database import Database
+from duly.store.policies import decode_policy
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+
+
+class Ticket(NamedTuple):
+    """A claim that a task was due and unleased at this fence; the timer row decides."""
+
+    id: UUID
+    fence: int
+
+
+class Lease(NamedTuple):
+    """One attempt, held by us until `lease_until` by the database's clock."""
+
+    id: UUID
+    tenant: int
+    fence: int
+    attempt: int
+    losses: int
+    started_at: datetime
+    lease_until: datetime
+    progress: str | None
+    run_at: datetime
+    type: str
+    payload: str | None
+    policy_text: str | None
+    url: str | None
+    given_execution_key: str | None
+
+    @property
+    def policy(self) -> Policy:
+        return decode_policy(self.policy_text)
+
+    @property
+    def execution_key(self) -> str:
+        """The same for every attempt and replay, so that a receiver can act once."""
+        return self.given_execution_key or str(self.id)
+
+
+class Beat(NamedTuple):
+    id: UUID
+    fence: int
+    progress: str | None = None
+
+
+class BeatStatus(StrEnum):
+    HELD = "held"
+    CANCEL = "cancel"
+    STALE = "stale"
+
+
+class BeatAnswer(NamedTuple):
+    status: BeatStatus
+    lease_until: datetime | None = None
+
+
+async def lease_tasks(
+    database: Database,
+    environment: Environment,
+    holder: UUID,
+    tickets: Sequence[Ticket],
+    lease_s: float,
+) -> list[Lease]:
+    """Those of the tickets that became leases. Tickets are unique by id within one call."""
+    rows = await database.fetch(SQL.lease_tasks, *ticket_columns(tickets), holder, lease_s)
+    await environment.crash_point(CrashPoint.LEASE_AFTER_COMMIT)
+    return [Lease(*row) for row in rows]
+
+
+async def read_held(database: Database, holder: UUID, tickets: Sequence[Ticket]) -> list[Lease]:
+    """What a lease call of unknown outcome left in our hands."""
+    rows = await database.fetch(SQL.read_held, *ticket_columns(tickets), holder)
+    return [Lease(*row) for row in rows]
+
+
+async def extend_leases(
+    database: Database, holder: UUID, beats: Sequence[Beat], lease_s: float
+) -> list[BeatAnswer]:
+    """One answer for each heartbeat, in order."""
+    ordered = sorted({(beat.id, beat.fence): beat for beat in beats}.values(), key=by_address)
+    rows = await database.fetch(
+        SQL.extend_leases,
+        *ticket_columns(ordered),
+        holder,
+        lease_s,
+        [beat.progress for beat in ordered],
+    )
+    extended = {(row["id"], row["fence"]): row for row in rows}
+    return [beat_answer(extended.get((beat.id, beat.fence))) for beat in beats]
+
+
+def beat_answer(row: Mapping[str, object] | None) -> BeatAnswer:
+    if row is None:
+        return BeatAnswer(BeatStatus.STALE)
+    status = BeatStatus.CANCEL if row["cancel_requested"] else BeatStatus.HELD
+    lease_until = row["lease_until"]
+    assert isinstance(lease_until, datetime)
+    return BeatAnswer(status, lease_until)
+
+
+def by_address(item: Ticket | Beat) -> int:
+    """The one order in which rows are locked, everywhere: by id."""
+    return item.id.int
+
+
+def ticket_columns(items: Sequence[Ticket | Beat]) -> tuple[list[int], list[UUID], list[int]]:
+    ordered = sorted(items, key=by_address)
+    ids = [item.id for item in ordered]
+    return [shard_of(task_id) for task_id in ids], ids, [item.fence for item in ordered]

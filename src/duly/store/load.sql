@@ -1,0 +1,25 @@
+-- name: load_due
+-- What is due soon, for each place from its own cursor: never from the beginning, where dead rows
+-- pile up while somebody's long transaction keeps vacuum away.
+SELECT timers.tenant, timers.shard, timers.lane, timers.id, timers.fence, timers.due_at,
+       timers.priority, timers.start_by
+  FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::uuid[])
+       AS place(tenant, shard, lane, after_due_at, after_id)
+ CROSS JOIN LATERAL (
+       SELECT * FROM duly.timers
+        WHERE timers.tenant = place.tenant
+          AND timers.shard = place.shard
+          AND timers.lane = place.lane
+          AND (timers.due_at, timers.id) > (place.after_due_at, place.after_id)
+          AND timers.due_at <= duly.now() + make_interval(secs => $6)
+        ORDER BY timers.due_at, timers.id
+        LIMIT $7) AS timers
+
+-- name: list_placements
+-- Which places can have work at all; paged, because a tenant with many keys has many.
+SELECT tenant, shard, lane
+  FROM duly.placements
+ WHERE (tenant, shard, lane) > ($1, $2, $3)
+   AND shard BETWEEN $4 AND $5
+ ORDER BY tenant, shard, lane
+ LIMIT $6

@@ -1,0 +1,28 @@
+"""How a policy is kept in a row: only what departs from the defaults, or nothing at all.
+
+The defaults of `domain/task.py` are thereby part of the stored format: changing one needs a
+migration that writes the old value into the rows that relied on it.
+"""
+
+from dataclasses import fields
+
+import msgspec
+
+from duly.domain.task import DEFAULT_POLICY, Policy
+
+DECODER = msgspec.json.Decoder(Policy)
+
+
+def encode_policy(policy: Policy) -> str | None:
+    if policy is DEFAULT_POLICY:
+        return None
+    departures = {
+        field.name: value
+        for field in fields(Policy)
+        if (value := getattr(policy, field.name)) != getattr(DEFAULT_POLICY, field.name)
+    }
+    return msgspec.json.encode(departures).decode() if departures else None
+
+
+def decode_policy(text: str | None) -> Policy:
+    return DEFAULT_POLICY if text is None else DECODER.decode(text)

@@ -1,0 +1,46 @@
+"""Numbers for pool names: two bytes in a timer instead of a name. Cached for ever; never reused."""
+
+from collections.abc import Iterable
+
+from duly.domain.errors import StatementRefused, TooManyPools
+from duly.domain.limits import POOLS_PER_TENANT_MAX
+from duly.store.database import Database
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+RACES_MAX = 100
+CHECK_VIOLATION = "23514"
+
+
+class PoolNumbers:
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.numbers: dict[tuple[int, str], int] = {}
+
+    async def resolve(self, wanted: Iterable[tuple[int, str]]) -> dict[tuple[int, str], int]:
+        """The number of each (tenant, pool name), made if it is new."""
+        missing = sorted(set(wanted) - self.numbers.keys())
+        if missing:
+            await self.find(missing)
+            for pair in missing:
+                if pair not in self.numbers:
+                    await self.create(pair)
+        return self.numbers
+
+    async def find(self, pairs: list[tuple[int, str]]) -> None:
+        tenants, names = [tenant for tenant, _ in pairs], [name for _, name in pairs]
+        for row in await self.database.fetch(SQL.find_pools, tenants, names):
+            self.numbers[row["tenant"], row["name"]] = row["number"]
+
+    async def create(self, pair: tuple[int, str]) -> None:
+        for _ in range(RACES_MAX):
+            try:
+                await self.database.fetch(SQL.create_pool, *pair)
+            except StatementRefused as refusal:
+                if refusal.facts["code"] != CHECK_VIOLATION:
+                    raise
+                raise TooManyPools(tenant=pair[0], most=POOLS_PER_TENANT_MAX) from None
+            await self.find([pair])
+            if pair in self.numbers:
+                return
+        raise AssertionError("a pool number was lost to others a hundred times")

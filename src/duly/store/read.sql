@@ -1,0 +1,80 @@
+-- name: read_tasks
+-- Task, timer and final record in one statement: read apart, a task that ends in between would seem
+-- to be neither live nor ended.
+SELECT tasks.id, tasks.tenant, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.pool,
+       pools.name AS pool_name, tasks.tags, tasks.created_at, tasks.run_at, tasks.execution_key,
+       tasks.replay_of,
+       coalesce(timers.priority, tasks.priority) AS priority,
+       timers.id IS NOT NULL AS is_live,
+       timers.due_at, timers.holder, timers.lease_until, timers.attempt, timers.cancel_requested,
+       timers.progress,
+       coalesce(timers.fence, last.fence) AS fence,
+       last.state AS final_state, last.outcome, last.reason, last.result, last.error,
+       last.ended_at,
+       (SELECT count(*) FROM duly.attempts
+         WHERE attempts.shard = asked.shard AND attempts.id = asked.id AND attempts.charged > 0)
+           AS charged,
+       EXISTS (SELECT FROM duly.tombstones
+                WHERE tombstones.shard = asked.shard AND tombstones.id = asked.id) AS is_purged,
+       duly.now() AS now
+  FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
+  JOIN duly.tasks
+    ON tasks.shard = asked.shard AND tasks.id = asked.id AND tasks.tenant = $1
+  LEFT JOIN duly.pools ON pools.tenant = tasks.tenant AND pools.number = tasks.pool
+  LEFT JOIN duly.timers ON timers.shard = asked.shard AND timers.id = asked.id
+  LEFT JOIN LATERAL (
+       SELECT * FROM duly.attempts
+        WHERE attempts.shard = asked.shard AND attempts.id = asked.id
+        ORDER BY attempts.fence DESC
+        LIMIT 1) AS last ON true
+
+-- name: read_attempts
+-- The record of one task, oldest first.
+SELECT fence, charged, holder, started_at, ended_at, outcome, state, reason, result, error
+  FROM duly.attempts
+ WHERE shard = $2 AND id = $3 AND tenant = $1 AND fence > $4
+ ORDER BY fence
+ LIMIT $5
+
+-- name: list_recent
+-- A bounded window of one tenant's tasks, newest first; filters look only at the window.
+SELECT id, type, created_at, run_at, tags
+  FROM duly.tasks
+ WHERE tenant = $1 AND id < $2
+ ORDER BY id DESC
+ LIMIT $3
+
+-- name: list_live
+-- Tasks that have a timer, soonest first, by place: the index holds them in this order already.
+SELECT timers.id, timers.due_at
+  FROM duly.placements
+ CROSS JOIN LATERAL (
+       SELECT id, due_at FROM duly.timers
+        WHERE timers.tenant = $1
+          AND timers.shard = placements.shard
+          AND timers.lane = CASE WHEN $2 THEN 0 ELSE placements.lane END
+          AND (timers.due_at, timers.id) > ($3, $4)
+          AND ($5::boolean IS NULL OR (timers.due_at <= duly.now()) = $5)
+        ORDER BY timers.due_at, timers.id
+        LIMIT $6) AS timers
+ WHERE placements.tenant = $1
+ GROUP BY timers.id, timers.due_at
+ ORDER BY timers.due_at, timers.id
+ LIMIT $6
+
+-- name: list_waiting
+-- Workflow nodes whose parents are not finished: no instant yet, so they come in id order.
+SELECT timers.id
+  FROM duly.placements
+ CROSS JOIN LATERAL (
+       SELECT id FROM duly.timers
+        WHERE timers.tenant = $1
+          AND timers.shard = placements.shard
+          AND timers.lane = placements.lane
+          AND timers.due_at IS NULL
+          AND timers.id > $2
+        ORDER BY timers.id
+        LIMIT $3) AS timers
+ WHERE placements.tenant = $1
+ ORDER BY timers.id
+ LIMIT $3

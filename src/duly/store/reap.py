@@ -1,0 +1,69 @@
+"""Taking back what was lost: leases that ran out, and tasks that may no longer start.
+
+| event | what happens |
+|---|---|
+| a heartbeat lands while we decide | the row's `lease_until` is in the future again: nothing |
+| two reapers | the first raises the fence; the second changes nothing |
+| the holder settles first | the timer is gone or its fence rose: nothing |
+| three losses in a row of a task that was seen running | dead letter `poison` |
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from duly.domain.retry import Failure
+from duly.domain.states import Outcome, State
+from duly.environment import CrashPoint, Environment
+from duly.store.database import Database
+from duly.store.lease import Ticket, ticket_columns
+from duly.store.settle import End, SettleAnswer, Settlement, Settler, decided, key_columns
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+LOST_ERROR = "the lease ran out: its holder was not heard of in time"
+
+
+class Reaped(NamedTuple):
+    """What one pass did: lost leases ended, and leases found alive."""
+
+    lost: list[tuple[UUID, SettleAnswer]]
+    rearmed: int
+
+
+async def reap_leases(
+    database: Database,
+    environment: Environment,
+    places: Sequence[tuple[int, int]],
+    limit: int,
+) -> Reaped:
+    """One bounded pass over the (tenant, shard) pairs in `places`; `limit` is per pair."""
+    rows = await database.fetch(
+        SQL.find_expired, [tenant for tenant, _ in places], [shard for _, shard in places], limit
+    )
+    await environment.crash_point(CrashPoint.REAP_BEFORE)
+    rows.sort(key=lambda row: row["id"].int)
+    lost = {n: loss_end(row, environment) for n, row in enumerate(rows) if row["is_lost"]}
+    answers = await Settler(database, environment).apply_ends(lost, expired=True)
+    alive = [row for row in rows if not row["is_lost"]]
+    rearmed = await rearm(database, alive) if alive else 0
+    return Reaped([(rows[n]["id"], answer) for n, answer in answers.items()], rearmed)
+
+
+def loss_end(row: Any, environment: Environment) -> End:
+    loss = Settlement(row["id"], row["fence"], row["holder"], Outcome.LEASE_LOST, error=LOST_ERROR)
+    losses = row["losses"] + 1 if row["confirmed"] else row["losses"]
+    if row["cancel_requested"]:
+        return End(loss, State.CANCELLED, losses=losses)
+    return decided(loss, row, losses, Failure(Outcome.LEASE_LOST), environment)
+
+
+async def rearm(database: Database, rows: list[Any]) -> int:
+    leases = [Settlement(row["id"], row["fence"], row["holder"], Outcome.RELEASED) for row in rows]
+    return len(await database.fetch(SQL.rearm_leases, *key_columns(leases)))
+
+
+async def expire_unstarted(database: Database, tickets: Sequence[Ticket]) -> list[UUID]:
+    """End those whose `start_by` has passed; the row decides, not the caller."""
+    rows = await database.fetch(SQL.expire_unstarted, *ticket_columns(tickets))
+    return [row["id"] for row in rows]

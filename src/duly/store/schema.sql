@@ -1,0 +1,285 @@
+-- The schema after every migration, for reading only: duly never runs this file.
+-- Write it again with `make schema`; a test fails when it is stale.
+
+CREATE SCHEMA duly;
+
+CREATE FUNCTION duly.create_partition(parent text, month date) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    SET lock_timeout TO '500ms'
+    AS $$
+DECLARE
+    child text := format('%s_%s', parent, to_char(month, 'YYYY_MM'));
+    starts timestamptz := date_trunc('month', month::timestamp) AT TIME ZONE 'UTC';
+    ends timestamptz := (date_trunc('month', month::timestamp) + interval '1 month') AT TIME ZONE 'UTC';
+BEGIN
+    IF parent NOT IN ('tasks', 'attempts') THEN
+        RAISE EXCEPTION 'duly.% has no partitions', parent;
+    END IF;
+    IF to_regclass('duly.' || child) IS NOT NULL THEN
+        RETURN NULL;
+    END IF;
+    EXECUTE format('CREATE TABLE duly.%I (LIKE duly.%I INCLUDING ALL)', child, parent);
+    EXECUTE format('ALTER TABLE duly.%I ATTACH PARTITION duly.%I FOR VALUES FROM (%L) TO (%L)',
+                   parent, child, duly.id_bound(starts), duly.id_bound(ends));
+    RETURN child;
+EXCEPTION
+    WHEN duplicate_table THEN RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION duly.drop_partition(month date, finished_before timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    SET lock_timeout TO '500ms'
+    AS $$
+DECLARE
+    suffix text := to_char(month, 'YYYY_MM');
+    lower_bound uuid := duly.id_bound(date_trunc('month', month::timestamp) AT TIME ZONE 'UTC');
+    upper_bound uuid := duly.id_bound(
+        (date_trunc('month', month::timestamp) + interval '1 month') AT TIME ZONE 'UTC');
+    newest timestamptz;
+BEGIN
+    IF upper_bound > duly.id_bound(duly.now()) THEN
+        RETURN 'current';
+    END IF;
+    EXECUTE format('LOCK TABLE duly.%I, duly.%I IN SHARE MODE',
+                   'tasks_' || suffix, 'attempts_' || suffix);
+    IF EXISTS (SELECT FROM generate_series(0, 1023) AS probe(shard)
+                WHERE EXISTS (SELECT FROM duly.timers
+                               WHERE timers.shard = probe.shard
+                                 AND timers.id >= lower_bound AND timers.id < upper_bound)) THEN
+        RETURN 'live';
+    END IF;
+    EXECUTE format('SELECT max(ended_at) FROM duly.%I', 'attempts_' || suffix) INTO newest;
+    IF newest >= finished_before THEN
+        RETURN 'recent';
+    END IF;
+    EXECUTE format('DROP TABLE duly.%I', 'tasks_' || suffix);
+    EXECUTE format('DROP TABLE duly.%I', 'attempts_' || suffix);
+    RETURN NULL;
+END
+$$;
+
+CREATE FUNCTION duly.id_bound(instant timestamp with time zone) RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (rpad(lpad(to_hex((floor((EXTRACT(epoch FROM instant) * (1000)::numeric)))::bigint), 12, '0'::text), 32, '0'::text))::uuid;
+
+CREATE FUNCTION duly.lane_of(pool smallint, priority smallint) RETURNS smallint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (((1 + (pool * 3)) + CASE WHEN (priority >= 7) THEN 0 WHEN (priority >= 3) THEN 1 ELSE 2 END))::smallint;
+
+CREATE FUNCTION duly.now() RETURNS timestamp with time zone
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN COALESCE((NULLIF(current_setting('duly.test_now'::text, true), ''::text))::timestamp with time zone, now());
+
+CREATE TABLE duly.attempts (
+    shard smallint NOT NULL,
+    charged smallint NOT NULL,
+    fence integer NOT NULL,
+    tenant integer NOT NULL,
+    id uuid NOT NULL,
+    holder uuid,
+    started_at timestamp with time zone,
+    ended_at timestamp with time zone NOT NULL,
+    outcome text NOT NULL,
+    state text,
+    reason text,
+    result text,
+    error text,
+    CONSTRAINT attempts_charged_check CHECK ((charged >= 0)),
+    CONSTRAINT attempts_check CHECK (((outcome <> 'completed'::text) OR (state = 'COMPLETED'::text))),
+    CONSTRAINT attempts_check1 CHECK ((ended_at >= started_at)),
+    CONSTRAINT attempts_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text, 'cancelled'::text, 'released'::text, 'snoozed'::text, 'lease_lost'::text, 'expired'::text]))),
+    CONSTRAINT attempts_state_check CHECK ((state = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])))
+)
+PARTITION BY RANGE (id);
+
+CREATE TABLE duly.dead_letters (
+    shard smallint NOT NULL,
+    pool smallint NOT NULL,
+    priority smallint NOT NULL,
+    attempts smallint NOT NULL,
+    tenant integer NOT NULL,
+    timeout_ms integer NOT NULL,
+    id uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    run_at timestamp with time zone NOT NULL,
+    failed_at timestamp with time zone NOT NULL,
+    reason text NOT NULL,
+    fingerprint text NOT NULL,
+    type text NOT NULL,
+    payload text,
+    policy text,
+    url text,
+    execution_key text NOT NULL,
+    tags jsonb,
+    error text,
+    replayed_as uuid,
+    CONSTRAINT dead_letters_reason_check CHECK ((reason = ANY (ARRAY['exhausted'::text, 'rejected'::text, 'non_retryable'::text, 'expired'::text, 'poison'::text])))
+);
+
+CREATE TABLE duly.idempotency_keys (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    key text NOT NULL,
+    request_hash bytea NOT NULL,
+    task_id uuid NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
+CREATE TABLE duly.migrations (
+    number integer NOT NULL,
+    name text NOT NULL,
+    applied_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+CREATE TABLE duly.placements (
+    tenant integer NOT NULL,
+    shard smallint NOT NULL,
+    lane smallint NOT NULL
+);
+
+CREATE TABLE duly.pools (
+    tenant integer NOT NULL,
+    number smallint NOT NULL,
+    name text NOT NULL,
+    CONSTRAINT pools_number_check CHECK (((number >= 1) AND (number <= 10000)))
+);
+
+CREATE TABLE duly.tasks (
+    shard smallint NOT NULL,
+    pool smallint NOT NULL,
+    priority smallint NOT NULL,
+    tenant integer NOT NULL,
+    timeout_ms integer NOT NULL,
+    id uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    run_at timestamp with time zone NOT NULL,
+    start_by timestamp with time zone,
+    type text NOT NULL,
+    payload text,
+    policy text,
+    url text,
+    execution_key text,
+    tags jsonb,
+    replay_of uuid,
+    CONSTRAINT tasks_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
+    CONSTRAINT tasks_shard_check CHECK (((shard >= 0) AND (shard <= 1023)))
+)
+PARTITION BY RANGE (id);
+
+CREATE TABLE duly.timers (
+    shard smallint NOT NULL,
+    lane smallint NOT NULL,
+    pool smallint NOT NULL,
+    priority smallint NOT NULL,
+    attempt smallint DEFAULT 0 NOT NULL,
+    losses smallint DEFAULT 0 NOT NULL,
+    confirmed boolean DEFAULT false NOT NULL,
+    cancel_requested boolean DEFAULT false NOT NULL,
+    tenant integer NOT NULL,
+    fence integer DEFAULT 0 NOT NULL,
+    timeout_ms integer NOT NULL,
+    id uuid NOT NULL,
+    due_at timestamp with time zone,
+    start_by timestamp with time zone,
+    holder uuid,
+    started_at timestamp with time zone,
+    lease_until timestamp with time zone,
+    progress text,
+    CONSTRAINT timers_check CHECK (((holder IS NULL) = (lease_until IS NULL))),
+    CONSTRAINT timers_check1 CHECK (((holder IS NULL) = (lane <> 0))),
+    CONSTRAINT timers_check2 CHECK (((holder IS NOT NULL) OR (NOT cancel_requested)))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0');
+
+CREATE TABLE duly.tombstones (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    id uuid NOT NULL,
+    purged_at timestamp with time zone NOT NULL,
+    actor text NOT NULL
+);
+
+ALTER TABLE ONLY duly.attempts
+    ADD CONSTRAINT attempts_pkey PRIMARY KEY (shard, id, fence);
+
+ALTER TABLE ONLY duly.dead_letters
+    ADD CONSTRAINT dead_letters_pkey PRIMARY KEY (shard, id);
+
+ALTER TABLE ONLY duly.idempotency_keys
+    ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (shard, tenant, key);
+
+ALTER TABLE ONLY duly.migrations
+    ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
+
+ALTER TABLE ONLY duly.placements
+    ADD CONSTRAINT placements_pkey PRIMARY KEY (tenant, shard, lane);
+
+ALTER TABLE ONLY duly.pools
+    ADD CONSTRAINT pools_pkey PRIMARY KEY (tenant, number);
+
+ALTER TABLE ONLY duly.pools
+    ADD CONSTRAINT pools_tenant_name_key UNIQUE (tenant, name);
+
+ALTER TABLE ONLY duly.tasks
+    ADD CONSTRAINT tasks_pkey PRIMARY KEY (shard, id);
+
+ALTER TABLE ONLY duly.timers
+    ADD CONSTRAINT timers_pkey PRIMARY KEY (shard, id);
+
+ALTER TABLE ONLY duly.tombstones
+    ADD CONSTRAINT tombstones_pkey PRIMARY KEY (shard, id);
+
+CREATE INDEX dead_letters_of_tenant ON duly.dead_letters USING btree (tenant, failed_at, id);
+
+CREATE INDEX idempotency_keys_expiry ON duly.idempotency_keys USING btree (expires_at);
+
+CREATE INDEX tasks_of_tenant ON ONLY duly.tasks USING btree (tenant, id);
+
+CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, lane, due_at, id);
+
+GRANT USAGE ON SCHEMA duly TO duly_engine;
+GRANT USAGE ON SCHEMA duly TO duly_tenant;
+GRANT USAGE ON SCHEMA duly TO duly_purger;
+
+REVOKE ALL ON FUNCTION duly.create_partition(parent text, month date) FROM PUBLIC;
+GRANT ALL ON FUNCTION duly.create_partition(parent text, month date) TO duly_engine;
+
+REVOKE ALL ON FUNCTION duly.drop_partition(month date, finished_before timestamp with time zone) FROM PUBLIC;
+GRANT ALL ON FUNCTION duly.drop_partition(month date, finished_before timestamp with time zone) TO duly_engine;
+
+GRANT SELECT,INSERT ON TABLE duly.attempts TO duly_engine;
+GRANT SELECT ON TABLE duly.attempts TO duly_purger;
+
+GRANT UPDATE(result) ON TABLE duly.attempts TO duly_purger;
+
+GRANT UPDATE(error) ON TABLE duly.attempts TO duly_purger;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.dead_letters TO duly_engine;
+GRANT SELECT,DELETE ON TABLE duly.dead_letters TO duly_purger;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.idempotency_keys TO duly_engine;
+
+GRANT SELECT ON TABLE duly.migrations TO duly_engine;
+GRANT SELECT ON TABLE duly.migrations TO duly_tenant;
+
+GRANT SELECT,INSERT ON TABLE duly.placements TO duly_engine;
+
+GRANT SELECT,INSERT ON TABLE duly.pools TO duly_engine;
+
+GRANT SELECT,INSERT ON TABLE duly.tasks TO duly_engine;
+GRANT SELECT ON TABLE duly.tasks TO duly_purger;
+
+GRANT UPDATE(payload) ON TABLE duly.tasks TO duly_purger;
+
+GRANT UPDATE(execution_key) ON TABLE duly.tasks TO duly_purger;
+
+GRANT UPDATE(tags) ON TABLE duly.tasks TO duly_purger;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.timers TO duly_engine;
+GRANT SELECT ON TABLE duly.timers TO duly_purger;
+
+GRANT SELECT ON TABLE duly.tombstones TO duly_engine;
+GRANT SELECT,INSERT ON TABLE duly.tombstones TO duly_purger;

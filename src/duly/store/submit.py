@@ -1,0 +1,207 @@
+"""Storing what was asked: tasks and their timers, many callers in one commit.
+
+| event | what happens |
+|---|---|
+| killed before the commit | nothing is stored, nobody was answered |
+| killed after the commit | stored; the retry with the same key is answered with the same task |
+| outcome unknown | the same ids are sent again: those that exist are left alone |
+| same key, same request | one task; every caller learns its id (I8) |
+| same key, another request | Mismatch, and nothing is stored |
+| key held by an open transaction | the batch of that one tenant waits at most the lock timeout |
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from duly.domain.ids import key_shard, make_task_id, tenant_shard
+from duly.domain.task import WEBHOOK_POOL, Submission, lane_of, request_hash
+from duly.environment import CrashPoint, Environment
+from duly.store.database import Database, Session
+from duly.store.partitions import PlacementRange, placement_range
+from duly.store.policies import encode_policy
+from duly.store.pools import PoolNumbers
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+KEY_TTL_S = 7 * 86400.0
+# How long a node trusts what it knows of the partitions.
+RANGE_AGE_MAX_S = 300.0
+
+
+class Stored(NamedTuple):
+    """The task is durable and will fire at `run_at`."""
+
+    id: UUID
+    created_at: datetime
+    run_at: datetime
+
+
+class Replayed(NamedTuple):
+    """The key was known with the same request: this is its task."""
+
+    id: UUID
+
+
+class Mismatch(NamedTuple):
+    """The key was known with another request; nothing was stored."""
+
+    id: UUID
+
+
+SubmitAnswer = Stored | Replayed | Mismatch
+
+
+@dataclass(slots=True)
+class Entry:
+    """One submission on its way: its address and its place in the caller's batch."""
+
+    ordinal: int
+    task: Submission
+    id: UUID
+    shard: int
+    pool: int
+
+
+class Submitter:
+    def __init__(self, database: Database, environment: Environment) -> None:
+        self.database = database
+        self.environment = environment
+        self.pools = PoolNumbers(database)
+        self.placements: set[tuple[int, int, int]] = set()
+        self.range: PlacementRange | None = None
+        self.range_until = 0.0
+
+    async def submit(self, tasks: Sequence[Submission]) -> list[SubmitAnswer]:
+        """One commit for everything without a key; one for each tenant's tasks with keys.
+
+        Keys are unique within one call: the caller (or the batcher) sees to it.
+        """
+        entries = await self.address(tasks)
+        answers: dict[int, SubmitAnswer] = {}
+        plain = [entry for entry in entries if entry.task.idempotency_key is None]
+        if plain:
+            answers |= await self.store(self.database, plain)
+        keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
+        for tenant in sorted({entry.task.tenant for entry in keyed}):
+            answers |= await self.store_keyed([e for e in keyed if e.task.tenant == tenant])
+        self.placements |= lanes_of(entries)
+        await self.environment.crash_point(CrashPoint.SUBMIT_AFTER_COMMIT)
+        return [answers[ordinal] for ordinal in range(len(tasks))]
+
+    async def address(self, tasks: Sequence[Submission]) -> list[Entry]:
+        """Give every task its id, in id order, so that two batches never lock crosswise."""
+        placement = await self.current_range()
+        numbers = await self.pools.resolve(
+            {(task.tenant, task.pool) for task in tasks if task.url is None}
+        )
+        now, random = self.environment.clock.now(), self.environment.random
+        entries = []
+        for ordinal, task in enumerate(tasks):
+            shard = self.choose_shard(task)
+            fires_at = task.run_at or now
+            task_id = make_task_id(placement.clamp(max(fires_at, now)), shard, random)
+            pool = WEBHOOK_POOL if task.url is not None else numbers[task.tenant, task.pool]
+            entries.append(Entry(ordinal, task, task_id, shard, pool))
+        return entries
+
+    def choose_shard(self, task: Submission) -> int:
+        key = task.policy.concurrency_key
+        if key is not None:
+            return key_shard(task.tenant, key)
+        return tenant_shard(task.tenant, spread=1, choice=0)
+
+    async def current_range(self) -> PlacementRange:
+        now = self.environment.clock.monotonic()
+        if self.range is None or now >= self.range_until:
+            self.range = await placement_range(self.database)
+            self.range_until = now + RANGE_AGE_MAX_S
+        return self.range
+
+    async def store(self, session: Session, entries: list[Entry]) -> dict[int, SubmitAnswer]:
+        entries.sort(key=lambda entry: entry.id.int)
+        new = sorted(lanes_of(entries) - self.placements)
+        rows = await session.fetch(SQL.submit_tasks, *task_columns(entries), *columns(new, 3))
+        ordinals = {entry.id: entry.ordinal for entry in entries}
+        stored: dict[int, SubmitAnswer] = {ordinals[row[0]]: Stored(*row) for row in rows}
+        # What was not returned had been stored by an earlier sending of this very batch.
+        return {entry.ordinal: Replayed(entry.id) for entry in entries} | stored
+
+    async def store_keyed(self, entries: list[Entry]) -> dict[int, SubmitAnswer]:
+        """The keys decide first, then only the winners are stored, in one transaction."""
+        hashes = {entry.ordinal: request_hash(entry.task) for entry in entries}
+        entries.sort(key=lambda entry: key_of(entry))
+        claims = [(*key_of(entry), hashes[entry.ordinal], entry.id) for entry in entries]
+        async with self.database.transaction() as session:
+            await session.fetch(SQL.bound_key_wait)
+            won = {
+                row[0]
+                for row in await session.fetch(SQL.claim_keys, *columns(claims, 5), KEY_TTL_S)
+            }
+            answers: dict[int, SubmitAnswer] = {}
+            winners = [entry for entry in entries if entry.id in won]
+            if winners:
+                answers |= await self.store(session, winners)
+            losers = [entry for entry in entries if entry.id not in won]
+            if losers:
+                answers |= await self.answer_known(session, losers, hashes)
+        return answers
+
+    async def answer_known(
+        self, session: Session, entries: list[Entry], hashes: dict[int, bytes]
+    ) -> dict[int, SubmitAnswer]:
+        rows = await session.fetch(SQL.read_keys, *columns([key_of(entry) for entry in entries], 3))
+        known = {row["key"]: row for row in rows}
+        answers: dict[int, SubmitAnswer] = {}
+        for entry in entries:
+            row = known[entry.task.idempotency_key]
+            is_same = row["request_hash"] == hashes[entry.ordinal]
+            answers[entry.ordinal] = (Replayed if is_same else Mismatch)(row["task_id"])
+        return answers
+
+
+def lanes_of(entries: list[Entry]) -> set[tuple[int, int, int]]:
+    return {
+        (entry.task.tenant, entry.shard, lane_of(entry.pool, entry.task.priority))
+        for entry in entries
+    }
+
+
+def key_of(entry: Entry) -> tuple[int, int, str]:
+    key = entry.task.idempotency_key
+    assert key is not None
+    return key_shard(entry.task.tenant, key), entry.task.tenant, key
+
+
+def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    """Rows turned into the arrays that `unnest` takes."""
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
+
+
+def task_columns(entries: list[Entry]) -> list[list[Any]]:
+    tasks = [entry.task for entry in entries]
+    return [
+        [entry.shard for entry in entries],
+        [entry.id for entry in entries],
+        [task.tenant for task in tasks],
+        [entry.pool for entry in entries],
+        [task.priority for task in tasks],
+        [round(task.policy.timeout_s * 1000) for task in tasks],
+        [task.run_at for task in tasks],
+        [task.delay_s for task in tasks],
+        [task.policy.start_by for task in tasks],
+        [task.type for task in tasks],
+        [task.payload for task in tasks],
+        [encode_policy(task.policy) for task in tasks],
+        [task.url for task in tasks],
+        [task.execution_key or task.idempotency_key for task in tasks],
+        [None if task.tags is None else msgspec.json.encode(task.tags).decode() for task in tasks],
+    ]
+
+
+async def delete_expired_keys(database: Database, limit: int) -> int:
+    return len(await database.fetch(SQL.delete_expired_keys, limit))

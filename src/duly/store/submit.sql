@@ -1,0 +1,63 @@
+-- name: submit_tasks
+-- Many callers' tasks in one commit. The timer comes only from the RETURNING of the task that won
+-- its id, so sending the same batch again after an unknown outcome stores nothing twice and revives
+-- nothing that has ended. Fire times are reckoned by the database's clock.
+WITH placed AS (
+    INSERT INTO duly.placements (tenant, shard, lane)
+    SELECT * FROM unnest($16::integer[], $17::smallint[], $18::smallint[])
+        ON CONFLICT DO NOTHING
+), stored AS (
+    INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at,
+                            start_by, type, payload, policy, url, execution_key, tags)
+    SELECT shard, id, tenant, pool, priority, timeout_ms, duly.now(),
+           coalesce(run_at, duly.now() + make_interval(secs => delay_s)),
+           start_by, type, payload, policy, url, execution_key, tags::jsonb
+      FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::smallint[], $5::smallint[],
+                  $6::integer[], $7::timestamptz[], $8::double precision[], $9::timestamptz[],
+                  $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[])
+           AS asked(shard, id, tenant, pool, priority, timeout_ms, run_at, delay_s, start_by,
+                    type, payload, policy, url, execution_key, tags)
+        ON CONFLICT (shard, id) DO NOTHING
+    RETURNING shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, start_by
+), armed AS (
+    INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, start_by)
+    SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms,
+           greatest(run_at, created_at), start_by
+      FROM stored
+)
+SELECT id, created_at, run_at FROM stored
+
+-- name: claim_keys
+-- The row that wins here decides which request becomes the task. A key past its time to live counts
+-- as free; a key held by an open transaction makes us wait, but only for the lock timeout.
+INSERT INTO duly.idempotency_keys AS held (shard, tenant, key, request_hash, task_id, expires_at)
+SELECT shard, tenant, key, request_hash, task_id, duly.now() + make_interval(secs => $6)
+  FROM unnest($1::smallint[], $2::integer[], $3::text[], $4::bytea[], $5::uuid[])
+       AS asked(shard, tenant, key, request_hash, task_id)
+    ON CONFLICT (shard, tenant, key) DO UPDATE
+   SET request_hash = excluded.request_hash,
+       task_id = excluded.task_id,
+       expires_at = excluded.expires_at
+ WHERE held.expires_at <= duly.now()
+RETURNING task_id
+
+-- name: read_keys
+-- What the keys that were not free stand for; a second statement, to see what the winner committed.
+SELECT held.key, held.request_hash, held.task_id
+  FROM unnest($1::smallint[], $2::integer[], $3::text[]) AS asked(shard, tenant, key)
+  JOIN duly.idempotency_keys held
+    ON held.shard = asked.shard AND held.tenant = asked.tenant AND held.key = asked.key
+
+-- name: bound_key_wait
+-- Somebody's own open transaction may hold a key; a batch must not wait for it for long.
+SET LOCAL lock_timeout = '1s'
+
+-- name: delete_expired_keys
+-- A bounded bite of keys whose time to live is over.
+DELETE FROM duly.idempotency_keys
+ WHERE (shard, tenant, key) IN (
+       SELECT shard, tenant, key FROM duly.idempotency_keys
+        WHERE expires_at <= duly.now()
+        ORDER BY expires_at LIMIT $1)
+   AND expires_at <= duly.now()
+RETURNING key

@@ -1,0 +1,1 @@
+"""Tests of duly; they mirror `src/duly`, with stories, the simulation and tidiness rules beside."""

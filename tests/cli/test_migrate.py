@@ -1,0 +1,88 @@
+"""`duly migrate` on a real database: forward, back, status, and how it fails."""
+
+import json
+from typing import Any
+
+import asyncpg
+import pytest
+
+from duly.cli.main import run
+from duly.store.migrate import read_migrations
+from tests.servers import ServerOfTheRun
+
+NAMES = [migration.name for migration in read_migrations()]
+
+
+def answer(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    decoded: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return decoded
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command configures the logs of its process, which here is everybody's."""
+    monkeypatch.setattr("duly.cli.migrate.configure_logs", lambda *_: None)
+
+
+def test_it_goes_forward_back_and_tells_its_status(
+    empty_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The way out of a bad release is one command; it must do what it says."""
+    url = ["--database-url", empty_url, "--json"]
+    assert run(["migrate", *url, "--status"]) == 0
+    assert [item["applied_at"] for item in answer(capsys)["items"]] == [None] * len(NAMES)
+    assert run(["migrate", *url]) == 0
+    assert answer(capsys) == {"ran": NAMES}
+    assert run(["migrate", *url]) == 0
+    assert answer(capsys) == {"ran": []}
+    assert run(["migrate", *url, "--status"]) == 0
+    items = answer(capsys)["items"]
+    assert [item["name"] for item in items] == NAMES
+    assert all(item["applied_at"] for item in items)
+    assert run(["migrate", *url, "--to", "0"]) == 0
+    assert answer(capsys) == {"ran": [f"reverse of {name}" for name in reversed(NAMES)]}
+
+
+def test_status_does_not_touch_an_empty_database(
+    empty_url: str, server: ServerOfTheRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Looking must not create anything in a database that may be somebody else's."""
+    assert run(["migrate", "--database-url", empty_url, "--status"]) == 0
+    assert "pending" in capsys.readouterr().out
+    assert server.run(schemas_named_duly(empty_url)) == 0
+
+
+async def schemas_named_duly(url: str) -> int:
+    connection = await asyncpg.connect(url)
+    try:
+        question = "SELECT count(*) FROM pg_namespace WHERE nspname = 'duly'"
+        return int(await connection.fetchval(question))
+    finally:
+        await connection.close()
+
+
+def test_a_version_that_does_not_exist_is_exit_code_1(
+    owner_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was understood and refused: not a usage error, and one line."""
+    beyond = str(len(NAMES) + 1)
+    assert run(["migrate", "--database-url", owner_url, "--to", beyond]) == 1
+    assert capsys.readouterr().err.startswith(f"duly: migration {beyond} failed: there is no")
+
+
+def test_a_newer_schema_is_exit_code_2(
+    owner_url: str, server: ServerOfTheRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The deploy script must stop, and say which duly to use."""
+    server.run(pretend_newer(owner_url))
+    assert run(["migrate", "--database-url", owner_url]) == 2
+    assert "upgrade duly" in capsys.readouterr().err
+
+
+async def pretend_newer(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        insert = "INSERT INTO duly.migrations (number, name) VALUES ($1, 'from the future')"
+        await connection.execute(insert, len(NAMES) + 1)
+    finally:
+        await connection.close()

@@ -1,0 +1,91 @@
+"""Fixtures that every test may use: a real PostgreSQL, a manual clock, a fixed seed."""
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from random import Random
+
+import asyncpg
+import pytest
+
+from duly.environment import Environment
+from duly.store.database import Database
+from duly.testing.clock import ManualClock
+from tests.servers import ServerOfTheRun
+
+SEED = 20260101
+POOL_CONNECTIONS_MAX = 10
+
+
+@pytest.fixture(autouse=True, scope="session")
+def settings_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The person who runs the tests may have settings of their own; no test may see them."""
+    for name in list(os.environ):
+        if name.startswith("DULY_") and not name.startswith("DULY_TEST_"):
+            del os.environ[name]
+    nowhere = tmp_path_factory.mktemp("nobody")
+    os.environ["XDG_CONFIG_HOME"] = str(nowhere / "config")
+    os.environ["XDG_DATA_HOME"] = str(nowhere / "data")
+
+
+@pytest.fixture(scope="session")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One folder for all workers of this run."""
+    own = tmp_path_factory.getbasetemp()
+    return (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "run"
+
+
+@pytest.fixture(scope="session")
+def server(run_folder: Path) -> Iterator[ServerOfTheRun]:
+    server = ServerOfTheRun(run_folder)
+    server.open()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def database_name(server: ServerOfTheRun) -> Iterator[str]:
+    """A migrated database of this test's own, dropped afterwards."""
+    with server.database() as name:
+        yield name
+
+
+@pytest.fixture
+def owner_url(server: ServerOfTheRun, database_name: str) -> str:
+    return server.url(database_name)
+
+
+@pytest.fixture
+def engine_url(server: ServerOfTheRun, database_name: str) -> str:
+    return server.engine_url(database_name)
+
+
+@pytest.fixture
+def empty_url(server: ServerOfTheRun) -> Iterator[str]:
+    """A database that duly never touched, as its owner."""
+    with server.database("template0") as name:
+        yield server.url(name)
+
+
+@pytest.fixture
+async def database(engine_url: str) -> AsyncIterator[Database]:
+    database = await Database.open(engine_url, POOL_CONNECTIONS_MAX)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def owner(owner_url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await asyncpg.connect(owner_url)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def environment(clock: ManualClock) -> Environment:
+    return Environment(clock=clock, random=Random(SEED))

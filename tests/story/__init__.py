@@ -1,0 +1,1 @@
+"""End to end, with real processes: each test is a sentence about duly."""

@@ -1,0 +1,221 @@
+"""The one loop: it survives what ticks raise, hears every wake-up, and always stops in time."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from duly import role as role_module
+from duly.environment import Environment
+from duly.role import BACKOFF_FIRST_S, BACKOFF_MAX_S, OVERDUE_AFTER_S, RoleLoop, stop_roles
+from duly.telemetry import Metrics
+from duly.testing.clock import ManualClock
+
+FAR_S = 3600.0
+WAIT_MAX_S = 10.0
+
+
+async def nothing() -> float:
+    return FAR_S
+
+
+@dataclass
+class ScriptedRole:
+    """Each tick does what the test says next; the last instruction repeats."""
+
+    script: list[Callable[[], Awaitable[float]]] = field(default_factory=lambda: [nothing])
+    name: str = "scripted"
+    ticks: int = 0
+    closed: int = 0
+    ticked: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    async def tick(self) -> float:
+        step = self.script[min(self.ticks, len(self.script) - 1)]
+        async with self.ticked:
+            self.ticks += 1
+            self.ticked.notify_all()
+        return await step()
+
+    async def close(self) -> None:
+        self.closed += 1
+
+    async def until_ticks(self, count: int) -> None:
+        async with asyncio.timeout(WAIT_MAX_S), self.ticked:
+            await self.ticked.wait_for(lambda: self.ticks >= count)
+
+
+class Stage:
+    """A loop under test; whatever the test leaves running is stopped."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.metrics = Metrics()
+        self.running: list[asyncio.Task[None]] = []
+
+    def start(self, role: ScriptedRole) -> RoleLoop:
+        loop = RoleLoop(role, self.environment, self.metrics)
+        self.running.append(asyncio.create_task(loop.run()))
+        return loop
+
+    def count(self, family: str) -> float:
+        value = self.metrics.registry.get_sample_value(family, {"role": "scripted"})
+        return value or 0.0
+
+
+@pytest.fixture
+async def stage(environment: Environment) -> AsyncIterator[Stage]:
+    stage = Stage(environment)
+    yield stage
+    for task in stage.running:
+        task.cancel()
+    await asyncio.gather(*stage.running, return_exceptions=True)
+
+
+def failing(error: Exception) -> Callable[[], Awaitable[float]]:
+    async def tick() -> float:
+        raise error
+
+    return tick
+
+
+async def test_a_tick_that_raises_is_counted_and_the_next_one_comes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One bad row or a restarted database must not end a role until somebody notices."""
+    monkeypatch.setattr(role_module, "BACKOFF_FIRST_S", 0.001)
+    role = ScriptedRole([failing(ValueError("bad row")), failing(OSError("no database")), nothing])
+    loop = stage.start(role)
+    await role.until_ticks(3)
+    loop.stop()
+    await asyncio.wait_for(stage.running[0], WAIT_MAX_S)
+    assert stage.count("duly_role_failures_total") == 2
+    assert stage.count("duly_role_ticks_total") == 1
+    assert loop.is_ticking
+
+
+async def test_a_tick_that_hangs_is_cancelled(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lost connection that never answers would hold the role for ever."""
+    monkeypatch.setattr(role_module, "TICK_TIMEOUT_S", 0.01)
+    monkeypatch.setattr(role_module, "BACKOFF_FIRST_S", 0.001)
+
+    async def hang() -> float:
+        await asyncio.Event().wait()
+        return FAR_S
+
+    role = ScriptedRole([hang, nothing])
+    stage.start(role)
+    await role.until_ticks(2)
+    assert stage.count("duly_role_failures_total") == 1
+
+
+def test_the_backoff_doubles_is_spread_and_is_bounded(environment: Environment) -> None:
+    """Unbounded it never comes back; unspread, a whole fleet hits the database at once."""
+    loop = RoleLoop(ScriptedRole(), environment, Metrics())
+    longest: list[float] = []
+    for failures in range(1, 40):
+        loop.failures_in_a_row = failures
+        waits = [loop.backoff_s() for _ in range(200)]
+        whole_s = min(BACKOFF_FIRST_S * 2 ** (failures - 1), BACKOFF_MAX_S)
+        assert whole_s / 2 <= min(waits) < whole_s * 0.6
+        assert whole_s * 0.9 < max(waits) <= whole_s
+        longest.append(max(waits))
+    assert longest[-1] <= BACKOFF_MAX_S
+
+
+async def test_a_wake_up_starts_the_next_tick_at_once(stage: Stage) -> None:
+    """A doorbell that waits for the pause to end makes every task late by it."""
+    role = ScriptedRole()
+    loop = stage.start(role)
+    await role.until_ticks(1)
+    loop.wake()
+    await role.until_ticks(2)
+
+
+async def test_a_wake_up_during_a_tick_is_kept(stage: Stage) -> None:
+    """What rang after the tick had looked would otherwise wait for the whole pause."""
+    may_finish = asyncio.Event()
+
+    async def slow() -> float:
+        await may_finish.wait()
+        return FAR_S
+
+    role = ScriptedRole([slow, nothing])
+    loop = stage.start(role)
+    await role.until_ticks(1)
+    loop.wake()
+    may_finish.set()
+    await role.until_ticks(2)
+
+
+async def test_a_stop_lets_the_running_tick_finish_and_starts_no_other(stage: Stage) -> None:
+    """A settlement cut in the middle costs an attempt; one more tick may lease new work."""
+    may_finish, finished = asyncio.Event(), asyncio.Event()
+
+    async def slow() -> float:
+        await may_finish.wait()
+        finished.set()
+        return 0.0
+
+    role = ScriptedRole([slow])
+    loop = stage.start(role)
+    await role.until_ticks(1)
+    stopping = asyncio.create_task(stop_roles([loop], stage.running, limit_s=WAIT_MAX_S))
+    may_finish.set()
+    await stopping
+    assert finished.is_set()
+    assert (role.ticks, role.closed) == (1, 1)
+
+
+async def test_a_stop_is_bounded_when_a_tick_and_a_close_hang(stage: Stage) -> None:
+    """A process that does not stop is killed by its supervisor, without any hand-over."""
+
+    class Stubborn(ScriptedRole):
+        async def close(self) -> None:
+            await asyncio.Event().wait()
+
+    async def hang() -> float:
+        await asyncio.Event().wait()
+        return FAR_S
+
+    stubborn, orderly = Stubborn([hang]), ScriptedRole()
+    loops = [stage.start(stubborn), stage.start(orderly)]
+    await stubborn.until_ticks(1)
+    await orderly.until_ticks(1)
+    async with asyncio.timeout(WAIT_MAX_S):
+        await stop_roles(loops, stage.running, limit_s=0.1)
+    assert all(task.done() for task in stage.running)
+    assert orderly.closed == 1
+
+
+async def test_a_role_that_fails_to_close_does_not_keep_others_from_closing(stage: Stage) -> None:
+    """Each hand-over is worth having; one that fails must not cost the rest."""
+
+    class Broken(ScriptedRole):
+        async def close(self) -> None:
+            raise OSError("no database")
+
+    orderly = ScriptedRole()
+    loops = [stage.start(Broken()), stage.start(orderly)]
+    await orderly.until_ticks(1)
+    await stop_roles(loops, stage.running, limit_s=WAIT_MAX_S)
+    assert orderly.closed == 1
+
+
+async def test_a_role_that_fails_or_is_overdue_is_not_ticking(
+    environment: Environment, clock: ManualClock
+) -> None:
+    """Readiness that stays green while nothing ticks hides an outage."""
+    loop = RoleLoop(ScriptedRole([failing(OSError()), nothing]), environment, Metrics())
+    seen = [loop.is_ticking]
+    for _ in range(2):
+        await loop.tick_once()
+        seen.append(loop.is_ticking)
+    assert seen == [True, False, True]
+    clock.advance(OVERDUE_AFTER_S - 0.001)
+    seen.append(loop.is_ticking)
+    clock.advance(0.001)
+    seen.append(loop.is_ticking)
+    assert seen == [True, False, True, True, False]

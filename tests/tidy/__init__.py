@@ -1,0 +1,1 @@
+"""Rules about the project's own text: layout, size, doors, words, samples."""
