@@ -12,7 +12,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -83,13 +83,16 @@ class Submitter:
         """
         entries = await self.address(tasks)
         answers: dict[int, SubmitAnswer] = {}
-        plain = [entry for entry in entries if entry.task.idempotency_key is None]
-        if plain:
-            answers |= await self.store(self.database, plain)
+        # Keys first: a refused call is sent again with new ids, and only a key makes that harmless.
         keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
         for tenant in sorted({entry.task.tenant for entry in keyed}):
             answers |= await self.store_keyed([e for e in keyed if e.task.tenant == tenant])
-        self.placements |= lanes_of(entries)
+        plain = [entry for entry in entries if entry.task.idempotency_key is None]
+        if plain:
+            answers |= await self.store(self.database, plain)
+        # Those that lost their key were not stored, and neither were their places.
+        won = [entry for entry in keyed if isinstance(answers[entry.ordinal], Stored)]
+        self.placements |= lanes_of(plain + won)
         await self.environment.crash_point(CrashPoint.SUBMIT_AFTER_COMMIT)
         return [answers[ordinal] for ordinal in range(len(tasks))]
 
@@ -104,6 +107,8 @@ class Submitter:
         for ordinal, task in enumerate(tasks):
             shard = self.choose_shard(task)
             fires_at = task.run_at or now
+            if task.delay_s and task.run_at is None:
+                fires_at = now + timedelta(seconds=task.delay_s)
             task_id = make_task_id(placement.clamp(max(fires_at, now)), shard, random)
             pool = WEBHOOK_POOL if task.url is not None else numbers[task.tenant, task.pool]
             entries.append(Entry(ordinal, task, task_id, shard, pool))
