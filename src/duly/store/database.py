@@ -103,7 +103,7 @@ class Database:
         with translated_faults(url):
             pool = await asyncpg.create_pool(
                 url,
-                # Zero: the pool would otherwise reconnect by itself, loudly, while the server is down.
+                # Zero: it would otherwise reconnect by itself, loudly, while the server is down.
                 min_size=0,
                 max_size=connections_max,
                 timeout=CONNECT_TIMEOUT_S,
