@@ -64,7 +64,10 @@ def crash_at(chosen: CrashPoint) -> Callable[[CrashPoint], Awaitable[None]]:
 @dataclass(frozen=True)
 class Environment:
     clock: Clock = field(default_factory=SystemClock)
-    random: Random = field(default_factory=SystemRandom)
+    # Ids, jitter, spread: from a generator that costs no system call.
+    random: Random = field(default_factory=Random)
+    # Passwords and keys: from the operating system, never guessable.
+    entropy: Random = field(default_factory=SystemRandom)
     crash_point: Callable[[CrashPoint], Awaitable[None]] = never_crash
 
 

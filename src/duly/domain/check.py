@@ -85,7 +85,11 @@ def acknowledged(evidence: Evidence) -> set[UUID]:
         for _, answer in evidence.answers(Operation.SUBMIT)
         if answer.answer in ("stored", "replayed")
     }
-    replayed = {answer.task for _, answer in evidence.answers(Operation.REPLAY)}
+    replayed = {
+        answer.task
+        for _, answer in evidence.answers(Operation.REPLAY)
+        if answer.answer == "replayed"
+    }
     return {task for task in stored | replayed if task is not None}
 
 

@@ -88,14 +88,16 @@ def unrecorded(evidence: Evidence, asked: Entry, answer: Entry) -> Iterator[Find
 
 
 def wrongly_refused(evidence: Evidence, asked: Entry, answer: Entry) -> Iterator[Finding]:
+    """Refused, though the caller's lease began before the question and ended after the answer."""
     assert asked.task is not None
     row = evidence.attempt_of(asked.task, asked.fence)
     timer = evidence.timers.get(asked.task)
+    started_at, is_held = None, False
     if row is not None and row.holder == asked.holder:
-        is_held = evidence.is_before(answer.at, row.ended_at)
-    else:
-        is_held = timer is not None and (timer.fence, timer.holder) == (asked.fence, asked.holder)
-    if is_held:
+        started_at, is_held = row.started_at, evidence.is_before(answer.at, row.ended_at)
+    elif timer is not None and (timer.fence, timer.holder) == (asked.fence, asked.holder):
+        started_at, is_held = timer.started_at, True
+    if is_held and started_at is not None and evidence.is_before(started_at, asked.at):
         yield asked.task, f"fence {asked.fence} was called stale while its holder held it"
 
 
@@ -106,7 +108,10 @@ def unsettled_records(evidence: Evidence) -> Iterator[Finding]:
     made = {
         (call.asked.task, call.asked.fence, call.asked.holder, call.asked.outcome)
         for call in evidence.of(Operation.SETTLE)
-        if call.is_unknown or (call.ok is not None and call.ok.answer != "stale")
+        if call.is_unknown
+        or (call.ok is not None and call.ok.answer != "stale")
+        # A purge erased the words, so a repetition cannot be known again and is called stale.
+        or call.asked.task in evidence.tombstones
     }
     for task, rows in evidence.attempts.items():
         for row in rows:

@@ -23,11 +23,12 @@ LOW_BITS = (1 << 62) - 1
 GOLDEN = 2654435761
 
 
-def make_task_id(placed_at: datetime, shard: int, random: Random) -> UUID:
+def make_task_id(placed_ms: int, shard: int, random: Random) -> UUID:
+    """`placed_ms` is the placement time in milliseconds, reckoned once for a whole batch."""
     assert 0 <= shard < SHARDS
     bits = random.getrandbits(RANDOM_BITS)
     return UUID(
-        int=milliseconds(placed_at) << 80
+        int=placed_ms << 80
         | VERSION
         | shard << 66
         | (bits >> 62) << 64

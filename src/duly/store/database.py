@@ -111,7 +111,9 @@ class Database:
                 # The driver's reset is a round trip per release, and no session state is kept.
                 reset=keep_session,
             )
-        return cls(url, pool)
+            # The first connection is made now, so that a wrong URL is known at once.
+            async with pool.acquire():
+                return cls(url, pool)
 
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         """One statement in its own transaction: when this returns, it is committed."""

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from duly.domain.ids import make_task_id, shard_of
+from duly.domain.ids import make_task_id, milliseconds, shard_of
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.partitions import placement_range
@@ -100,10 +100,10 @@ async def replay_dead_letters(
 ) -> dict[UUID, UUID]:
     """Old id to new id, for those that this call replayed."""
     placement = await placement_range(database)
-    placed_at = placement.clamp(environment.clock.now())
+    placed_ms = milliseconds(placement.clamp(environment.clock.now()))
     ordered = sorted(set(ids), key=lambda task_id: task_id.int)
     shards = [shard_of(task_id) for task_id in ordered]
-    new_ids = [make_task_id(placed_at, shard, environment.random) for shard in shards]
+    new_ids = [make_task_id(placed_ms, shard, environment.random) for shard in shards]
     rows = await database.fetch(SQL.replay_dead_letters, tenant, shards, ordered, new_ids)
     return {row["id"]: row["new_id"] for row in rows}
 

@@ -201,7 +201,7 @@ class EmbeddedPostgres:
         unfinished.mkdir(mode=0o700)
         account.own(unfinished)
         password_file = self.data_dir / "password"
-        write_private(password_file, f"{self.environment.random.getrandbits(192):048x}")
+        write_private(password_file, f"{self.environment.entropy.getrandbits(192):048x}")
         account.own(password_file)
         touch_private(self.data_dir / "postgres.log")
         account.own(self.data_dir / "postgres.log")

@@ -102,6 +102,8 @@ class Settler:
         rows = await self.database.fetch(
             SQL.settle_completed, *key_columns(done), [item.result for item in done]
         )
+        if len(rows) == len(items):
+            return dict.fromkeys((ordinal for ordinal, _ in items), COMPLETED)
         ended = {(row[0], row[1]) for row in rows}
         return {ordinal: COMPLETED for ordinal, item in items if (item.id, item.fence) in ended}
 

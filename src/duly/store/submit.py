@@ -18,7 +18,7 @@ from uuid import UUID
 
 import msgspec
 
-from duly.domain.ids import key_shard, make_task_id, tenant_shard
+from duly.domain.ids import key_shard, make_task_id, milliseconds, tenant_shard
 from duly.domain.task import WEBHOOK_POOL, Submission, lane_of, request_hash
 from duly.environment import CrashPoint, Environment
 from duly.store.database import Database, Session
@@ -103,15 +103,16 @@ class Submitter:
             {(task.tenant, task.pool) for task in tasks if task.url is None}
         )
         now, random = self.environment.clock.now(), self.environment.random
+        now_ms = milliseconds(placement.clamp(now))
         entries = []
         for ordinal, task in enumerate(tasks):
             shard = self.choose_shard(task)
-            fires_at = task.run_at or now
-            if task.delay_s and task.run_at is None:
-                fires_at = now + timedelta(seconds=task.delay_s)
-            task_id = make_task_id(placement.clamp(max(fires_at, now)), shard, random)
+            is_now = task.run_at is None and not task.delay_s
+            placed_ms = now_ms if is_now else future_ms(task, now, placement)
             pool = WEBHOOK_POOL if task.url is not None else numbers[task.tenant, task.pool]
+            task_id = make_task_id(placed_ms, shard, random)
             entries.append(Entry(ordinal, task, task_id, shard, pool))
+        entries.sort(key=lambda entry: entry.id.int)
         return entries
 
     def choose_shard(self, task: Submission) -> int:
@@ -128,19 +129,21 @@ class Submitter:
         return self.range
 
     async def store(self, session: Session, entries: list[Entry]) -> dict[int, SubmitAnswer]:
-        entries.sort(key=lambda entry: entry.id.int)
         new = sorted(lanes_of(entries) - self.placements)
-        rows = await session.fetch(SQL.submit_tasks, *task_columns(entries), *columns(new, 3))
-        ordinals = {entry.id: entry.ordinal for entry in entries}
-        stored: dict[int, SubmitAnswer] = {ordinals[row[0]]: Stored(*row) for row in rows}
-        # What was not returned had been stored by an earlier sending of this very batch.
-        return {entry.ordinal: Replayed(entry.id) for entry in entries} | stored
+        (row,) = await session.fetch(SQL.submit_tasks, *task_columns(entries), *columns(new, 3))
+        if row["stored"] == len(entries):
+            now = row["now"]
+            return {entry.ordinal: stored_at(entry, now) for entry in entries}
+        # An earlier sending of this very batch had stored some: ask how they stand.
+        shards, ids = [entry.shard for entry in entries], [entry.id for entry in entries]
+        rows = await session.fetch(SQL.read_stored, shards, ids)
+        found: dict[UUID, SubmitAnswer] = {row["id"]: Stored(*row) for row in rows}
+        return {entry.ordinal: found[entry.id] for entry in entries}
 
     async def store_keyed(self, entries: list[Entry]) -> dict[int, SubmitAnswer]:
         """The keys decide first, then only the winners are stored, in one transaction."""
         hashes = {entry.ordinal: request_hash(entry.task) for entry in entries}
-        entries.sort(key=lambda entry: key_of(entry))
-        claims = [(*key_of(entry), hashes[entry.ordinal], entry.id) for entry in entries]
+        claims = sorted((*key_of(entry), hashes[entry.ordinal], entry.id) for entry in entries)
         async with self.database.transaction() as session:
             await session.fetch(SQL.bound_key_wait)
             won = {
@@ -167,6 +170,18 @@ class Submitter:
             is_same = row["request_hash"] == hashes[entry.ordinal]
             answers[entry.ordinal] = (Replayed if is_same else Mismatch)(row["task_id"])
         return answers
+
+
+def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int:
+    """Placed where it will first fire, so that its rows lie beside those of its time."""
+    fires_at = task.run_at or now + timedelta(seconds=task.delay_s)
+    return milliseconds(placement.clamp(max(fires_at, now)))
+
+
+def stored_at(entry: Entry, now: datetime) -> Stored:
+    """What the statement wrote, reckoned again instead of sent back row by row."""
+    run_at = entry.task.run_at or now + timedelta(seconds=entry.task.delay_s)
+    return Stored(entry.id, now, run_at)
 
 
 def lanes_of(entries: list[Entry]) -> set[tuple[int, int, int]]:

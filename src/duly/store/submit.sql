@@ -25,7 +25,13 @@ WITH placed AS (
            greatest(run_at, created_at), start_by
       FROM stored
 )
-SELECT id, created_at, run_at FROM stored
+SELECT count(*) AS stored, duly.now() AS now FROM stored
+
+-- name: read_stored
+-- After a batch was sent twice: how the tasks that exist already were stored.
+SELECT tasks.id, tasks.created_at, tasks.run_at
+  FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
+  JOIN duly.tasks ON tasks.shard = asked.shard AND tasks.id = asked.id
 
 -- name: claim_keys
 -- The row that wins here decides which request becomes the task. A key past its time to live counts
