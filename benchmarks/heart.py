@@ -11,12 +11,13 @@ from uuid import uuid4
 
 import asyncpg
 
+from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome
 from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.desk import SubmitDesk
-from duly.store.lease import Lease, Ticket, lease_tasks
+from duly.store.lease import Lease, lease_tasks
 from duly.store.load import Cursor, Due, Place, list_placements, load_due
 from duly.store.settle import Settlement, Settler
 from duly.store.submit import Submitter

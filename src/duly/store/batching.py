@@ -102,6 +102,7 @@ class Batcher(Generic[Item, Answer]):
     async def fly(self, batch: list[Waiting[Item, Answer]], tries: int = 1) -> None:
         try:
             answers = await self.flush([entry.item for entry in batch])
+            assert len(answers) == len(batch)
         except StatementRefused as refusal:
             await self.split(batch, refusal, tries)
         except BaseException as error:
@@ -111,7 +112,6 @@ class Batcher(Generic[Item, Answer]):
             if not isinstance(error, Exception):
                 raise
         else:
-            assert len(answers) == len(batch)
             for entry, answer in zip(batch, answers, strict=True):
                 if not entry.answer.done():
                     entry.answer.set_result(answer)

@@ -42,10 +42,13 @@ WITH chosen AS (
     SELECT shard, replayed_as, tenant, pool, priority, timeout_ms, duly.now(), duly.now(), type,
            payload, policy, url, execution_key, tags, id
       FROM chosen
- RETURNING shard, id, tenant, pool, priority, timeout_ms, run_at, replay_of
+ RETURNING shard, id, tenant, pool, priority, timeout_ms, run_at, replay_of, type, policy, url
 ), armed AS (
-    INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at)
-    SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms, run_at
+    INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, type,
+                             concurrency_key, concurrency_limit, host)
+    SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms, run_at,
+           type, duly.concurrency_key_of(policy), duly.concurrency_limit_of(policy),
+           duly.host_of(url)
       FROM stored
 ), placed AS (
     INSERT INTO duly.placements (tenant, shard, lane)

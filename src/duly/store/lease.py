@@ -5,6 +5,7 @@
 | two holders, one ticket | the row's fence lets one in; the other gets fewer leases than tickets |
 | ticket repeated or stale | its fence is behind: nothing |
 | ticket early, node's clock wrong | `due_at` is compared with the database's clock: nothing |
+| ticket of an owner that was replaced | void past its deadline: nothing |
 | answer lost | `held` says which tickets became leases of this holder |
 | heartbeat of a lost lease | STALE, and nothing is extended |
 | heartbeat past the attempt's time limit | STALE: the lease runs out and is reaped |
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from duly.domain.ids import shard_of
+from duly.domain.lanes import Ticket
 from duly.domain.task import Policy
 from duly.environment import CrashPoint, Environment
 from duly.store.database import Database
@@ -24,13 +26,6 @@ from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
-
-
-class Ticket(NamedTuple):
-    """A claim that a task was due and unleased at this fence; the timer row decides."""
-
-    id: UUID
-    fence: int
 
 
 class Lease(NamedTuple):
@@ -86,7 +81,11 @@ async def lease_tasks(
     lease_s: float,
 ) -> list[Lease]:
     """Those of the tickets that became leases. Tickets are unique by id within one call."""
-    rows = await database.fetch(SQL.lease_tasks, *ticket_columns(tickets), holder, lease_s)
+    ordered = sorted(tickets, key=by_address)
+    deadlines = [ticket.deadline for ticket in ordered]
+    rows = await database.fetch(
+        SQL.lease_tasks, *ticket_columns(ordered), holder, lease_s, deadlines
+    )
     await environment.crash_point(CrashPoint.LEASE_AFTER_COMMIT)
     return [Lease(*row) for row in rows]
 

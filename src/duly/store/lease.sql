@@ -1,7 +1,8 @@
 -- name: lease_tasks
 -- A ticket becomes a lease only if nothing has happened to the task since the ticket was written
 -- (fence), nobody holds it, and it is due by the database's clock. All three stand on the row being
--- updated: a statement that waited for it checks them again, and only them.
+-- updated: a statement that waited for it checks them again, and only them. A ticket past its
+-- deadline is void: its scheduler may have been replaced.
 WITH leased AS (
     UPDATE duly.timers
        SET fence = timers.fence + 1,
@@ -13,12 +14,14 @@ WITH leased AS (
            due_at = duly.now() + least(make_interval(secs => $5),
                                        timers.timeout_ms * interval '1 millisecond'),
            confirmed = false
-      FROM unnest($1::smallint[], $2::uuid[], $3::integer[]) AS ticket(shard, id, fence)
+      FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $6::timestamptz[])
+           AS ticket(shard, id, fence, deadline)
      WHERE timers.shard = ticket.shard
        AND timers.id = ticket.id
        AND timers.fence = ticket.fence
        AND timers.holder IS NULL
        AND timers.due_at <= duly.now()
+       AND (ticket.deadline IS NULL OR ticket.deadline > duly.now())
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.priority,
            timers.losses, timers.started_at, timers.lease_until, timers.progress
 )

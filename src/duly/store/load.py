@@ -40,6 +40,10 @@ class Due(NamedTuple):
     due_at: datetime
     priority: int
     start_by: datetime | None
+    type: str
+    concurrency_key: str | None
+    concurrency_limit: int | None
+    host: str | None
 
     @property
     def place(self) -> Place:

@@ -2,7 +2,8 @@
 -- What is due soon, for each place from its own cursor: never from the beginning, where dead rows
 -- pile up while somebody's long transaction keeps vacuum away.
 SELECT timers.tenant, timers.shard, timers.lane, timers.id, timers.fence, timers.due_at,
-       timers.priority, timers.start_by
+       timers.priority, timers.start_by, timers.type, timers.concurrency_key,
+       timers.concurrency_limit, timers.host
   FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::uuid[])
        AS place(tenant, shard, lane, after_due_at, after_id)
  CROSS JOIN LATERAL (

@@ -3,14 +3,17 @@
 SET LOCAL ROLE duly_purger
 
 -- name: choose_ended
--- A live task still needs its payload: it is cancelled or finished first. The tombstone's key makes
--- a second purge a no-op.
+-- A live task still needs its payload: it is cancelled or finished first. A dead letter may have
+-- outlived its task's month, and counts alone. The tombstone's key makes a second purge a no-op.
 INSERT INTO duly.tombstones (shard, id, tenant, purged_at, actor)
-SELECT tasks.shard, tasks.id, tasks.tenant, duly.now(), $4
+SELECT asked.shard, asked.id, $1, duly.now(), $4
   FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
-  JOIN duly.tasks
-    ON tasks.shard = asked.shard AND tasks.id = asked.id AND tasks.tenant = $1
- WHERE NOT EXISTS (SELECT FROM duly.timers
+ WHERE (EXISTS (SELECT FROM duly.tasks
+                 WHERE tasks.shard = asked.shard AND tasks.id = asked.id AND tasks.tenant = $1)
+        OR EXISTS (SELECT FROM duly.dead_letters AS letter
+                    WHERE letter.shard = asked.shard AND letter.id = asked.id
+                      AND letter.tenant = $1))
+   AND NOT EXISTS (SELECT FROM duly.timers
                     WHERE timers.shard = asked.shard AND timers.id = asked.id)
     ON CONFLICT DO NOTHING
 RETURNING id

@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from duly.domain.lanes import Ticket
 from duly.domain.retry import Failure
 from duly.domain.states import Outcome, State
 from duly.environment import CrashPoint, Environment
 from duly.store.database import Database
-from duly.store.lease import Ticket, ticket_columns
+from duly.store.lease import ticket_columns
 from duly.store.settle import End, SettleAnswer, Settlement, Settler, decided, key_columns
 from duly.store.statements import statements_beside
 

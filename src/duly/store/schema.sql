@@ -3,6 +3,14 @@
 
 CREATE SCHEMA duly;
 
+CREATE FUNCTION duly.concurrency_key_of(policy text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((policy)::jsonb ->> 'concurrency_key'::text);
+
+CREATE FUNCTION duly.concurrency_limit_of(policy text) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ((policy)::jsonb ? 'concurrency_key'::text) THEN COALESCE((((policy)::jsonb ->> 'concurrency_limit'::text))::integer, 1) ELSE NULL::integer END;
+
 CREATE FUNCTION duly.create_partition(parent text, month date) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog'
@@ -60,6 +68,10 @@ BEGIN
     RETURN NULL;
 END
 $$;
+
+CREATE FUNCTION duly.host_of(url text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN lower("substring"(url, '^[A-Za-z]+://([^/?#]+)'::text));
 
 CREATE FUNCTION duly.id_bound(instant timestamp with time zone) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -187,6 +199,10 @@ CREATE TABLE duly.timers (
     holder uuid,
     started_at timestamp with time zone,
     lease_until timestamp with time zone,
+    type text NOT NULL,
+    concurrency_key text,
+    concurrency_limit integer,
+    host text,
     progress text,
     CONSTRAINT timers_check CHECK (((holder IS NULL) = (lease_until IS NULL))),
     CONSTRAINT timers_check1 CHECK (((holder IS NULL) = (lane <> 0))),

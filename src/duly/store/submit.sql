@@ -18,11 +18,14 @@ WITH placed AS (
            AS asked(shard, id, tenant, pool, priority, timeout_ms, run_at, delay_s, start_by,
                     type, payload, policy, url, execution_key, tags)
         ON CONFLICT (shard, id) DO NOTHING
-    RETURNING shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, start_by
+    RETURNING shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, start_by, type,
+              policy, url
 ), armed AS (
-    INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, start_by)
+    INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, start_by,
+                             type, concurrency_key, concurrency_limit, host)
     SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms,
-           greatest(run_at, created_at), start_by
+           greatest(run_at, created_at), start_by, type, duly.concurrency_key_of(policy),
+           duly.concurrency_limit_of(policy), duly.host_of(url)
       FROM stored
 )
 SELECT count(*) AS stored, duly.now() AS now FROM stored

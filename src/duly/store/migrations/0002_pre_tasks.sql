@@ -6,6 +6,20 @@ CREATE FUNCTION duly.lane_of(pool smallint, priority smallint) RETURNS smallint
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN (1 + pool * 3 + CASE WHEN priority >= 7 THEN 0 WHEN priority >= 3 THEN 1 ELSE 2 END)::smallint;
 
+-- What the gates look at, taken from the request: the webhook's host, and the concurrency key.
+CREATE FUNCTION duly.host_of(url text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN lower(substring(url FROM '^[A-Za-z]+://([^/?#]+)'));
+
+CREATE FUNCTION duly.concurrency_key_of(policy text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN policy::jsonb ->> 'concurrency_key';
+
+CREATE FUNCTION duly.concurrency_limit_of(policy text) RETURNS integer
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN policy::jsonb ? 'concurrency_key'
+            THEN coalesce((policy::jsonb ->> 'concurrency_limit')::integer, 1) END;
+
 -- The smallest id that can be placed at an instant (domain/ids.py partition_bound).
 CREATE FUNCTION duly.id_bound(instant timestamptz) RETURNS uuid
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -74,24 +88,28 @@ CREATE TABLE duly.attempts (
 -- The only thing that moves: one narrow row for each live task. `due_at` is the next instant at
 -- which something must happen: fire, retry, or look at a lease; null while a node waits.
 CREATE TABLE duly.timers (
-    shard            smallint NOT NULL,
-    lane             smallint NOT NULL,
-    pool             smallint NOT NULL,
-    priority         smallint NOT NULL,
-    attempt          smallint NOT NULL DEFAULT 0,
-    losses           smallint NOT NULL DEFAULT 0,
-    confirmed        boolean NOT NULL DEFAULT false,
-    cancel_requested boolean NOT NULL DEFAULT false,
-    tenant           integer NOT NULL,
-    fence            integer NOT NULL DEFAULT 0,
-    timeout_ms       integer NOT NULL,
-    id               uuid NOT NULL,
-    due_at           timestamptz,
-    start_by         timestamptz,
-    holder           uuid,
-    started_at       timestamptz,
-    lease_until      timestamptz,
-    progress         text,
+    shard             smallint NOT NULL,
+    lane              smallint NOT NULL,
+    pool              smallint NOT NULL,
+    priority          smallint NOT NULL,
+    attempt           smallint NOT NULL DEFAULT 0,
+    losses            smallint NOT NULL DEFAULT 0,
+    confirmed         boolean NOT NULL DEFAULT false,
+    cancel_requested  boolean NOT NULL DEFAULT false,
+    tenant            integer NOT NULL,
+    fence             integer NOT NULL DEFAULT 0,
+    timeout_ms        integer NOT NULL,
+    id                uuid NOT NULL,
+    due_at            timestamptz,
+    start_by          timestamptz,
+    holder            uuid,
+    started_at        timestamptz,
+    lease_until       timestamptz,
+    type              text NOT NULL,
+    concurrency_key   text,
+    concurrency_limit integer,
+    host              text,
+    progress          text,
     PRIMARY KEY (shard, id),
     CHECK ((holder IS NULL) = (lease_until IS NULL)),
     CHECK ((holder IS NULL) = (lane <> 0)),
@@ -203,7 +221,8 @@ BEGIN
                    parent, child, duly.id_bound(starts), duly.id_bound(ends));
     RETURN child;
 EXCEPTION
-    WHEN duplicate_table THEN RETURN NULL;
+    -- Somebody made it at the same moment; the name of its row type is what we collided on.
+    WHEN duplicate_table OR unique_violation THEN RETURN NULL;
 END
 $$;
 
@@ -259,4 +278,7 @@ DROP TABLE duly.attempts;
 DROP TABLE duly.tasks;
 DROP TABLE duly.pools;
 DROP FUNCTION duly.id_bound(timestamptz);
+DROP FUNCTION duly.concurrency_limit_of(text);
+DROP FUNCTION duly.concurrency_key_of(text);
+DROP FUNCTION duly.host_of(text);
 DROP FUNCTION duly.lane_of(smallint, smallint);
