@@ -7,7 +7,14 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from duly.telemetry import Metrics, configure_logs, get_logger
+from duly.telemetry import (
+    OTHER_TENANTS,
+    TENANT_LABELS_MAX,
+    Metrics,
+    configure_logs,
+    get_logger,
+    with_bounded_tenants,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -71,3 +78,53 @@ def test_two_applications_in_one_process_have_their_own_numbers() -> None:
     assert b'duly_role_ticks_total{role="api"} 1.0' in first.render()
     assert b'role="api"' not in second.render()
     assert b"duly_build_info{version=" in second.render()
+
+
+def test_a_batch_of_waits_is_a_prometheus_histogram() -> None:
+    """A bucket that is not cumulative, or a sum that is not one, makes every quantile wrong."""
+    metrics = Metrics()
+    metrics.lag.observe_many([0.001, 0.0011, 0.3, 1e6])
+    metrics.lag.observe(0.0005)
+    lines = metrics.render().decode().splitlines()
+    assert 'duly_scheduling_lag_seconds_bucket{le="0.001"} 2.0' in lines
+    assert 'duly_scheduling_lag_seconds_bucket{le="0.0025"} 3.0' in lines
+    assert 'duly_scheduling_lag_seconds_bucket{le="0.5"} 4.0' in lines
+    assert 'duly_scheduling_lag_seconds_bucket{le="21600.0"} 4.0' in lines
+    assert 'duly_scheduling_lag_seconds_bucket{le="+Inf"} 5.0' in lines
+    assert "duly_scheduling_lag_seconds_count 5.0" in lines
+    (total,) = [line for line in lines if line.startswith("duly_scheduling_lag_seconds_sum ")]
+    assert float(total.split()[1]) == pytest.approx(1_000_000.3026)
+    assert "duly_ready_seconds_count 0.0" in lines
+
+
+def test_the_worst_tenants_keep_their_labels_and_the_rest_share_one() -> None:
+    """A label for each tenant of a large installation takes its collector down."""
+    ages = {(f"t{number}", band): float(number + band) for number in range(300) for band in (0, 2)}
+    bounded = with_bounded_tenants(ages, max)
+    assert len({tenant for tenant, _ in bounded}) == TENANT_LABELS_MAX + 1
+    assert bounded["t299", 2] == 301.0
+    assert ("t99", 0) not in bounded
+    assert (bounded[OTHER_TENANTS, 0], bounded[OTHER_TENANTS, 2]) == (99.0, 101.0)
+    few = {("a", 0): 1.0}
+    assert with_bounded_tenants(few, max) == few
+
+
+def test_what_has_no_ready_work_any_more_vanishes() -> None:
+    """A gauge that keeps its last value is an alarm that never ends."""
+    metrics = Metrics()
+    metrics.show_oldest_ready({("acme", 0): 5.0, ("zeta", 2): 1.0})
+    assert b'duly_oldest_ready_seconds{band="low",tenant="zeta"} 1.0' in metrics.render()
+    metrics.show_oldest_ready({("acme", 0): 6.0})
+    assert b"zeta" not in metrics.render()
+
+
+def test_depths_and_counts_of_shared_labels_are_added_up() -> None:
+    """Of a thousand small lanes the largest says nothing; their sum does."""
+    metrics = Metrics()
+    many = TENANT_LABELS_MAX + 50
+    metrics.show_lane_depth({(f"t{number}", 1): 2.0 for number in range(many)})
+    metrics.show_in_flight({f"t{number}": 3 for number in range(many)})
+    text = metrics.render()
+    assert b'duly_lane_depth{band="normal",tenant="(other)"} 100.0' in text
+    assert b'duly_in_flight{tenant="(other)"} 150.0' in text
+    assert text.count(b"duly_in_flight{") == TENANT_LABELS_MAX + 1

@@ -1,23 +1,38 @@
 """The composition root: the only place that knows which parts make a running duly.
 
-`up` is one process that owns the whole installation. It reads as what happens: listen, find the
-database, migrate, open the pool, start the roles and the API, wait for a signal, undo all of it in
-reverse. Rooms never import each other for this; they are handed what they need here.
+`run` reads as what happens: listen, find the database, migrate, open the pool, start the roles and
+the API, wait for a signal, undo all of it in reverse. `up` owns a whole installation and keeps the
+ready queue in memory; `serve` is one process of several and keeps it in PostgreSQL.
 """
 
 import asyncio
 import contextlib
+import os
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from uuid import UUID
 
+from duly import __version__
 from duly.api.health import HealthDoor
 from duly.api.server import HttpServer, Listener, make_server
+from duly.broker.contract import Broker
+from duly.broker.memory import MemoryBroker
+from duly.broker.postgres import PostgresBroker
+from duly.coordinator.ownership import Coordinator
 from duly.environment import Environment
+from duly.maintenance.keeper import ServerKeeper, StatsKeeper
+from duly.maintenance.role import Maintenance, make_services
 from duly.role import Role, RoleLoop, stop_roles
+from duly.scheduler.assembly import Scheduler, make_scheduler
 from duly.settings import Settings
+from duly.store.channel import DOORBELL, OWNERSHIP, Channel, Notifier
 from duly.store.database import Database
+from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.place import Place, open_place, prepare_place
+from duly.store.stats import StatsBook
+from duly.store.submit import Submitter
 from duly.telemetry import Metrics, get_logger
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -34,8 +49,38 @@ class Ready:
     place: Place
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Everything of one process that does work, before any of it runs."""
+
+    roles: list[Role]
+    broker: Broker
+    submitter: Submitter
+    scheduler: Scheduler
+    stats: StatsBook
+    notifier: Notifier | None
+
+
 async def up(
     settings: Settings, environment: Environment, announce: Callable[[Ready], None]
+) -> None:
+    """All of duly in one process."""
+    await run(settings, environment, announce, is_alone=True)
+
+
+async def serve(
+    settings: Settings, environment: Environment, announce: Callable[[Ready], None]
+) -> None:
+    """One process of an installation; others share its slots and its ready queue."""
+    await run(settings, environment, announce, is_alone=False)
+
+
+async def run(
+    settings: Settings,
+    environment: Environment,
+    announce: Callable[[Ready], None],
+    *,
+    is_alone: bool,
 ) -> None:
     """Run until a signal says stop; everything started here has ended when this returns."""
     stop = stop_on_signals()
@@ -46,30 +91,79 @@ async def up(
         migrator = await prepare_place(place, settings, environment)
         database = await Database.open(place.engine_url, settings.pool_connections_max)
         stack.push_async_callback(database.close)
-        loops = [RoleLoop(role, environment, metrics) for role in make_roles()]
+        parts = make_parts(database, environment, metrics, is_alone=is_alone)
+        roles = [*parts.roles, *keepers(place)]
+        loops = [start_loop(role, environment, metrics) for role in roles]
         health = HealthDoor(database, metrics, migrator.latest, lambda: ticking(loops))
         server = make_server([*health.routes()], settings.stop_timeout_s)
         async with asyncio.TaskGroup() as group:
-            serving = group.create_task(serve(server, listener, stop))
+            serving = group.create_task(serve_http(server, listener, stop))
             running = [group.create_task(loop.run()) for loop in loops]
             await started(server, serving)
             announce(Ready(listener.url, place))
             await stop.wait()
             log.info("stopping", limit_s=settings.stop_timeout_s)
             server.should_exit = True
+            await parts.broker.close()
             await stop_roles(loops, running, settings.stop_timeout_s)
 
 
-def make_roles() -> list[Role]:
-    """Every role of this process, in the order of the corridor."""
-    return []
+def make_parts(
+    database: Database, environment: Environment, metrics: Metrics, *, is_alone: bool
+) -> Parts:
+    """The roles of this process, in the order of the corridor."""
+    node = Node(
+        UUID(int=environment.entropy.getrandbits(128)),
+        f"{socket.gethostname()}:{os.getpid()}",
+        __version__,
+        (SCHEDULER_ROLE, MAINTENANCE),
+    )
+    coordinator = Coordinator(database, environment, node)
+    submitter = Submitter(database, environment)
+    stats = submitter.stats = StatsBook(environment)
+    notifier = None if is_alone else Notifier(database)
+    broker: Broker = (
+        MemoryBroker(database, environment) if is_alone else PostgresBroker(database, environment)
+    )
+    scheduler = make_scheduler(
+        database,
+        environment,
+        coordinator,
+        broker,
+        metrics,
+        submitter,
+        send=notifier.ring if notifier is not None else None,
+    )
+    maintenance = Maintenance(
+        environment,
+        metrics,
+        is_owner=lambda: coordinator.leads(MAINTENANCE) is not None,
+        make=lambda: make_services(database, metrics),
+    )
+    roles: list[Role] = [*scheduler.roles, maintenance, StatsKeeper(database, stats)]
+    if not is_alone:
+        listeners = {OWNERSHIP: coordinator.heard, DOORBELL: scheduler.doorbell.heard}
+        roles.append(Channel(database, environment, listeners))
+    return Parts(roles, broker, submitter, scheduler, stats, notifier)
+
+
+def keepers(place: Place) -> list[Role]:
+    return [] if place.keeper is None else [ServerKeeper(place.keeper)]
+
+
+def start_loop(role: Role, environment: Environment, metrics: Metrics) -> RoleLoop:
+    """A loop for the role, and for whoever wants to wake it."""
+    loop = RoleLoop(role, environment, metrics)
+    if hasattr(role, "wake"):
+        role.wake = loop.wake
+    return loop
 
 
 def ticking(loops: list[RoleLoop]) -> dict[str, bool]:
     return {loop.role.name: loop.is_ticking for loop in loops}
 
 
-async def serve(server: HttpServer, listener: Listener, stop: asyncio.Event) -> None:
+async def serve_http(server: HttpServer, listener: Listener, stop: asyncio.Event) -> None:
     """A server that ends by itself takes the process down in order, never silently."""
     try:
         await server.serve([listener.socket])

@@ -45,6 +45,7 @@ class CrashPoint(StrEnum):
     SETTLE_BEFORE = "settle.before"
     SETTLE_AFTER_COMMIT = "settle.after_commit"
     REAP_BEFORE = "reap.before"
+    EXECUTION_AFTER_EFFECT = "execution.after_effect"
 
 
 async def never_crash(point: CrashPoint) -> None:

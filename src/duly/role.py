@@ -115,9 +115,11 @@ async def stop_roles(
         for task in late:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
+    # A role with several loops hands over once.
+    roles = {id(loop.role): loop for loop in loops}
     try:
         async with asyncio.timeout(limit_s / 2):
-            await asyncio.gather(*(close_role(loop) for loop in loops))
+            await asyncio.gather(*(close_role(loop) for loop in roles.values()))
     except TimeoutError:
         log.warning("roles did not hand over in time", limit_s=limit_s)
 

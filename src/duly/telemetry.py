@@ -6,14 +6,26 @@ registry that belongs to one application, so that two of them can share a proces
 
 import logging
 import sys
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import Literal
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import HistogramMetricFamily
 
 from duly import __version__
 
 METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+# Each tenant with a label of its own costs the collector memory for ever; the rest share one.
+TENANT_LABELS_MAX = 200
+OTHER_TENANTS = "(other)"
+BAND_NAMES = ("high", "normal", "low")
+WAIT_BOUNDS_S = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
+    *(60.0, 300.0, 1800.0, 3600.0, 21600.0),
+)
 
 
 def configure_logs(level: str, style: Literal["auto", "text", "json"]) -> None:
@@ -57,6 +69,52 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return logger
 
 
+class BulkHistogram:
+    """A Prometheus histogram that takes batches: the library's own costs microseconds a value."""
+
+    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
+        self.name = name
+        self.documentation = documentation
+        self.counts = [0] * (len(WAIT_BOUNDS_S) + 1)
+        self.total_s = 0.0
+        registry.register(self)
+
+    def observe(self, value_s: float) -> None:
+        self.observe_many((value_s,))
+
+    def observe_many(self, values_s: Iterable[float]) -> None:
+        counts, total_s = self.counts, 0.0
+        for value_s in values_s:
+            counts[bisect_left(WAIT_BOUNDS_S, value_s)] += 1
+            total_s += value_s
+        self.total_s += total_s
+
+    def collect(self) -> Iterator[HistogramMetricFamily]:
+        bounds = [*(str(bound) for bound in WAIT_BOUNDS_S), "+Inf"]
+        buckets = list(zip(bounds, accumulate(self.counts), strict=True))
+        yield HistogramMetricFamily(self.name, self.documentation, buckets, self.total_s)
+
+
+def with_bounded_tenants(
+    values: Mapping[tuple[str, int], float], merge: Callable[[float, float], float]
+) -> dict[tuple[str, int], float]:
+    """The tenants with the largest values as they are; the others merged into one, band by band."""
+    worst: dict[str, float] = {}
+    for (tenant, _), value in values.items():
+        worst[tenant] = max(value, worst.get(tenant, value))
+    ranked = sorted(worst, key=lambda tenant: (-worst[tenant], tenant))
+    named = set(ranked[:TENANT_LABELS_MAX])
+    bounded: dict[tuple[str, int], float] = {}
+    for (tenant, band), value in values.items():
+        pair = (tenant if tenant in named else OTHER_TENANTS, band)
+        bounded[pair] = merge(bounded[pair], value) if pair in bounded else value
+    return bounded
+
+
+def add(first: float, second: float) -> float:
+    return first + second
+
+
 class Metrics:
     """The numbers of one application; each attribute is one Prometheus family."""
 
@@ -64,15 +122,100 @@ class Metrics:
         self.registry = CollectorRegistry()
         build = Gauge("duly_build_info", "Version of duly.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)
-        self.role_ticks = Counter(
-            "duly_role_ticks_total", "Ticks that ended well.", ["role"], registry=self.registry
-        )
-        self.role_failures = Counter(
-            "duly_role_failures_total", "Ticks that raised.", ["role"], registry=self.registry
-        )
+        self.role_ticks = self.counter("duly_role_ticks_total", "Ticks that ended well.", "role")
+        self.role_failures = self.counter("duly_role_failures_total", "Ticks that raised.", "role")
         self.role_tick_seconds = Histogram(
             "duly_role_tick_seconds", "Time of one tick.", ["role"], registry=self.registry
         )
+        self.make_flow_families()
+        self.make_gauges()
+        self.maintenance_runs = self.counter(
+            "duly_maintenance_runs_total", "Housekeeping that ended well.", "service"
+        )
+        self.maintenance_failures = self.counter(
+            "duly_maintenance_failures_total", "Housekeeping that raised.", "service"
+        )
+        self.maintenance_changes = self.counter(
+            "duly_maintenance_changes_total",
+            "Rows and tables that housekeeping changed.",
+            "service",
+        )
+
+    def make_flow_families(self) -> None:
+        """What tasks go through, in order; observed in batches by those who do it."""
+        self.lag = BulkHistogram(
+            "duly_scheduling_lag_seconds",
+            "From the fire time of a task to the start of its first attempt.",
+            self.registry,
+        )
+        self.time_in_ready = BulkHistogram(
+            "duly_ready_seconds",
+            "From the instant an attempt was due to its start, retries included.",
+            self.registry,
+        )
+        self.dispatched = Counter(
+            "duly_dispatched_total", "Tickets put into lanes.", registry=self.registry
+        )
+        self.refused = self.counter(
+            "duly_refused_total", "Due tasks held back, by the gate that did.", "gate"
+        )
+        self.settled = self.counter("duly_settled_total", "Attempts ended.", "outcome")
+        self.leases_lost = Counter(
+            "duly_leases_lost_total",
+            "Leases whose holder was not heard of in time.",
+            registry=self.registry,
+        )
+
+    def make_gauges(self) -> None:
+        pair = ["tenant", "band"]
+        self.oldest_ready = Gauge(
+            "duly_oldest_ready_seconds",
+            "How long the oldest due and unleased task has waited; delayed tasks never count.",
+            pair,
+            registry=self.registry,
+        )
+        self.lane_depth = Gauge(
+            "duly_lane_depth",
+            "Tickets in lanes that nobody took yet.",
+            pair,
+            registry=self.registry,
+        )
+        self.in_flight = Gauge(
+            "duly_in_flight", "Leases and live tickets.", ["tenant"], registry=self.registry
+        )
+        self.slots_without_owner = Gauge(
+            "duly_slots_without_owner",
+            "Slots for which nobody dispatches.",
+            registry=self.registry,
+        )
+
+    def counter(self, name: str, documentation: str, label: str) -> Counter:
+        return Counter(name, documentation, [label], registry=self.registry)
+
+    def show_oldest_ready(self, ages_s: Mapping[tuple[str, int], float]) -> None:
+        """All pairs of (tenant, band) that have ready work; others vanish."""
+        show_by_band(self.oldest_ready, with_bounded_tenants(ages_s, max))
+
+    def show_lane_depth(self, depths: Mapping[tuple[str, int], float]) -> None:
+        """All pairs of (tenant, band) with tickets, pools added up; others vanish."""
+        show_by_band(self.lane_depth, with_bounded_tenants(depths, add))
+
+    def show_in_flight(self, counts: Mapping[str, int]) -> None:
+        pairs = {(tenant, 0): float(count) for tenant, count in counts.items()}
+        self.in_flight.clear()
+        for (tenant, _), count in with_bounded_tenants(pairs, add).items():
+            self.in_flight.labels(tenant).set(count)
+
+    def forget_installation(self) -> None:
+        """This process no longer measures the installation: an old number would stand for ever."""
+        self.oldest_ready.clear()
+        self.slots_without_owner.set(0)
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
+
+
+def show_by_band(gauge: Gauge, values: Mapping[tuple[str, int], float]) -> None:
+    gauge.clear()
+    for (tenant, band), value in values.items():
+        gauge.labels(tenant, BAND_NAMES[band]).set(value)

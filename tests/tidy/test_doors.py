@@ -21,7 +21,8 @@ DOORS: dict[str, set[str]] = {
     "maintenance": ACTORS,
     "client": {"domain", "duly"},
     "cli": {"app", "client"} | SHARED,
-    "testing": ACTORS,
+    # It puts a whole duly together, as `app` does.
+    "testing": ACTORS | {"app", "execution"},
     "duly": set(),
     "environment": {"domain"},
     "telemetry": {"duly"},

@@ -17,6 +17,7 @@ EXIT_USAGE = 2
 # command -> (module, what the list of commands says about it)
 COMMANDS = {
     "up": ("duly.cli.up", "Start duly on this machine, with an embedded PostgreSQL."),
+    "serve": ("duly.cli.serve", "Start one process of an installation with its own PostgreSQL."),
     "migrate": ("duly.cli.migrate", "Bring the database schema to this version of duly."),
     "config": ("duly.cli.config", "Show every setting, its value and where it came from."),
 }

@@ -30,6 +30,7 @@ def held_once_at_a_time(evidence: Evidence) -> Iterator[Finding]:
         timer = evidence.timers.get(task)
         if timer is not None:
             yield from overlaps_with_timer(evidence, rows[-1], timer)
+    yield from sleeping_fences(evidence)
     yield from shared_or_shortened(evidence)
 
 
@@ -44,6 +45,21 @@ def overlaps_with_timer(evidence: Evidence, last: AttemptRow, timer: TimerRow) -
         yield timer.id, f"its timer has fence {timer.fence} after an attempt of {last.fence}"
     if timer.holder and timer.started_at and evidence.is_before(timer.started_at, last.ended_at):
         yield timer.id, f"is leased since before fence {last.fence} ended"
+
+
+def sleeping_fences(evidence: Evidence) -> Iterator[Finding]:
+    """A fence rises once for each lease, each end of one that was not the last, and each move."""
+    moves = Counter(
+        asked.task for asked, answer in evidence.answers(Operation.MOVE) if answer.answer == "moved"
+    )
+    for task in evidence.tasks:
+        rows, timer = evidence.attempts.get(task, []), evidence.timers.get(task)
+        leases = [row for row in rows if row.holder is not None]
+        rises = len(rows) + sum(1 for row in leases if row.state is None) + moves[task]
+        rises += timer is not None and timer.holder is not None
+        fence = timer.fence if timer is not None else rows[-1].fence if rows else 0
+        if fence < rises:
+            yield task, f"its fence is {fence}, and it rose {rises} times"
 
 
 def shared_or_shortened(evidence: Evidence) -> Iterator[Finding]:
@@ -70,6 +86,9 @@ def shared_or_shortened(evidence: Evidence) -> Iterator[Finding]:
 
 def stale_calls_change_nothing(evidence: Evidence) -> Iterator[Finding]:
     """A refused settlement left no record, and only the holder of a lease extends or ends it."""
+    for asked, answer in evidence.answers(Operation.LEASE):
+        if answer.answer == "leased" and answer.fence != (asked.fence or 0) + 1:
+            yield asked.task, f"a ticket of fence {asked.fence} became the lease {answer.fence}"
     for asked, answer in evidence.answers(Operation.SETTLE):
         if answer.answer == "stale":
             yield from wrongly_refused(evidence, asked, answer)
@@ -90,14 +109,13 @@ def unrecorded(evidence: Evidence, asked: Entry, answer: Entry) -> Iterator[Find
 def wrongly_refused(evidence: Evidence, asked: Entry, answer: Entry) -> Iterator[Finding]:
     """Refused, though the caller's lease began before the question and ended after the answer."""
     assert asked.task is not None
+    assert asked.fence is not None
+    if evidence.recorded_holder(asked.task, asked.fence) != asked.holder:
+        return
     row = evidence.attempt_of(asked.task, asked.fence)
-    timer = evidence.timers.get(asked.task)
-    started_at, is_held = None, False
-    if row is not None and row.holder == asked.holder:
-        started_at, is_held = row.started_at, evidence.is_before(answer.at, row.ended_at)
-    elif timer is not None and (timer.fence, timer.holder) == (asked.fence, asked.holder):
-        started_at, is_held = timer.started_at, True
-    if is_held and started_at is not None and evidence.is_before(started_at, asked.at):
+    began_at = evidence.began_at(asked.task, asked.fence)
+    was_held_after = row is None or evidence.is_before(answer.at, row.ended_at)
+    if was_held_after and began_at is not None and evidence.is_before(began_at, asked.at):
         yield asked.task, f"fence {asked.fence} was called stale while its holder held it"
 
 
@@ -128,7 +146,10 @@ def foreign_heartbeats(evidence: Evidence) -> Iterator[Finding]:
             continue
         beat = (asked.task, asked.fence, asked.holder)
         if answer.answer == "stale":
-            refused_at[beat] = min(answer.at, refused_at.get(beat, answer.at))
+            began_at = evidence.began_at(asked.task, asked.fence)
+            # A guess that was refused before the lease began says nothing about the lease.
+            if began_at is not None and evidence.is_before(began_at, asked.at):
+                refused_at[beat] = min(answer.at, refused_at.get(beat, answer.at))
             continue
         if evidence.recorded_holder(asked.task, asked.fence) != asked.holder:
             yield asked.task, f"somebody else's heartbeat extended fence {asked.fence}"

@@ -16,6 +16,7 @@ class Gate(StrEnum):
     PAUSED = "paused"
     EXPIRED = "expired"
     BREAKER = "breaker"
+    HANDOVER = "handover"
     TENANT_RATE = "tenant_rate"
     TENANT_IN_FLIGHT = "tenant_in_flight"
     CONCURRENCY_KEY = "concurrency_key"
@@ -41,6 +42,7 @@ class GateFacts:
     start_by: datetime | None = None
     breaker_open_until: datetime | None = None
     breaker_host: str | None = None
+    handover_until: datetime | None = None
     rate_ready_at: datetime | None = None
     in_flight: int = 0
     in_flight_max: int | None = None
@@ -69,6 +71,14 @@ def breaker(facts: GateFacts) -> Refusal | None:
         return None
     reason = f"too many calls to {facts.breaker_host} failed; the next probe is due then"
     return Refusal(Gate.BREAKER, reason, until=facts.breaker_open_until)
+
+
+def handover(facts: GateFacts) -> Refusal | None:
+    """Tickets of the slot's former owner may still become leases that we do not count."""
+    if facts.handover_until is None or facts.now >= facts.handover_until:
+        return None
+    reason = "its slot changed hands; capped tasks wait until the old tickets are void"
+    return Refusal(Gate.HANDOVER, reason, until=facts.handover_until)
 
 
 def tenant_rate(facts: GateFacts) -> Refusal | None:
@@ -120,6 +130,7 @@ GATES: tuple[tuple[Gate, Callable[[GateFacts], Refusal | None]], ...] = (
     (Gate.PAUSED, paused),
     (Gate.EXPIRED, expired),
     (Gate.BREAKER, breaker),
+    (Gate.HANDOVER, handover),
     (Gate.TENANT_RATE, tenant_rate),
     (Gate.TENANT_IN_FLIGHT, tenant_in_flight),
     (Gate.CONCURRENCY_KEY, concurrency_key),

@@ -211,6 +211,13 @@ class Evidence:
         timer = self.timers.get(task)
         return timer.holder if timer is not None and timer.fence == fence else None
 
+    def began_at(self, task: UUID, fence: int) -> datetime | None:
+        row = self.attempt_of(task, fence)
+        if row is not None:
+            return row.started_at
+        timer = self.timers.get(task)
+        return timer.started_at if timer is not None and timer.fence == fence else None
+
 
 def gather(logs: Logs, tables: Tables) -> Evidence:
     attempts: dict[UUID, list[AttemptRow]] = defaultdict(list)

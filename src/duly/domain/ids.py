@@ -13,6 +13,8 @@ from uuid import UUID
 
 SHARDS = 1024
 SHARD_BITS = 10
+SLOTS = 64
+SHARDS_PER_SLOT = SHARDS // SLOTS
 RANDOM_BITS = 64
 MILLISECONDS_MAX = 2**48 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,6 +41,17 @@ def make_task_id(placed_ms: int, shard: int, random: Random) -> UUID:
 
 def shard_of(task_id: UUID) -> int:
     return (task_id.int >> 66) & (SHARDS - 1)
+
+
+def slot_of(shard: int) -> int:
+    """What is owned as a whole: neighbours, so that the shards of one tenant stay together."""
+    assert 0 <= shard < SHARDS
+    return shard // SHARDS_PER_SLOT
+
+
+def shards_of(slot: int) -> range:
+    assert 0 <= slot < SLOTS
+    return range(slot * SHARDS_PER_SLOT, (slot + 1) * SHARDS_PER_SLOT)
 
 
 def placement_time_of(task_id: UUID) -> datetime:

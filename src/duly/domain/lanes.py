@@ -8,6 +8,8 @@ from duly.domain.task import WEBHOOK_POOL
 
 # Webhook lanes are shared by all tenants: the order in them is already fair.
 ALL_TENANTS = 0
+# How long a ticket is good for, by the database's clock; after that its task is published again.
+TICKET_S = 10.0
 
 
 class Lane(NamedTuple):

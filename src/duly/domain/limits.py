@@ -13,6 +13,7 @@ from duly.domain.task import Policy, Submission
 
 TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 POOL_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+TENANT_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 HEADER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -39,6 +40,10 @@ FACTOR_MIN, FACTOR_MAX = 1.0, 100.0
 BACKOFF_S_MAX = 30 * 86400.0
 CONCURRENCY_LIMIT_MAX = 10_000
 LEASE_S_MIN, LEASE_S_MAX = 0.05, 3600.0
+WEIGHT_MIN, WEIGHT_MAX = 0.01, 100.0
+IN_FLIGHT_MAX_MAX = 1_000_000
+DISPATCH_RATE_MIN, DISPATCH_RATE_MAX = 0.001, 1_000_000.0
+DISPATCH_BURST_MAX = 1_000_000.0
 RUN_AT_PAST_MAX = timedelta(days=7)
 RUN_AT_FUTURE_MAX = timedelta(seconds=DELAY_S_MAX)
 
@@ -98,6 +103,31 @@ def retry_problems(retry: RetryPolicy) -> list[Problem]:
             ),
         ]
     )
+
+
+def tenant_problems(
+    name: str,
+    weight: float,
+    in_flight_max: int | None,
+    dispatch_rate: float | None,
+    dispatch_burst: float | None,
+) -> list[Problem]:
+    """A bound that is None is no bound; a burst needs the rate that it saves up."""
+    lonely = dispatch_burst is not None and dispatch_rate is None
+    return problems(
+        [
+            ("/name", pattern_reason(name, TENANT_PATTERN)),
+            ("/weight", number_reason(weight, WEIGHT_MIN, WEIGHT_MAX)),
+            ("/in_flight_max", bound_reason(in_flight_max, 1, IN_FLIGHT_MAX_MAX)),
+            ("/dispatch_rate", bound_reason(dispatch_rate, DISPATCH_RATE_MIN, DISPATCH_RATE_MAX)),
+            ("/dispatch_burst", bound_reason(dispatch_burst, 1, DISPATCH_BURST_MAX)),
+            ("/dispatch_burst", "needs a dispatch_rate" if lonely else None),
+        ]
+    )
+
+
+def bound_reason(value: float | None, least: float, most: float) -> str | None:
+    return None if value is None else number_reason(value, least, most)
 
 
 def problems(checks: list[tuple[str, str | None]]) -> list[Problem]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
@@ -15,6 +16,7 @@ HIGH, NORMAL, LOW = range(BANDS)
 # Lane 0 belongs to leased tasks; pool 0 is the one that webhooks share.
 LEASED_LANE = 0
 WEBHOOK_POOL = 0
+HOST = re.compile(r"[A-Za-z]+://([^/?#]+)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,19 @@ def band_of(priority: int) -> int:
 def lane_of(pool: int, priority: int) -> int:
     """The lane of an unleased task; `duly.lane_of` in SQL is the same sum."""
     return 1 + pool * BANDS + band_of(priority)
+
+
+def host_of(url: str | None) -> str | None:
+    """Where a webhook goes, for breakers; `duly.host_of` in SQL is the same."""
+    match = HOST.match(url) if url is not None else None
+    return match[1].lower() if match else None
+
+
+def concurrency_limit_of(policy: Policy) -> int | None:
+    """A key without a limit means one at a time; `duly.concurrency_limit_of` is the same."""
+    if policy.concurrency_key is None:
+        return None
+    return policy.concurrency_limit if policy.concurrency_limit is not None else 1
 
 
 def request_hash(submission: Submission) -> bytes:

@@ -6,17 +6,19 @@ SELECT current_setting('server_version_num')::integer AS version,
        current_setting('fsync') AS fsync,
        current_setting('full_page_writes') AS full_page_writes,
        current_setting('synchronous_commit') AS synchronous_commit,
-       current_setting('enable_hashjoin') AS enable_hashjoin,
+       current_setting('enable_sort') AS enable_sort,
        coalesce(current_setting('duly.test_now', true), '') AS test_now,
        current_database() AS database,
        current_user AS login
 
 -- name: planner_settings
 -- Plans must not depend on statistics: `timers` is empty at one moment and full at the next. These
--- belong to the login, because a transaction-mode pooler keeps no session state.
+-- belong to the login, because a transaction-mode pooler keeps no session state. Without sorts, a
+-- load planned while the table is empty still walks the index that holds its order.
 SELECT format('ALTER ROLE %I IN DATABASE %I SET %s = off', current_user, current_database(), name)
            AS statement
-  FROM unnest(ARRAY['enable_hashjoin', 'enable_mergejoin', 'enable_seqscan', 'jit']) AS name
+  FROM unnest(ARRAY['enable_hashjoin', 'enable_mergejoin', 'enable_seqscan', 'enable_bitmapscan',
+                    'enable_sort', 'jit']) AS name
 
 -- name: login_is_engine
 -- Without membership the login would meet row-level security and see nothing.

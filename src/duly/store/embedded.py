@@ -98,6 +98,11 @@ class EmbeddedPostgres:
                 self.drop_users_lock()
                 raise
 
+    def is_alive(self) -> bool:
+        """A quick look, for whoever watches over the server: its process exists."""
+        lines = self.pid_file()
+        return bool(lines) and lines[0].isdecimal() and Path(f"/proc/{lines[0]}").exists()
+
     def leave(self) -> None:
         """Stop using the server; the last one out stops it."""
         if self.users_lock is None:

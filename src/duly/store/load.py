@@ -50,6 +50,19 @@ class Due(NamedTuple):
         return Place(self.tenant, self.shard, self.lane)
 
 
+class Frontier(NamedTuple):
+    """How far a load can be trusted: nothing of ours that began before is still uncommitted."""
+
+    now: datetime
+    oldest_writer_at: datetime
+
+
+async def read_frontier(database: Database) -> Frontier:
+    """Asked before a load: whoever commits after this will be seen by the next one."""
+    (row,) = await database.fetch(SQL.read_frontier)
+    return Frontier(*row)
+
+
 async def load_due(
     database: Database, cursors: dict[Place, Cursor], horizon_s: float, limit: int
 ) -> list[Due]:
@@ -66,6 +79,27 @@ async def load_due(
         limit,
     )
     return [Due(*row) for row in rows]
+
+
+class CappedLease(NamedTuple):
+    id: UUID
+    fence: int
+    tenant: int
+    concurrency_key: str | None
+
+
+async def list_capped_leases(
+    database: Database, places: list[tuple[int, int, bool]], limit: int
+) -> list[CappedLease]:
+    """Leases of (tenant, shard, tenant is capped); at most `limit` of each."""
+    rows = await database.fetch(
+        SQL.list_capped_leases,
+        [tenant for tenant, _, _ in places],
+        [shard for _, shard, _ in places],
+        [is_capped for _, _, is_capped in places],
+        limit,
+    )
+    return [CappedLease(*row) for row in rows]
 
 
 async def list_placements(

@@ -2,8 +2,8 @@
 -- What is due soon, for each place from its own cursor: never from the beginning, where dead rows
 -- pile up while somebody's long transaction keeps vacuum away.
 SELECT timers.tenant, timers.shard, timers.lane, timers.id, timers.fence, timers.due_at,
-       timers.priority, timers.start_by, timers.type, timers.concurrency_key,
-       timers.concurrency_limit, timers.host
+       timers.priority, CASE WHEN timers.started_at IS NULL THEN timers.start_by END AS start_by,
+       timers.type, timers.concurrency_key, timers.concurrency_limit, timers.host
   FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::uuid[])
        AS place(tenant, shard, lane, after_due_at, after_id)
  CROSS JOIN LATERAL (
@@ -15,6 +15,27 @@ SELECT timers.tenant, timers.shard, timers.lane, timers.id, timers.fence, timers
           AND timers.due_at <= duly.now() + make_interval(secs => $6)
         ORDER BY timers.due_at, timers.id
         LIMIT $7) AS timers
+
+-- name: read_frontier
+-- The instant of the last load, and of the oldest transaction that may still commit a timer behind
+-- it. Only our own logins' transactions are seen; a sweep finds what others commit late.
+SELECT duly.now() AS now,
+       coalesce((SELECT min(xact_start) FROM pg_stat_activity
+                  WHERE backend_xid IS NOT NULL AND datname = current_database()), duly.now())
+           AS oldest_writer_at
+
+-- name: list_capped_leases
+-- What is leased of whatever has a cap, to correct what the scheduler was told; leased rows sit in
+-- lane 0. A tenant's cap counts all its leases, a key only its own.
+SELECT timers.id, timers.fence, timers.tenant, timers.concurrency_key
+  FROM unnest($1::integer[], $2::smallint[], $3::boolean[]) AS place(tenant, shard, is_capped)
+ CROSS JOIN LATERAL (
+       SELECT * FROM duly.timers
+        WHERE timers.tenant = place.tenant
+          AND timers.shard = place.shard
+          AND timers.lane = 0
+          AND (place.is_capped OR timers.concurrency_key IS NOT NULL)
+        LIMIT $4) AS timers
 
 -- name: list_placements
 -- Which places can have work at all; paged, because a tenant with many keys has many.

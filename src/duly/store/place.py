@@ -31,6 +31,7 @@ class Place:
     engine_url: str = field(repr=False)
     description: str
     embedded: Server | None = None
+    keeper: EmbeddedPostgres | None = None
 
 
 @contextlib.asynccontextmanager
@@ -49,6 +50,7 @@ async def open_place(settings: Settings, environment: Environment) -> AsyncItera
             server.url(login=EMBEDDED_LOGIN),
             f"embedded PostgreSQL in {server.data_dir}",
             server,
+            embedded,
         )
     finally:
         await asyncio.to_thread(embedded.leave)

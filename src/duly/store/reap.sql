@@ -29,7 +29,8 @@ UPDATE duly.timers
 RETURNING timers.id
 
 -- name: expire_unstarted
--- Tasks that were to start by an instant which has passed without a start.
+-- Tasks that were to start by an instant which has passed without a start. One that did start, and
+-- is only waiting for its next attempt, kept its word.
 WITH ended AS (
     DELETE FROM duly.timers
      USING unnest($1::smallint[], $2::uuid[], $3::integer[]) AS late(shard, id, fence)
@@ -38,6 +39,7 @@ WITH ended AS (
        AND timers.fence = late.fence
        AND timers.holder IS NULL
        AND timers.start_by <= duly.now()
+       AND timers.started_at IS NULL
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, timers.attempt,
            timers.priority
 ), recorded AS (

@@ -32,9 +32,68 @@ BEGIN
                    parent, child, duly.id_bound(starts), duly.id_bound(ends));
     RETURN child;
 EXCEPTION
-    WHEN duplicate_table THEN RETURN NULL;
+    -- Somebody made it at the same moment; the name of its row type is what we collided on.
+    WHEN duplicate_table OR unique_violation THEN RETURN NULL;
 END
 $$;
+
+CREATE FUNCTION duly.delete_finished(month date, finished_before timestamp with time zone, after_shard smallint, after_id uuid, examine_max integer) RETURNS TABLE(examined integer, deleted integer, last_shard smallint, last_id uuid)
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    SET lock_timeout TO '500ms'
+    AS $_$
+DECLARE
+    suffix text := to_char(month, 'YYYY_MM');
+    upper_bound uuid := duly.id_bound(
+        (date_trunc('month', month::timestamp) + interval '1 month') AT TIME ZONE 'UTC');
+BEGIN
+    -- Old months only ever empty; the current one is where new tasks go.
+    IF upper_bound > duly.id_bound(duly.now()) OR to_regclass('duly.tasks_' || suffix) IS NULL
+       OR to_regclass('duly.attempts_' || suffix) IS NULL THEN
+        RETURN QUERY SELECT 0, 0, after_shard, after_id;
+        RETURN;
+    END IF;
+    RETURN QUERY EXECUTE format($statement$
+        WITH candidates AS MATERIALIZED (
+            SELECT tasks.shard, tasks.id
+              FROM duly.%1$I AS tasks
+             WHERE (tasks.shard, tasks.id) > ($1, $2)
+             ORDER BY tasks.shard, tasks.id
+             LIMIT least($3, 10000)
+        ), finished AS MATERIALIZED (
+            SELECT candidates.shard, candidates.id
+              FROM candidates
+             WHERE EXISTS (SELECT FROM duly.%2$I AS attempts
+                            WHERE attempts.shard = candidates.shard
+                              AND attempts.id = candidates.id
+                              AND attempts.state IS NOT NULL
+                              AND attempts.ended_at < $4)
+               AND NOT EXISTS (SELECT FROM duly.timers
+                                WHERE timers.shard = candidates.shard
+                                  AND timers.id = candidates.id)
+        ), forgotten AS (
+            DELETE FROM duly.%2$I AS attempts
+             USING finished
+             WHERE attempts.shard = finished.shard AND attempts.id = finished.id
+        ), gone AS (
+            DELETE FROM duly.%1$I AS tasks
+             USING finished
+             WHERE tasks.shard = finished.shard AND tasks.id = finished.id
+            RETURNING 1
+        ), final AS (
+            SELECT candidates.shard, candidates.id
+              FROM candidates
+             ORDER BY candidates.shard DESC, candidates.id DESC
+             LIMIT 1
+        )
+        SELECT (SELECT count(*) FROM candidates)::integer,
+               (SELECT count(*) FROM gone)::integer,
+               coalesce((SELECT final.shard FROM final), $1),
+               coalesce((SELECT final.id FROM final), $2)
+        $statement$, 'tasks_' || suffix, 'attempts_' || suffix)
+        USING after_shard, after_id, examine_max, finished_before;
+END
+$_$;
 
 CREATE FUNCTION duly.drop_partition(month date, finished_before timestamp with time zone) RETURNS text
     LANGUAGE plpgsql SECURITY DEFINER
@@ -107,6 +166,13 @@ CREATE TABLE duly.attempts (
 )
 PARTITION BY RANGE (id);
 
+CREATE TABLE duly.breakers (
+    tenant integer NOT NULL,
+    host text NOT NULL,
+    open_until timestamp with time zone NOT NULL,
+    reason text NOT NULL
+);
+
 CREATE TABLE duly.dead_letters (
     shard smallint NOT NULL,
     pool smallint NOT NULL,
@@ -146,6 +212,37 @@ CREATE TABLE duly.migrations (
     applied_at timestamp with time zone DEFAULT now() NOT NULL
 );
 
+CREATE TABLE duly.nodes (
+    id uuid NOT NULL,
+    name text NOT NULL,
+    version text NOT NULL,
+    roles text[] NOT NULL,
+    started_at timestamp with time zone NOT NULL,
+    seen_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL
+);
+
+CREATE TABLE duly.ownership (
+    kind text NOT NULL,
+    number smallint NOT NULL,
+    holder uuid,
+    epoch bigint DEFAULT 0 NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
+    void_at timestamp with time zone NOT NULL,
+    CONSTRAINT ownership_kind_check CHECK ((kind = ANY (ARRAY['slot'::text, 'maintenance'::text])))
+);
+
+CREATE TABLE duly.pauses (
+    tenant integer NOT NULL,
+    kind text NOT NULL,
+    name text NOT NULL,
+    actor text NOT NULL,
+    reason text NOT NULL,
+    paused_at timestamp with time zone NOT NULL,
+    CONSTRAINT pauses_check CHECK (((kind = 'tenant'::text) = (name = ''::text))),
+    CONSTRAINT pauses_kind_check CHECK ((kind = ANY (ARRAY['tenant'::text, 'type'::text, 'pool'::text])))
+);
+
 CREATE TABLE duly.placements (
     tenant integer NOT NULL,
     shard smallint NOT NULL,
@@ -157,6 +254,40 @@ CREATE TABLE duly.pools (
     number smallint NOT NULL,
     name text NOT NULL,
     CONSTRAINT pools_number_check CHECK (((number >= 1) AND (number <= 10000)))
+);
+
+CREATE UNLOGGED TABLE duly.ready_tickets (
+    tenant integer NOT NULL,
+    pool smallint NOT NULL,
+    band smallint NOT NULL,
+    shard smallint NOT NULL,
+    fence integer NOT NULL,
+    sequence bigint NOT NULL,
+    id uuid NOT NULL,
+    deadline timestamp with time zone NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
+
+ALTER TABLE duly.ready_tickets ALTER COLUMN sequence ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duly.ready_tickets_sequence_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE duly.stats (
+    minute timestamp with time zone NOT NULL,
+    tenant integer NOT NULL,
+    type text NOT NULL,
+    submitted bigint DEFAULT 0 NOT NULL,
+    started bigint DEFAULT 0 NOT NULL,
+    completed bigint DEFAULT 0 NOT NULL,
+    failed bigint DEFAULT 0 NOT NULL,
+    retried bigint DEFAULT 0 NOT NULL,
+    lag bigint[] NOT NULL,
+    run_time bigint[] NOT NULL
 );
 
 CREATE TABLE duly.tasks (
@@ -180,6 +311,31 @@ CREATE TABLE duly.tasks (
     CONSTRAINT tasks_shard_check CHECK (((shard >= 0) AND (shard <= 1023)))
 )
 PARTITION BY RANGE (id);
+
+CREATE TABLE duly.tenants (
+    id integer NOT NULL,
+    name text NOT NULL,
+    weight real DEFAULT 1 NOT NULL,
+    in_flight_max integer,
+    dispatch_rate double precision,
+    dispatch_burst double precision,
+    spread smallint DEFAULT 1 NOT NULL,
+    created_at timestamp with time zone DEFAULT now() NOT NULL,
+    CONSTRAINT tenants_dispatch_burst_check CHECK ((dispatch_burst >= (1)::double precision)),
+    CONSTRAINT tenants_dispatch_rate_check CHECK ((dispatch_rate > (0)::double precision)),
+    CONSTRAINT tenants_in_flight_max_check CHECK ((in_flight_max > 0)),
+    CONSTRAINT tenants_spread_check CHECK ((spread = ANY (ARRAY[1, 2, 4, 8, 16, 32, 64]))),
+    CONSTRAINT tenants_weight_check CHECK (((weight >= (0.01)::double precision) AND (weight <= (100)::double precision)))
+);
+
+ALTER TABLE duly.tenants ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
+    SEQUENCE NAME duly.tenants_id_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
 
 CREATE TABLE duly.timers (
     shard smallint NOT NULL,
@@ -221,6 +377,9 @@ CREATE TABLE duly.tombstones (
 ALTER TABLE ONLY duly.attempts
     ADD CONSTRAINT attempts_pkey PRIMARY KEY (shard, id, fence);
 
+ALTER TABLE ONLY duly.breakers
+    ADD CONSTRAINT breakers_pkey PRIMARY KEY (tenant, host);
+
 ALTER TABLE ONLY duly.dead_letters
     ADD CONSTRAINT dead_letters_pkey PRIMARY KEY (shard, id);
 
@@ -229,6 +388,15 @@ ALTER TABLE ONLY duly.idempotency_keys
 
 ALTER TABLE ONLY duly.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
+
+ALTER TABLE ONLY duly.nodes
+    ADD CONSTRAINT nodes_pkey PRIMARY KEY (id);
+
+ALTER TABLE ONLY duly.ownership
+    ADD CONSTRAINT ownership_pkey PRIMARY KEY (kind, number);
+
+ALTER TABLE ONLY duly.pauses
+    ADD CONSTRAINT pauses_pkey PRIMARY KEY (tenant, kind, name);
 
 ALTER TABLE ONLY duly.placements
     ADD CONSTRAINT placements_pkey PRIMARY KEY (tenant, shard, lane);
@@ -239,8 +407,20 @@ ALTER TABLE ONLY duly.pools
 ALTER TABLE ONLY duly.pools
     ADD CONSTRAINT pools_tenant_name_key UNIQUE (tenant, name);
 
+ALTER TABLE ONLY duly.ready_tickets
+    ADD CONSTRAINT ready_tickets_pkey PRIMARY KEY (tenant, pool, band, sequence);
+
+ALTER TABLE ONLY duly.stats
+    ADD CONSTRAINT stats_pkey PRIMARY KEY (tenant, type, minute);
+
 ALTER TABLE ONLY duly.tasks
     ADD CONSTRAINT tasks_pkey PRIMARY KEY (shard, id);
+
+ALTER TABLE ONLY duly.tenants
+    ADD CONSTRAINT tenants_name_key UNIQUE (name);
+
+ALTER TABLE ONLY duly.tenants
+    ADD CONSTRAINT tenants_pkey PRIMARY KEY (id);
 
 ALTER TABLE ONLY duly.timers
     ADD CONSTRAINT timers_pkey PRIMARY KEY (shard, id);
@@ -251,6 +431,8 @@ ALTER TABLE ONLY duly.tombstones
 CREATE INDEX dead_letters_of_tenant ON duly.dead_letters USING btree (tenant, failed_at, id);
 
 CREATE INDEX idempotency_keys_expiry ON duly.idempotency_keys USING btree (expires_at);
+
+CREATE INDEX stats_by_minute ON duly.stats USING btree (minute, tenant, type);
 
 CREATE INDEX tasks_of_tenant ON ONLY duly.tasks USING btree (tenant, id);
 
@@ -263,6 +445,9 @@ GRANT USAGE ON SCHEMA duly TO duly_purger;
 REVOKE ALL ON FUNCTION duly.create_partition(parent text, month date) FROM PUBLIC;
 GRANT ALL ON FUNCTION duly.create_partition(parent text, month date) TO duly_engine;
 
+REVOKE ALL ON FUNCTION duly.delete_finished(month date, finished_before timestamp with time zone, after_shard smallint, after_id uuid, examine_max integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION duly.delete_finished(month date, finished_before timestamp with time zone, after_shard smallint, after_id uuid, examine_max integer) TO duly_engine;
+
 REVOKE ALL ON FUNCTION duly.drop_partition(month date, finished_before timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION duly.drop_partition(month date, finished_before timestamp with time zone) TO duly_engine;
 
@@ -273,6 +458,8 @@ GRANT UPDATE(result) ON TABLE duly.attempts TO duly_purger;
 
 GRANT UPDATE(error) ON TABLE duly.attempts TO duly_purger;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.breakers TO duly_engine;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.dead_letters TO duly_engine;
 GRANT SELECT,DELETE ON TABLE duly.dead_letters TO duly_purger;
 
@@ -281,9 +468,19 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.idempotency_keys TO duly_engine;
 GRANT SELECT ON TABLE duly.migrations TO duly_engine;
 GRANT SELECT ON TABLE duly.migrations TO duly_tenant;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.nodes TO duly_engine;
+
+GRANT SELECT,UPDATE ON TABLE duly.ownership TO duly_engine;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.pauses TO duly_engine;
+
 GRANT SELECT,INSERT ON TABLE duly.placements TO duly_engine;
 
 GRANT SELECT,INSERT ON TABLE duly.pools TO duly_engine;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.ready_tickets TO duly_engine;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.stats TO duly_engine;
 
 GRANT SELECT,INSERT ON TABLE duly.tasks TO duly_engine;
 GRANT SELECT ON TABLE duly.tasks TO duly_purger;
@@ -293,6 +490,8 @@ GRANT UPDATE(payload) ON TABLE duly.tasks TO duly_purger;
 GRANT UPDATE(execution_key) ON TABLE duly.tasks TO duly_purger;
 
 GRANT UPDATE(tags) ON TABLE duly.tasks TO duly_purger;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.tenants TO duly_engine;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.timers TO duly_engine;
 GRANT SELECT ON TABLE duly.timers TO duly_purger;

@@ -23,6 +23,7 @@ from duly.domain.retry import Failure, GiveUp, decide
 from duly.domain.states import UNCHARGED, FailureReason, Outcome, State
 from duly.environment import CrashPoint, Environment
 from duly.store.database import Database
+from duly.store.load import Place
 from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
 
@@ -54,6 +55,7 @@ class SettleAnswer(NamedTuple):
     status: SettleStatus
     state: State | None = None
     due_at: datetime | None = None
+    place: Place | None = None
 
 
 STALE = SettleAnswer(SettleStatus.STALE)
@@ -181,11 +183,11 @@ class Settler:
             [end.settlement.error for end in again.values()],
             expired,
         )
-        due = {(row["id"], row["fence"]): row["due_at"] for row in rows}
+        moved = {(row["id"], row["fence"]): row for row in rows}
         return {
-            ordinal: SettleAnswer(SettleStatus.SETTLED, None, due[key])
+            ordinal: again_answer(moved[key])
             for ordinal, end in again.items()
-            if (key := (end.settlement.id, end.settlement.fence)) in due
+            if (key := (end.settlement.id, end.settlement.fence)) in moved
         }
 
     async def find_forbidden(self, ends: dict[int, End]) -> list[int]:
@@ -207,6 +209,11 @@ class Settler:
             [item.result for item in asked],
             [item.error for item in asked],
         )
+
+
+def again_answer(row: Any) -> SettleAnswer:
+    place = Place(row["tenant"], row["shard"], row["lane"])
+    return SettleAnswer(SettleStatus.SETTLED, None, row["due_at"], place)
 
 
 def decided(

@@ -81,8 +81,8 @@ WITH again AS (
        AND timers.holder = done.holder
        AND NOT timers.cancel_requested
        AND (NOT $10::boolean OR timers.lease_until <= duly.now())
- RETURNING timers.shard, timers.id, timers.tenant, done.fence, timers.attempt * done.charge AS charged,
-           done.holder, timers.started_at, done.outcome, done.error, timers.due_at
+ RETURNING timers.shard, timers.id, timers.tenant, timers.lane, done.fence,
+           timers.attempt * done.charge AS charged, done.holder, timers.started_at, done.outcome, done.error, timers.due_at
 ), recorded AS (
     INSERT INTO duly.attempts (shard, id, fence, tenant, charged, holder, started_at, ended_at,
                                outcome, error)
@@ -90,7 +90,7 @@ WITH again AS (
            greatest(duly.now(), started_at), outcome, error
       FROM again
 )
-SELECT id, fence, due_at FROM again
+SELECT id, fence, due_at, tenant, shard, lane FROM again
 
 -- name: classify_settlements
 -- Why did a settlement change nothing? One statement, so that the timer and the record are seen at

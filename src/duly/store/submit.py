@@ -10,7 +10,8 @@
 | key held by an open transaction | the batch of that one tenant waits at most the lock timeout |
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -19,16 +20,27 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.ids import key_shard, make_task_id, milliseconds, tenant_shard
-from duly.domain.task import WEBHOOK_POOL, Submission, lane_of, request_hash
+from duly.domain.task import (
+    WEBHOOK_POOL,
+    Submission,
+    concurrency_limit_of,
+    host_of,
+    lane_of,
+    request_hash,
+)
 from duly.environment import CrashPoint, Environment
 from duly.store.database import Database, Session
+from duly.store.load import Due
 from duly.store.partitions import PlacementRange, placement_range
 from duly.store.policies import encode_policy
 from duly.store.pools import PoolNumbers
 from duly.store.statements import statements_beside
+from duly.store.stats import StatsBook
 
 SQL = statements_beside(__file__)
 KEY_TTL_S = 7 * 86400.0
+# Timers further away are found by loading.
+DOORBELL_REACH = timedelta(seconds=10)
 # How long a node trusts what it knows of the partitions.
 RANGE_AGE_MAX_S = 300.0
 
@@ -75,6 +87,12 @@ class Submitter:
         self.placements: set[tuple[int, int, int]] = set()
         self.range: PlacementRange | None = None
         self.range_until = 0.0
+        # How far each tenant is spread over shards; those with a cap stay at home, so that one
+        # owner counts all of their tasks.
+        self.spreads: Mapping[int, int] = {}
+        self.capped: Container[int] = frozenset()
+        self.on_stored: Callable[[list[Due]], None] | None = None
+        self.stats: StatsBook | None = None
 
     async def submit(self, tasks: Sequence[Submission]) -> list[SubmitAnswer]:
         """One commit for everything without a key; one for each tenant's tasks with keys.
@@ -94,6 +112,14 @@ class Submitter:
         won = [entry for entry in keyed if isinstance(answers[entry.ordinal], Stored)]
         self.placements |= lanes_of(plain + won)
         await self.environment.crash_point(CrashPoint.SUBMIT_AFTER_COMMIT)
+        stored = plain + won
+        if self.stats is not None:
+            for (tenant, task_type), count in Counter(
+                (entry.task.tenant, entry.task.type) for entry in stored
+            ).items():
+                self.stats.note_submitted(tenant, task_type, count)
+        if self.on_stored is not None:
+            self.on_stored(near_timers(stored, answers))
         return [answers[ordinal] for ordinal in range(len(tasks))]
 
     async def address(self, tasks: Sequence[Submission]) -> list[Entry]:
@@ -117,9 +143,13 @@ class Submitter:
 
     def choose_shard(self, task: Submission) -> int:
         key = task.policy.concurrency_key
+        if task.tenant in self.capped:
+            return tenant_shard(task.tenant, spread=1, choice=0)
         if key is not None:
             return key_shard(task.tenant, key)
-        return tenant_shard(task.tenant, spread=1, choice=0)
+        spread = self.spreads.get(task.tenant, 1)
+        choice = self.environment.random.getrandbits(10) if spread > 1 else 0
+        return tenant_shard(task.tenant, spread, choice)
 
     async def current_range(self) -> PlacementRange:
         now = self.environment.clock.monotonic()
@@ -182,6 +212,35 @@ def stored_at(entry: Entry, now: datetime) -> Stored:
     """What the statement wrote, reckoned again instead of sent back row by row."""
     run_at = entry.task.run_at or now + timedelta(seconds=entry.task.delay_s)
     return Stored(entry.id, now, run_at)
+
+
+def near_timers(entries: list[Entry], answers: dict[int, SubmitAnswer]) -> list[Due]:
+    """The timers just made that fire within the doorbell's reach."""
+    near: list[Due] = []
+    for entry in entries:
+        answer = answers[entry.ordinal]
+        assert isinstance(answer, Stored)
+        due_at = max(answer.run_at, answer.created_at)
+        if due_at - answer.created_at > DOORBELL_REACH:
+            continue
+        task, policy = entry.task, entry.task.policy
+        near.append(
+            Due(
+                task.tenant,
+                entry.shard,
+                lane_of(entry.pool, task.priority),
+                entry.id,
+                0,
+                due_at,
+                task.priority,
+                policy.start_by,
+                task.type,
+                policy.concurrency_key,
+                concurrency_limit_of(policy),
+                host_of(task.url),
+            )
+        )
+    return near
 
 
 def lanes_of(entries: list[Entry]) -> set[tuple[int, int, int]]:

@@ -58,7 +58,7 @@ CREATE TABLE duly.ownership (
 );
 
 INSERT INTO duly.ownership (kind, number, expires_at, void_at)
-SELECT 'slot', number, 'epoch', 'epoch' FROM generate_series(0, 63) AS number
+SELECT 'slot', number, timestamptz 'epoch', timestamptz 'epoch' FROM generate_series(0, 63) AS number
  UNION ALL
 SELECT 'maintenance', 0, 'epoch', 'epoch';
 

@@ -1,0 +1,147 @@
+"""`python -m benchmarks.brokers [--tasks N] [--json]`: how fast each carrier publishes and leases.
+
+The tasks lie submitted; measured is publishing their tickets and turning these into leases, first
+one after the other, then both at once. No handler, no settlement, no scheduler.
+"""
+
+import argparse
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+from uuid import uuid4
+
+import uvloop
+
+from benchmarks.heart import BATCH, PIPELINES, TENANT, Heart
+from benchmarks.machine import machine_facts
+from duly.broker.contract import Broker
+from duly.broker.memory import MemoryBroker
+from duly.broker.postgres import PostgresBroker
+from duly.domain.lanes import Lane, Ticket
+from duly.environment import Environment
+from duly.settings import Settings
+from duly.store.database import Database
+from duly.store.load import BEFORE_ALL, Cursor, list_placements, load_due
+from duly.store.place import open_place, prepare_place
+
+POOL_CONNECTIONS = 10
+LANE = Lane(TENANT, 1, 1)
+LEASE_S = 600.0
+WAIT_S = 5.0
+# Short, so that the last consumers notice soon that everything is leased.
+END_WAIT_S = 0.05
+Tickets = list[tuple[Lane, Ticket]]
+Carrier = Callable[[Database, Environment], Broker]
+CARRIERS: dict[str, Carrier] = {"memory": MemoryBroker, "postgres": PostgresBroker}
+
+
+async def measure(name: str, database: Database, owner_url: str, tasks: int) -> dict[str, Any]:
+    broker = CARRIERS[name](database, Environment())
+    try:
+        tickets = await fresh_tickets(database, owner_url, tasks)
+        publish_s = await timed(publish(broker, tickets))
+        lease_s = await timed(consume(broker, tasks))
+        tickets = await fresh_tickets(database, owner_url, tasks)
+        both_s = await timed(asyncio.gather(publish(broker, tickets), consume(broker, tasks)))
+        waits = await lone_tickets(broker, await fresh_tickets(database, owner_url, BATCH))
+    finally:
+        await broker.close()
+    return {
+        "carrier": name,
+        "tasks": tasks,
+        "publish_per_s": round(tasks / publish_s),
+        "lease_per_s": round(tasks / lease_s),
+        "both_per_s": round(tasks / both_s),
+        "lone_ms_p50": round(waits[len(waits) // 2] * 1000, 2),
+        "lone_ms_p99": round(waits[len(waits) * 99 // 100] * 1000, 2),
+    }
+
+
+async def fresh_tickets(database: Database, owner_url: str, tasks: int) -> Tickets:
+    """New tasks, all due; what earlier measurements leased is not due any more."""
+    await Heart(database, owner_url, lambda _done, _total: None).submit_bulk(tasks)
+    places = await list_placements(database, 0, 1023, BEFORE_ALL)
+    due = await load_due(database, {place: Cursor() for place in places}, 0.0, tasks)
+    assert len(due) == tasks
+    # No deadline of their own, so that a slow machine measures leases and not voids.
+    return [(LANE, Ticket(timer.id, timer.fence)) for timer in due]
+
+
+async def publish(broker: Broker, tickets: Tickets) -> None:
+    for start in range(0, len(tickets), BATCH):
+        await broker.publish(tickets[start : start + BATCH])
+        await asyncio.sleep(0)
+
+
+async def consume(broker: Broker, tasks: int) -> None:
+    holder = uuid4()
+    had = 0
+
+    async def take() -> None:
+        nonlocal had
+        while had < tasks:
+            leases = await broker.lease([LANE], holder, BATCH, LEASE_S, END_WAIT_S)
+            had += len(leases)
+
+    async with asyncio.timeout(600.0):
+        await asyncio.gather(*(take() for _ in range(PIPELINES)))
+
+
+async def lone_tickets(broker: Broker, tickets: Tickets) -> list[float]:
+    """From publish to lease, one ticket at a time, with a consumer that waits."""
+    holder = uuid4()
+    waits = []
+    for ticket in tickets:
+        consumer = asyncio.create_task(broker.lease([LANE], holder, 1, LEASE_S, WAIT_S))
+        while not broker.waiting():  # noqa: ASYNC110 - a carrier has no event for it
+            await asyncio.sleep(0)
+        before = time.perf_counter()
+        await broker.publish([ticket])
+        await consumer
+        waits.append(time.perf_counter() - before)
+    return sorted(waits)
+
+
+async def timed(work: Any) -> float:
+    before = time.perf_counter()
+    await work
+    return time.perf_counter() - before
+
+
+async def run(tasks: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="duly-bench-") as folder:
+        settings = Settings(data_dir=folder)
+        async with open_place(settings, Environment()) as place:
+            await prepare_place(place, settings, Environment())
+            database = await Database.open(place.engine_url, POOL_CONNECTIONS)
+            try:
+                results = [
+                    await measure(name, database, place.owner_url, tasks) for name in CARRIERS
+                ]
+                facts = await machine_facts(place.owner_url)
+            finally:
+                await database.close()
+    return {"machine": facts, "results": results}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.brokers", description=__doc__)
+    parser.add_argument("--tasks", type=int, default=50_000)
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    arguments = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        report = runner.run(run(arguments.tasks))
+    if arguments.as_json:
+        json.dump(report, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        for result in report["results"]:
+            print(", ".join(f"{name} {value}" for name, value in result.items()))
+
+
+if __name__ == "__main__":
+    main()

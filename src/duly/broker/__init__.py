@@ -1,0 +1,1 @@
+"""The ready queue: one contract, and its carriers. No gate, no fairness, no truth."""

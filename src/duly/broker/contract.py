@@ -1,0 +1,72 @@
+"""What every carrier of the ready queue promises, and what it may get wrong. No carrier lives here.
+
+A lane is a cache of tickets. The timer row is right, always: a ticket becomes a lease only where
+the row agrees (fence, no holder, due by the database's clock, before the ticket's deadline).
+
+| event | what happens |
+|---|---|
+| ticket lost (wipe, restart, a taker that died) | no task is lost: it is published again |
+| ticket repeated, by whomever | one of them becomes a lease, the others nothing |
+| ticket reordered | started out of order; a carrier keeps order as far as it knows it |
+| ticket early, late or of an earlier fence | nothing: it is gone, and the row is untouched |
+| consumer cancelled while it waits | its tickets are left or given back to the others |
+| consumer cancelled during its lease statement | like a lost answer: such leases run out |
+| answer lost | asked for again where the tickets are known (memory), else the leases run out |
+| ticket repeated to one holder, an answer lost | the same (id, fence) may come again: drop it |
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+from uuid import UUID
+
+from duly.domain.lanes import Lane, Ticket
+from duly.store.lease import Lease
+
+# Tickets that are gone from the queue, and those of them that became leases.
+OnTaken = Callable[[list[Ticket], list[Lease]], None]
+
+
+class Broker(Protocol):
+    on_taken: OnTaken | None
+    """Called in the process that took the tickets, before it sees its leases. Must not raise."""
+
+    async def publish(self, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
+        """Append to the lanes, keeping the order within each. The caller minds their depth."""
+        ...
+
+    async def lease(
+        self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float, wait_s: float
+    ) -> list[Lease]:
+        """Up to `count` leases: lanes in the order given, oldest ticket first in each.
+
+        Returns as soon as there is one, or with none once `wait_s` has passed. A ticket that does
+        not become a lease is simply gone.
+        """
+        ...
+
+    def depth(self, lane: Lane) -> int:
+        """Tickets in a lane, as far as this process knows."""
+        ...
+
+    async def refresh(self, lanes: Sequence[Lane]) -> None:
+        """Learn the depth of these lanes, and let go of tickets past their deadline."""
+        ...
+
+    def waiting(self) -> int:
+        """Consumers of this process that wait for a ticket now."""
+        ...
+
+    async def wipe(self) -> None:
+        """Forget every ticket. Costs a delay, never a task."""
+        ...
+
+    async def close(self) -> None:
+        """Send waiting consumers home with nothing."""
+        ...
+
+
+def in_ticket_order(tickets: Sequence[Ticket], leases: Sequence[Lease]) -> list[Lease]:
+    """The database answers in the order of ids; a lane has an order of its own."""
+    leased = {lease.id: lease for lease in leases}
+    ordered = (leased.pop(ticket.id, None) for ticket in tickets)
+    return [lease for lease in ordered if lease is not None]

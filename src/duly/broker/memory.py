@@ -1,0 +1,235 @@
+"""The ready queue inside one process, for `duly up`, which owns the whole installation.
+
+Tickets are handed to waiting consumers by the publisher itself, whole lists at a time, so nobody
+polls and nobody is woken in vain. Between two awaits this invariant holds: a lane with tickets has
+no consumer that waits for it.
+
+| event | what happens |
+|---|---|
+| consumer cancelled, or out of time, after tickets were handed to it | they go back to the front |
+| lease statement of unknown outcome | `read_held` is asked; if it fails too the leases run out |
+| lane without consumers | its tickets are dropped once they must be past their deadline |
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from uuid import UUID
+
+from duly.broker.contract import OnTaken, in_ticket_order
+from duly.domain.errors import DatabaseUnavailable
+from duly.domain.lanes import TICKET_S, Lane, Ticket
+from duly.environment import Environment
+from duly.store.database import Database
+from duly.store.lease import Lease, lease_tasks, read_held
+
+# What was taken from each lane, so that it can be given back.
+Hand = list[tuple[Lane, list[Ticket]]]
+
+
+class LaneQueue:
+    """One lane, oldest first. Marks remember how much of it was there at which moment."""
+
+    __slots__ = ("added", "marks", "taken", "tickets")
+
+    def __init__(self) -> None:
+        self.tickets: deque[Ticket] = deque()
+        self.added = 0
+        self.taken = 0
+        self.marks: deque[tuple[float, int]] = deque()
+
+    def put(self, tickets: list[Ticket], moment: float) -> None:
+        self.tickets.extend(tickets)
+        self.added += len(tickets)
+        self.marks.append((moment, self.added))
+
+    def put_back(self, tickets: list[Ticket]) -> None:
+        self.tickets.extendleft(reversed(tickets))
+        self.taken -= len(tickets)
+
+    def take(self, count: int) -> list[Ticket]:
+        if count >= len(self.tickets):
+            tickets = list(self.tickets)
+            self.tickets.clear()
+        else:
+            tickets = [self.tickets.popleft() for _ in range(count)]
+        self.taken += len(tickets)
+        while self.marks and self.marks[0][1] <= self.taken:
+            self.marks.popleft()
+        return tickets
+
+    def drop_published_before(self, moment: float) -> None:
+        while self.marks and self.marks[0][0] <= moment:
+            _, number = self.marks.popleft()
+            self.take(max(number - self.taken, 0))
+
+
+class Waiter:
+    """A consumer with nothing to do; `handed` is set once there is something."""
+
+    __slots__ = ("count", "handed", "lanes")
+
+    def __init__(self, lanes: Sequence[Lane], count: int) -> None:
+        self.lanes = lanes
+        self.count = count
+        self.handed: asyncio.Future[Hand] = asyncio.get_running_loop().create_future()
+
+
+class MemoryBroker:
+    def __init__(
+        self, database: Database, environment: Environment, on_taken: OnTaken | None = None
+    ) -> None:
+        self.database = database
+        self.environment = environment
+        self.on_taken = on_taken
+        # Only lanes with tickets, and only lanes with waiters: tenants come and go.
+        self.queues: dict[Lane, LaneQueue] = {}
+        self.waiters: dict[Lane, dict[Waiter, None]] = {}
+        self.waiting_count = 0
+        self.is_closed = False
+
+    async def publish(self, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
+        by_lane: dict[Lane, list[Ticket]] = {}
+        for lane, ticket in tickets:
+            by_lane.setdefault(lane, []).append(ticket)
+        moment = self.environment.clock.monotonic()
+        for lane, batch in by_lane.items():
+            self.queue(lane).put(batch, moment)
+        self.hand_over(by_lane)
+
+    async def lease(
+        self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float, wait_s: float
+    ) -> list[Lease]:
+        loop = asyncio.get_running_loop()
+        ends_at = loop.time() + wait_s
+        while not self.is_closed:
+            hand = self.take(lanes, count) or await self.wait(lanes, count, ends_at - loop.time())
+            if not hand:
+                return []
+            tickets = [ticket for _, batch in hand for ticket in batch]
+            leases = await self.turn_into_leases(holder, tickets, lease_s)
+            if leases or loop.time() >= ends_at:
+                return leases
+        return []
+
+    def depth(self, lane: Lane) -> int:
+        queue = self.queues.get(lane)
+        return 0 if queue is None else len(queue.tickets)
+
+    async def refresh(self, lanes: Sequence[Lane]) -> None:
+        # By time passed here, not by the deadline itself: the node's clock may be wrong.
+        void_before = self.environment.clock.monotonic() - TICKET_S
+        for lane in lanes:
+            queue = self.queues.get(lane)
+            if queue is not None:
+                queue.drop_published_before(void_before)
+                if not queue.tickets:
+                    del self.queues[lane]
+
+    def waiting(self) -> int:
+        return self.waiting_count
+
+    async def wipe(self) -> None:
+        self.queues.clear()
+
+    async def close(self) -> None:
+        self.is_closed = True
+        while self.waiters:
+            waiter = next(iter(next(iter(self.waiters.values()))))
+            self.leave(waiter)
+            waiter.handed.set_result([])
+
+    def queue(self, lane: Lane) -> LaneQueue:
+        queue = self.queues.get(lane)
+        if queue is None:
+            queue = self.queues[lane] = LaneQueue()
+        return queue
+
+    def take(self, lanes: Iterable[Lane], count: int) -> Hand:
+        hand: Hand = []
+        for lane in lanes:
+            if count <= 0:
+                break
+            queue = self.queues.get(lane)
+            if queue is None:
+                continue
+            batch = queue.take(count)
+            count -= len(batch)
+            hand.append((lane, batch))
+            if not queue.tickets:
+                del self.queues[lane]
+        return hand
+
+    def give_back(self, hand: Hand) -> None:
+        for lane, batch in hand:
+            self.queue(lane).put_back(batch)
+        self.hand_over([lane for lane, _ in hand])
+
+    def hand_over(self, lanes: Iterable[Lane]) -> None:
+        """Give what lies in these lanes to those who wait for it, the longest waiting first."""
+        for lane in lanes:
+            while lane in self.queues and lane in self.waiters:
+                waiter = next(iter(self.waiters[lane]))
+                self.leave(waiter)
+                waiter.handed.set_result(self.take(waiter.lanes, waiter.count))
+
+    async def wait(self, lanes: Sequence[Lane], count: int, wait_s: float) -> Hand:
+        if wait_s <= 0 or count <= 0:
+            return []
+        waiter = Waiter(lanes, count)
+        self.join(waiter)
+        try:
+            await asyncio.wait((waiter.handed,), timeout=wait_s)
+        except asyncio.CancelledError:
+            if waiter.handed.done():
+                self.give_back(waiter.handed.result())
+            raise
+        finally:
+            self.leave(waiter)
+        return waiter.handed.result() if waiter.handed.done() else []
+
+    def join(self, waiter: Waiter) -> None:
+        self.waiting_count += 1
+        for lane in waiter.lanes:
+            self.waiters.setdefault(lane, {})[waiter] = None
+
+    def leave(self, waiter: Waiter) -> None:
+        """Safe to call again: the publisher takes a waiter out before the waiter itself does."""
+        was_waiting = False
+        for lane in waiter.lanes:
+            waiters = self.waiters.get(lane)
+            if waiters is not None and waiter in waiters:
+                was_waiting = True
+                del waiters[waiter]
+                if not waiters:
+                    del self.waiters[lane]
+        self.waiting_count -= was_waiting
+
+    async def turn_into_leases(
+        self, holder: UUID, tickets: list[Ticket], lease_s: float
+    ) -> list[Lease]:
+        wanted = without_repeats(tickets)
+        leases: list[Lease] = []
+        try:
+            leases = in_ticket_order(
+                wanted,
+                await lease_tasks(self.database, self.environment, holder, wanted, lease_s),
+            )
+        except DatabaseUnavailable:
+            # Perhaps they were leased before the connection broke. If this fails as well the
+            # caller is told, and whatever was leased runs out.
+            leases = in_ticket_order(wanted, await read_held(self.database, holder, wanted))
+        finally:
+            if self.on_taken is not None:
+                self.on_taken(tickets, leases)
+        return leases
+
+
+def without_repeats(tickets: list[Ticket]) -> list[Ticket]:
+    """One ticket for each task: of several the one with the highest fence, the newest."""
+    best: dict[UUID, Ticket] = {}
+    for ticket in tickets:
+        known = best.get(ticket.id)
+        if known is None or ticket.fence >= known.fence:
+            best[ticket.id] = ticket
+    return tickets if len(best) == len(tickets) else list(best.values())

@@ -1,0 +1,123 @@
+"""How the consumers of one process wait for a table: one of them polls for all, and less and less.
+
+A consumer that waits costs nothing by itself; together they cost one bounded count per interval,
+which grows from `POLL_FIRST_S` to `POLL_LAST_S` while nothing happens and starts again at a wake.
+
+| event | what happens |
+|---|---|
+| tickets seen | as many consumers are woken as there is work for, the longest waiting first |
+| consumer cancelled or out of time after it was woken | the next poll is at once, for the others |
+| poll fails | everybody who waits is told, and the polling ends until somebody waits again |
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from duly.domain.lanes import Lane
+
+POLL_FIRST_S = 0.005
+POLL_LAST_S = 0.5
+GROWTH = 2.0
+
+CountTickets = Callable[[list[Lane]], Awaitable[Mapping[Lane, int]]]
+
+
+class Waiter:
+    __slots__ = ("count", "lanes", "woken")
+
+    def __init__(self, lanes: Sequence[Lane], count: int) -> None:
+        self.lanes = lanes
+        self.count = count
+        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+
+class Watch:
+    def __init__(self, count_tickets: CountTickets) -> None:
+        self.count_tickets = count_tickets
+        # In the order in which they came.
+        self.waiters: dict[Waiter, None] = {}
+        self.polling: asyncio.Task[None] | None = None
+        self.interval_s = POLL_LAST_S
+        self.signal = asyncio.Event()
+
+    async def wait(self, lanes: Sequence[Lane], count: int, wait_s: float) -> bool:
+        """Whether there seem to be tickets; another consumer may be quicker."""
+        if wait_s <= 0 or count <= 0:
+            return False
+        waiter = Waiter(lanes, count)
+        self.waiters[waiter] = None
+        self.start()
+        try:
+            await asyncio.wait((waiter.woken,), timeout=wait_s)
+        except asyncio.CancelledError:
+            if waiter.woken.done() and waiter.woken.exception() is None:
+                self.wake()
+            raise
+        finally:
+            self.waiters.pop(waiter, None)
+        if not waiter.woken.done():
+            return False
+        waiter.woken.result()
+        return True
+
+    def wake(self) -> None:
+        """Something may have happened: look now, and often for a while."""
+        self.interval_s = POLL_FIRST_S
+        self.signal.set()
+
+    def hurry(self) -> None:
+        """Something happened, and more may follow: look often for a while."""
+        self.interval_s = POLL_FIRST_S
+
+    def tell(self, tickets: Mapping[Lane, int]) -> None:
+        """Wake as many as these tickets can serve."""
+        left = {lane: number for lane, number in tickets.items() if number > 0}
+        for waiter in list(self.waiters) if left else ():
+            wanted = waiter.count
+            for lane in waiter.lanes:
+                served = min(wanted, left.get(lane, 0))
+                if served:
+                    wanted -= served
+                    left[lane] -= served
+            if wanted < waiter.count:
+                del self.waiters[waiter]
+                waiter.woken.set_result(None)
+
+    def start(self) -> None:
+        if self.polling is None:
+            loop = asyncio.get_running_loop()
+            self.polling = loop.create_task(self.poll(), name="broker.watch")
+
+    async def poll(self) -> None:
+        """Lives as long as somebody waits."""
+        try:
+            while self.waiters:
+                await self.pause()
+                lanes = list(dict.fromkeys(lane for each in self.waiters for lane in each.lanes))
+                if lanes:
+                    self.tell(await self.count_tickets(lanes))
+        except Exception as error:
+            for waiter in self.waiters:
+                waiter.woken.set_exception(error)
+            self.waiters.clear()
+        finally:
+            self.polling = None
+
+    async def pause(self) -> None:
+        pause_s = self.interval_s
+        self.interval_s = min(pause_s * GROWTH, POLL_LAST_S)
+        try:
+            async with asyncio.timeout(pause_s):
+                await self.signal.wait()
+        except TimeoutError:
+            return
+        finally:
+            self.signal.clear()
+
+    async def close(self) -> None:
+        if self.polling is not None:
+            self.polling.cancel()
+            await asyncio.wait((self.polling,))
+        for waiter in self.waiters:
+            waiter.woken.set_result(None)
+        self.waiters.clear()

@@ -1,0 +1,1 @@
+"""Ownership of slots and singleton roles: who dispatches what, for speed and fairness only."""

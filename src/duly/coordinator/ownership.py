@@ -1,0 +1,205 @@
+"""The role that holds this node's seats: slots for dispatch, and singleton roles.
+
+Who is right when nodes disagree: the row in `duly.ownership`. What a node remembers is a belief about
+it, good only until its lease may have run out by this process's own monotonic clock, reckoned from
+before the renewal was sent; so a node that cannot ask stops before anybody else can start.
+
+| event | what happens |
+|---|---|
+| node joins | it announces itself and rings; the others release what is above their share; it claims |
+| node leaves | it releases everything and rings in one commit; the others claim at once |
+| node dies | its leases run out; the others look at that very instant and claim |
+| node is stopped beyond its lease, then goes on | `owns` says None; its renewal names an old epoch, changes nothing, and it forgets the seat |
+| database cannot be reached | `owns` turns None before the lease ends; renewed after all if nobody took it |
+| renewal of unknown outcome | the belief stays as it was; the next renewal decides |
+| claim of unknown outcome | the seat has our name and we do not know: the next claim takes it again, one epoch higher |
+| release of unknown outcome | forgotten before it is sent, sent again at the next tick |
+| ring lost | the next tick, a third of the lease later at most, sees the same |
+| database clock jumps ahead | everything looks expired; whoever comes first holds it under a new epoch |
+| database clock jumps back | expiries far ahead count as expired; waits are bounded by a lease and a ticket |
+| a zombie dispatches all the same | its tickets end at their deadline; capped work waited for that (`void_at`) |
+"""  # noqa: E501 (a table row is one line)
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from duly.domain.balance import fair_shares
+from duly.domain.ids import SLOTS, slot_of
+from duly.domain.lanes import TICKET_S
+from duly.environment import Environment
+from duly.store.database import Database
+from duly.store.ownership import (
+    MAINTENANCE,
+    SCHEDULER_ROLE,
+    SLOT,
+    Node,
+    Owned,
+    Seat,
+    View,
+    claim_seats,
+    delete_dead_nodes,
+    keep_seats,
+    release_seats,
+)
+from duly.telemetry import get_logger
+
+LEASE_S = 10.0
+# The rest is for a monotonic clock that runs slower than the database's.
+TRUSTED_PART = 0.95
+TICKS_PER_LEASE = 3
+# Looking this long after somebody's lease should have ended finds it ended.
+EXPIRY_SLACK_S = 0.05
+# What a claim passed by because others were at it is looked for again this many times per lease.
+CONTENDED_PER_LEASE = 12
+# A node dead for this long is forgotten; looked for once an hour, by whoever does maintenance.
+NODE_FORGOTTEN_S = 86_400.0
+FORGET_EVERY_S = 3600.0
+
+log = get_logger("duly.coordinator")
+
+
+class Coordinator:
+    """Decides how much this node should hold, and keeps, claims or releases accordingly.
+
+    `on_change(gained, lost)` is told the slots after `owns` answers accordingly and, for a release,
+    before anybody else can have them.
+    """
+
+    name = "coordinator"
+
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        node: Node,
+        *,
+        lease_s: float = LEASE_S,
+        ticket_s: float = TICKET_S,
+    ) -> None:
+        self.database = database
+        self.environment = environment
+        self.node = node
+        self.lease_s = lease_s
+        self.ticket_s = ticket_s
+        self.seats: dict[Seat, Owned] = {}
+        # Forgotten, but not yet known to be released.
+        self.releasing: dict[Seat, Owned] = {}
+        self.trusted_until = environment.clock.monotonic()
+        self.forget_at = environment.clock.monotonic()
+        self.slots_free = 0
+        self.on_change: Callable[[frozenset[int], frozenset[int]], None] | None = None
+        self.wake: Callable[[], None] | None = None
+
+    @property
+    def owned(self) -> dict[int, Owned]:
+        """Slots we believe to be ours; `owns` says whether the belief is still good."""
+        return {seat.number: owned for seat, owned in self.seats.items() if seat.kind == SLOT}
+
+    @property
+    def is_trusted(self) -> bool:
+        return self.environment.clock.monotonic() < self.trusted_until
+
+    def owns(self, shard: int) -> Owned | None:
+        """Our claim to the shard's slot, or None as soon as somebody else might have it."""
+        return self.seats.get(Seat(SLOT, slot_of(shard))) if self.is_trusted else None
+
+    def leads(self, role: str) -> Owned | None:
+        """Our claim to a singleton role."""
+        return self.seats.get(Seat(role, 0)) if self.is_trusted else None
+
+    def heard(self, rings: Iterable[str]) -> None:
+        """Somebody joined or released; our own rings are no news."""
+        if self.wake is not None and any(ring != str(self.node.id) for ring in rings):
+            self.wake()
+
+    async def tick(self) -> float:
+        """One statement when nothing changed; a release or claim more when something did."""
+        async with asyncio.timeout(self.lease_s / TICKS_PER_LEASE):
+            sent_at = self.environment.clock.monotonic()
+            view = await keep_seats(
+                self.database, self.node, self.seats, self.lease_s, self.ticket_s
+            )
+            self.trusted_until = sent_at + self.lease_s * TRUSTED_PART
+            self.slots_free = view.free.get(SLOT, 0)
+            self.forget([seat for seat in self.seats if seat not in view.renewed])
+            self.seats |= view.renewed
+            is_content = await self.balance(view)
+            await self.forget_dead_nodes()
+        return self.pause_s(view, is_content=is_content)
+
+    async def balance(self, view: View) -> bool:
+        """Release what is too much, claim what is lacking; False if others were claiming too."""
+        lacking = {SLOT: self.slots_lacking(view)}
+        if MAINTENANCE in self.node.roles and Seat(MAINTENANCE, 0) not in self.seats:
+            lacking[MAINTENANCE] = 1
+        await self.release(-lacking[SLOT])
+        is_content = True
+        for kind, count in lacking.items():
+            wanted = min(count, view.free.get(kind, 0))
+            if wanted > 0:
+                is_content &= await self.claim(kind, wanted, view) == wanted
+        return is_content
+
+    def slots_lacking(self, view: View) -> int:
+        """How many slots we should have more; negative if we have too many."""
+        held = len(self.owned)
+        if SCHEDULER_ROLE not in self.node.roles:
+            return -held
+        counts = {**view.slots_of_others, self.node.id: held}
+        return fair_shares(counts, SLOTS)[self.node.id] - held
+
+    async def claim(self, kind: str, most: int, view: View) -> int:
+        claimed = await claim_seats(
+            self.database, self.node.id, kind, most, view.strays, self.lease_s, self.ticket_s
+        )
+        # We were stopped since the renewal, and took from ourselves what had run out.
+        self.forget([seat for seat in claimed if seat in self.seats])
+        self.seats |= claimed
+        self.tell(gained=claimed, lost=())
+        return len(claimed)
+
+    async def release(self, surplus: int) -> None:
+        """First forget, then tell, then release: nobody else may start before we stopped."""
+        slots = sorted(seat for seat in self.seats if seat.kind == SLOT)
+        leaving = slots[len(slots) - surplus :] if surplus > 0 else []
+        self.releasing |= {seat: self.seats[seat] for seat in leaving}
+        self.forget(leaving)
+        if self.releasing:
+            await release_seats(self.database, self.node.id, self.releasing, self.ticket_s)
+            self.releasing.clear()
+
+    def forget(self, seats: Iterable[Seat]) -> None:
+        lost = list(seats)
+        for seat in lost:
+            del self.seats[seat]
+        self.tell(gained=(), lost=lost)
+
+    def tell(self, gained: Iterable[Seat], lost: Iterable[Seat]) -> None:
+        slots_gained = frozenset(seat.number for seat in gained if seat.kind == SLOT)
+        slots_lost = frozenset(seat.number for seat in lost if seat.kind == SLOT)
+        if not slots_gained and not slots_lost:
+            return
+        log.info(
+            "slots changed", gained=len(slots_gained), lost=len(slots_lost), held=len(self.owned)
+        )
+        if self.on_change is not None:
+            self.on_change(slots_gained, slots_lost)
+
+    async def forget_dead_nodes(self) -> None:
+        now = self.environment.clock.monotonic()
+        if now >= self.forget_at and self.leads(MAINTENANCE):
+            self.forget_at = now + FORGET_EVERY_S
+            await delete_dead_nodes(self.database, NODE_FORGOTTEN_S)
+
+    def pause_s(self, view: View, *, is_content: bool) -> float:
+        """A third of the lease, or sooner if somebody's lease ends before or a claim was shared."""
+        pause_s = self.lease_s / TICKS_PER_LEASE
+        if view.next_expiry_s is not None:
+            pause_s = min(pause_s, view.next_expiry_s + EXPIRY_SLACK_S)
+        return pause_s if is_content else min(pause_s, self.lease_s / CONTENDED_PER_LEASE)
+
+    async def close(self) -> None:
+        """Hand everything over; what cannot be released now runs out by itself."""
+        leaving = self.releasing | self.seats
+        self.forget(list(self.seats))
+        await release_seats(self.database, self.node.id, leaving, self.ticket_s, is_leaving=True)

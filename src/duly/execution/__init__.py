@@ -1,0 +1,1 @@
+"""From a ticket in a lane to a settled attempt: lease, run, heartbeat, settle."""

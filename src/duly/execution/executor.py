@@ -1,0 +1,260 @@
+"""Running tasks in this process: take leases from lanes, call the handler, heartbeat, settle.
+
+The handler decides what running means (a webhook call; nothing, in a benchmark). It may answer at
+once or be awaited; either way its word is settled in batches.
+
+| event | what happens |
+|---|---|
+| the handler raises | settled as failed, with the error's name as its kind |
+| the handler outlives its time limit | cancelled and settled as failed |
+| a heartbeat says stale | the handler is cancelled; its settlement would change nothing |
+| a heartbeat says cancel | the handler is cancelled and settled as cancelled |
+| settling fails | the lease runs out, and the attempt is recorded as lost |
+| stop | nothing more is taken; what runs is released, which charges no attempt |
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+from uuid import UUID
+
+from duly.broker.contract import Broker
+from duly.domain.errors import DulyError
+from duly.domain.lanes import Lane
+from duly.domain.limits import ERROR_BYTES_MAX
+from duly.domain.states import Outcome, State
+from duly.environment import CrashPoint, Environment
+from duly.execution.leasing import SettleDesk
+from duly.store.database import Database
+from duly.store.lease import Beat, BeatStatus, Lease, extend_leases
+from duly.store.settle import SettleAnswer, Settlement, SettleStatus
+from duly.store.stats import Ending, StatsBook
+from duly.telemetry import Metrics, get_logger
+
+LEASE_S = 15.0
+HEARTBEAT_S = 5.0
+TAKE_MAX = 500
+TAKE_WAIT_S = 1.0
+RUNNING_MAX = 1000
+BEATS_MAX = 1000
+
+log = get_logger("duly.execution.executor")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a handler says of one attempt."""
+
+    outcome: Outcome = Outcome.COMPLETED
+    result: str | None = None
+    error: str | None = None
+    error_kind: str = ""
+    retry_in_s: float | None = None
+
+
+DONE = Verdict()
+Handler: TypeAlias = Callable[[Lease], Verdict | Awaitable[Verdict]]
+
+
+@dataclass(slots=True)
+class Run:
+    lease: Lease
+    task: "asyncio.Task[None]"
+    is_cancel_requested: bool = False
+    is_lost: bool = False
+
+
+class Executor:
+    """A role; several loops may tick it at once, to keep more than one statement in flight."""
+
+    name = "executor"
+
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        broker: Broker,
+        lanes: Sequence[Lane],
+        desk: SettleDesk,
+        handler: Handler,
+        metrics: Metrics,
+        stats: StatsBook,
+        holder: UUID,
+        running_max: int = RUNNING_MAX,
+    ) -> None:
+        self.database = database
+        self.environment = environment
+        self.broker = broker
+        self.lanes = lanes
+        self.desk = desk
+        self.handler = handler
+        self.metrics = metrics
+        self.stats = stats
+        self.holder = holder
+        self.running_max = running_max
+        self.running: dict[UUID, Run] = {}
+        self.taking = 0
+        self.room = asyncio.Event()
+
+    async def tick(self) -> float:
+        free = min(self.running_max - len(self.running) - self.taking, TAKE_MAX)
+        if free <= 0:
+            self.room.clear()
+            await wait_for(self.room, TAKE_WAIT_S)
+            return 0.0
+        self.taking += free
+        try:
+            leases = await self.broker.lease(self.lanes, self.holder, free, LEASE_S, TAKE_WAIT_S)
+        finally:
+            self.taking -= free
+        if leases:
+            await self.run(leases)
+        return 0.0
+
+    async def run(self, leases: list[Lease]) -> None:
+        """Call the handler for each; those that answered at once are settled together."""
+        self.note_started(leases)
+        done: list[Lease] = []
+        settled: list[Settlement] = []
+        for lease in leases:
+            try:
+                answer = self.handler(lease)
+            except Exception as error:
+                answer = failure(error)
+            if isinstance(answer, Verdict):
+                done.append(lease)
+                settled.append(self.settlement(lease, answer))
+            else:
+                task = asyncio.get_running_loop().create_task(self.finish(lease, answer))
+                self.running[lease.id] = Run(lease, task)
+        if settled:
+            await self.environment.crash_point(CrashPoint.EXECUTION_AFTER_EFFECT)
+            answers = await self.desk.settle_batch(settled)
+            self.note_settled(done, settled, answers, 0.0)
+
+    async def finish(self, lease: Lease, pending: Awaitable[Verdict]) -> None:
+        """One slow attempt: bounded in time, and settled whatever happens to it."""
+        began = self.environment.clock.monotonic()
+        try:
+            verdict = await self.bounded(lease, pending)
+            run_s = self.environment.clock.monotonic() - began
+            if not self.running[lease.id].is_lost:
+                await self.environment.crash_point(CrashPoint.EXECUTION_AFTER_EFFECT)
+                settlement = self.settlement(lease, verdict)
+                answer = await asyncio.shield(self.desk.settle(settlement))
+                self.note_settled([lease], [settlement], [answer], run_s)
+        except DulyError as error:
+            log.warning("could not settle", task=str(lease.id), error=str(error))
+        finally:
+            self.running.pop(lease.id, None)
+            self.room.set()
+
+    async def bounded(self, lease: Lease, pending: Awaitable[Verdict]) -> Verdict:
+        try:
+            async with asyncio.timeout(lease.policy.timeout_s):
+                return await pending
+        except TimeoutError:
+            return Verdict(Outcome.FAILED, error="timed out", error_kind="timeout")
+        except asyncio.CancelledError:
+            if self.running[lease.id].is_cancel_requested:
+                return Verdict(Outcome.CANCELLED)
+            return Verdict(Outcome.RELEASED)
+        except Exception as error:
+            return failure(error)
+
+    async def beat(self) -> float:
+        """Extend the leases of whatever still runs; stop what was lost or cancelled."""
+        runs = list(self.running.values())
+        for start in range(0, len(runs), BEATS_MAX):
+            chunk = runs[start : start + BEATS_MAX]
+            beats = [Beat(run.lease.id, run.lease.fence) for run in chunk]
+            answers = await extend_leases(self.database, self.holder, beats, LEASE_S)
+            for run, answer in zip(chunk, answers, strict=True):
+                if answer.status is BeatStatus.HELD:
+                    continue
+                run.is_lost = answer.status is BeatStatus.STALE
+                run.is_cancel_requested = answer.status is BeatStatus.CANCEL
+                run.task.cancel()
+        return HEARTBEAT_S
+
+    async def close(self) -> None:
+        """Release what still runs: somebody else starts it again, and no attempt is charged."""
+        tasks = [run.task for run in self.running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.desk.close()
+
+    def settlement(self, lease: Lease, verdict: Verdict) -> Settlement:
+        return Settlement(
+            lease.id,
+            lease.fence,
+            self.holder,
+            verdict.outcome,
+            verdict.result,
+            verdict.error,
+            verdict.error_kind,
+            verdict.retry_in_s,
+        )
+
+    def note_started(self, leases: list[Lease]) -> None:
+        """The lag is the scheduler's own: a later attempt waited for its backoff as well."""
+        lags = [(lease, (lease.started_at - lease.run_at).total_seconds()) for lease in leases]
+        self.metrics.lag.observe_many(lag for lease, lag in lags if lease.attempt == 1)
+        self.stats.note_started((lease.tenant, lease.type, lag) for lease, lag in lags)
+
+    def note_settled(
+        self,
+        leases: Sequence[Lease],
+        settlements: Sequence[Settlement],
+        answers: Sequence[SettleAnswer],
+        run_s: float,
+    ) -> None:
+        for outcome, count in Counter(item.outcome for item in settlements).items():
+            self.metrics.settled.labels(outcome.value).inc(count)
+        self.stats.note_settled(
+            (lease.tenant, lease.type, ending_of(settlement, answer), run_s)
+            for lease, settlement, answer in zip(leases, settlements, answers, strict=True)
+            if answer.status is SettleStatus.SETTLED
+        )
+
+
+class Heartbeat:
+    """The executor's second role: its leases must live on while its ticks wait for work."""
+
+    name = "heartbeat"
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+
+    async def tick(self) -> float:
+        return await self.executor.beat()
+
+    async def close(self) -> None:
+        """The executor releases what it holds."""
+
+
+def ending_of(settlement: Settlement, answer: SettleAnswer) -> Ending:
+    """What an attempt's end meant for its task."""
+    if answer.state is State.COMPLETED:
+        return Ending.COMPLETED
+    if answer.state is State.FAILED:
+        return Ending.FAILED
+    if answer.state is None and settlement.outcome is Outcome.FAILED:
+        return Ending.RETRIED
+    return Ending.OTHER
+
+
+def failure(error: Exception) -> Verdict:
+    text = f"{type(error).__name__}: {error}".encode()[:ERROR_BYTES_MAX].decode(errors="ignore")
+    return Verdict(Outcome.FAILED, error=text, error_kind=type(error).__name__)
+
+
+async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return

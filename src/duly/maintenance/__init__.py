@@ -1,0 +1,1 @@
+"""Housekeeping of an installation: one service per file, and the role that runs them in turn."""

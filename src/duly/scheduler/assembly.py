@@ -1,0 +1,85 @@
+"""One node's scheduler, put together: its roles, and the hands they lend each other.
+
+Whoever composes a process gives each role a loop and connects `wake`; nothing else needs to know
+how loader, dispatcher, reaper and doorbell hang together.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from duly.broker.contract import Broker
+from duly.coordinator.ownership import Coordinator
+from duly.environment import Environment
+from duly.role import Role
+from duly.scheduler.board import Board
+from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.dispatcher import Dispatcher
+from duly.scheduler.doorbell import Doorbell
+from duly.scheduler.gatekeeper import Bounds, BoundsKeeper
+from duly.scheduler.loader import Loader
+from duly.scheduler.reaper import Reaper
+from duly.store.database import Database
+from duly.store.settle import SettleAnswer, Settlement, SettleStatus
+from duly.store.submit import Submitter
+from duly.telemetry import Metrics
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    coordinator: Coordinator
+    loader: Loader
+    dispatcher: Dispatcher
+    reaper: Reaper
+    bounds: BoundsKeeper
+    doorbell: Doorbell
+
+    @property
+    def roles(self) -> list[Role]:
+        return [self.coordinator, self.loader, self.bounds, self.dispatcher, self.reaper]
+
+    def on_settled(
+        self, settlements: Sequence[Settlement], answers: Sequence[SettleAnswer]
+    ) -> None:
+        """Caps have room, and what is tried again soon is expected."""
+        self.dispatcher.on_settled([settlement.id for settlement in settlements])
+        hints = [
+            (answer.place, answer.due_at)
+            for answer in answers
+            if answer.status is SettleStatus.SETTLED
+            and answer.place is not None
+            and answer.due_at is not None
+        ]
+        if hints:
+            self.doorbell.ring_hints(hints)
+
+
+def make_scheduler(
+    database: Database,
+    environment: Environment,
+    coordinator: Coordinator,
+    broker: Broker,
+    metrics: Metrics,
+    submitter: Submitter,
+    send: Callable[[str, list[str]], None] | None = None,
+) -> Scheduler:
+    time = DatabaseTime(environment.clock)
+    board = Board(0.0)
+    dispatcher = Dispatcher(environment, coordinator, board, time, broker, metrics)
+    loader = Loader(database, environment, coordinator, board, time)
+    doorbell = Doorbell(coordinator, loader, dispatcher, send)
+    reaper = Reaper(database, environment, loader, dispatcher, metrics, doorbell.ring_hints)
+
+    def learn(bounds: Bounds) -> None:
+        board.weights = {tenant.id: tenant.weight for tenant in bounds.tenants.values()}
+        submitter.spreads = {tenant.id: tenant.spread for tenant in bounds.tenants.values()}
+        submitter.capped = bounds.capped
+        dispatcher.release_parked()
+        dispatcher.show_gauges()
+        dispatcher.wake()
+
+    bounds = BoundsKeeper(database, dispatcher.gatekeeper, learn)
+    loader.wake_dispatcher = lambda: dispatcher.wake()
+    dispatcher.wake_loader = lambda: loader.wake()
+    coordinator.on_change = lambda _gained, _lost: loader.wake()
+    submitter.on_stored = doorbell.ring
+    return Scheduler(coordinator, loader, dispatcher, reaper, bounds, doorbell)

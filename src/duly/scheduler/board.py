@@ -1,0 +1,214 @@
+"""The scheduler's memory: what is loaded, what is ready, what is parked, what has a ticket.
+
+Everything here is a cache of timer rows and may be thrown away at any time. No input or output:
+the loader fills it, the dispatcher empties it.
+
+A task is known under its fence from the moment it is loaded until its ticket is taken or void, so
+that a sweep, a doorbell and a load that all bring it make one entry.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+from uuid import UUID
+
+from duly.domain.fairness import BandQueue, RoundRobin
+from duly.domain.task import BANDS, band_of
+from duly.domain.wheel import Wheel
+from duly.store.load import Due, Place
+
+# Half of what a person could notice, and a start is at most this late because of it.
+TICK_S = 0.005
+# Entries of one place held in memory, and of one blocked key or pause kept at hand.
+PLACE_ENTRIES_MAX = 4000
+PARKED_MAX = 64
+
+# Whoever takes turns: one pool of one tenant.
+Member = tuple[int, int]
+# Why entries are parked: ("key", tenant, key), ("type", tenant, type), ("pool", tenant, pool), ...
+Obstacle = tuple[str, int, str]
+
+
+class Ready(NamedTuple):
+    due: Due
+    member: Member
+    band: int
+    fires_at: float
+
+
+def pool_of_lane(lane: int) -> int:
+    return (lane - 1) // BANDS
+
+
+class Board:
+    def __init__(self, now: float) -> None:
+        self.weights: dict[int, float] = {}
+        self.clear(now)
+
+    def clear(self, now: float) -> None:
+        """Forget everything, as after a change of owned slots: the loader starts over."""
+        self.wheel: Wheel[Ready] = Wheel(int(now / TICK_S))
+        self.queues: dict[Member, BandQueue[Ready]] = {}
+        self.turns: RoundRobin[Member] = RoundRobin(self.weight_of)
+        self.known: dict[UUID, Ready] = {}
+        self.per_place: dict[Place, int] = {}
+        self.parked: dict[Obstacle, deque[Ready]] = {}
+        # Where parked work was let go, and which obstacles have since let all they had through.
+        self.overflowed: dict[Obstacle, set[Place]] = {}
+        self.drained: set[Obstacle] = set()
+        self.blocked: set[Member] = set()
+        self.tickets: deque[tuple[float, list[tuple[UUID, int]]]] = deque()
+
+    def weight_of(self, member: Member) -> float:
+        return self.weights.get(member[0], 1.0)
+
+    def room(self, place: Place) -> int:
+        return PLACE_ENTRIES_MAX - self.per_place.get(place, 0)
+
+    def add(self, due: Due) -> bool:
+        """Take in one timer; False if it is known already."""
+        if self.is_known(due.id, due.fence):
+            return False
+        fires_at = due.due_at.timestamp()
+        member = (due.tenant, pool_of_lane(due.lane))
+        entry = Ready(due, member, band_of(due.priority), fires_at)
+        self.known[due.id] = entry
+        place = due.place
+        self.per_place[place] = self.per_place.get(place, 0) + 1
+        self.wheel.add(tick_of(fires_at), entry)
+        return True
+
+    def is_known(self, task_id: UUID, fence: int) -> bool:
+        entry = self.known.get(task_id)
+        return entry is not None and entry.due.fence == fence
+
+    def advance(self, now: float) -> int:
+        """Move what has become due into the queues; answers how many."""
+        entries = self.wheel.advance(int(now / TICK_S))
+        for entry in entries:
+            self.enqueue(entry)
+        return len(entries)
+
+    def enqueue(self, entry: Ready) -> None:
+        queue = self.queues.get(entry.member)
+        if queue is None:
+            queue = self.queues[entry.member] = BandQueue()
+        queue.push(entry.band, entry.fires_at, entry)
+        if entry.member not in self.blocked:
+            self.turns.join(entry.member)
+
+    def next_ready(self, now: float) -> Ready | None:
+        """The next task in fair order, taken out of its queue."""
+        while (member := self.turns.pick()) is not None:
+            popped = self.queues[member].pop(now)
+            if popped is not None:
+                return popped[2]
+            self.turns.leave(member)
+            del self.queues[member]
+        return None
+
+    def put_back(self, entry: Ready) -> None:
+        """It could not be dispatched now, and keeps its place in its queue."""
+        self.queues[entry.member].push_front(entry.band, entry.fires_at, entry)
+
+    def block(self, member: Member) -> None:
+        """Nothing of this member can be dispatched until it is unblocked."""
+        self.blocked.add(member)
+        self.turns.leave(member)
+
+    def unblock(self, members: Iterable[Member]) -> None:
+        for member in members:
+            self.blocked.discard(member)
+            if self.queues.get(member):
+                self.turns.join(member)
+
+    def unblock_tenant(self, tenant: int) -> None:
+        self.unblock([member for member in self.blocked if member[0] == tenant])
+
+    def park(self, obstacle: Obstacle, entry: Ready) -> None:
+        """Set aside, so that it cannot hide the work behind it; a bounded number stays at hand, and
+        the rest is let go, to be found again in the database."""
+        waiting = self.parked.setdefault(obstacle, deque())
+        if len(waiting) < PARKED_MAX:
+            waiting.append(entry)
+            self.leave_place(entry)
+        else:
+            self.drained.discard(obstacle)
+            self.overflowed.setdefault(obstacle, set()).add(entry.due.place)
+            self.forget(entry)
+
+    def unpark(self, obstacle: Obstacle, count: int) -> int:
+        """The obstacle let some through: back to the front of their queues, oldest first."""
+        waiting = self.parked.get(obstacle)
+        if not waiting:
+            return 0
+        chosen = [waiting.popleft() for _ in range(min(count, len(waiting)))]
+        if not waiting:
+            del self.parked[obstacle]
+            if obstacle in self.overflowed:
+                self.drained.add(obstacle)
+        for entry in reversed(chosen):
+            self.per_place[entry.due.place] = self.per_place.get(entry.due.place, 0) + 1
+            queue = self.queues.setdefault(entry.member, BandQueue())
+            queue.push_front(entry.band, entry.fires_at, entry)
+            if entry.member not in self.blocked:
+                self.turns.join(entry.member)
+        return len(chosen)
+
+    def hungry_places(self) -> set[Place]:
+        """Where to look for more of what an obstacle would now let through."""
+        return {place for obstacle in self.drained for place in self.overflowed[obstacle]}
+
+    def swept(self, place: Place) -> None:
+        """Everything in the place was seen again: what is still blocked was parked again."""
+        for obstacle in list(self.drained):
+            self.overflowed[obstacle].discard(place)
+            if not self.overflowed[obstacle]:
+                del self.overflowed[obstacle]
+                self.drained.discard(obstacle)
+
+    def forget(self, entry: Ready) -> None:
+        """Not ours to remember any more: the row knows."""
+        self.known.pop(entry.due.id, None)
+        self.leave_place(entry)
+
+    def leave_place(self, entry: Ready) -> None:
+        place = entry.due.place
+        left = self.per_place.get(place, 0) - 1
+        if left > 0:
+            self.per_place[place] = left
+        else:
+            self.per_place.pop(place, None)
+
+    def ticketed(self, deadline: float, entries: list[Ready]) -> None:
+        """Published: known until taken or void, but no longer in the way of loading more."""
+        for entry in entries:
+            self.leave_place(entry)
+        self.tickets.append((deadline, [(entry.due.id, entry.due.fence) for entry in entries]))
+
+    def taken(self, tickets: Iterable[tuple[UUID, int]]) -> None:
+        """Tickets, as (id, fence), are out of the lanes: what comes next is a new entry."""
+        for task_id, fence in tickets:
+            if self.is_known(task_id, fence):
+                del self.known[task_id]
+
+    def void_tickets(self, now: float) -> list[UUID]:
+        """Tickets past their deadline; whatever is still due will be found by a sweep."""
+        voided: list[UUID] = []
+        while self.tickets and self.tickets[0][0] <= now:
+            _, tickets = self.tickets.popleft()
+            for task_id, fence in tickets:
+                # Under another fence it is known for another reason.
+                if self.is_known(task_id, fence):
+                    del self.known[task_id]
+                    voided.append(task_id)
+        return voided
+
+    @property
+    def ready_count(self) -> int:
+        return sum(len(queue) for queue in self.queues.values())
+
+
+def tick_of(instant: float) -> int:
+    """Rounded up: a slot becomes due only when every entry in it is."""
+    return -int(-instant // TICK_S)

@@ -1,0 +1,264 @@
+"""From ready to published: fair order, gates, tickets with a deadline, backpressure from the lanes.
+
+| event | what happens |
+|---|---|
+| nobody consumes a lane | it fills to its bound; its tasks wait in their rows |
+| a ticket is lost or its consumer dies | void at its deadline; the sweep finds the task again |
+| a key, a pause or a breaker blocks | parked aside, so that it cannot hide the work behind it |
+| we may have lost the slot | the entry is forgotten: its new owner loads it |
+| publish fails | the entries go back to their queues, the role backs off |
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from uuid import UUID
+
+from duly.broker.contract import Broker
+from duly.coordinator.ownership import Coordinator
+from duly.domain.gates import Gate, Refusal
+from duly.domain.ids import slot_of
+from duly.domain.lanes import TICKET_S, Lane, Ticket, lane_for
+from duly.environment import Environment
+from duly.scheduler.accounts import Accounts, key_of
+from duly.scheduler.board import TICK_S, Board, Member, Obstacle, Ready
+from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.gatekeeper import Gatekeeper
+from duly.store.lease import Lease
+from duly.store.load import Place
+from duly.telemetry import Metrics
+
+# Tickets of one publish, and tickets that may wait in one lane: what is in a lane is no longer in
+# fair order with what comes, so a lane holds no more than keeps its consumers busy.
+DISPATCH_MAX = 1000
+LANE_DEPTH_MAX = 1500
+IDLE_S = 1.0
+# A full lane is asked about this often, unless its consumer is in this process and tells.
+FULL_POLL_S = 0.05
+
+
+class Dispatcher:
+    """A role: each tick publishes one bounded batch of what is due."""
+
+    name = "dispatcher"
+
+    def __init__(
+        self,
+        environment: Environment,
+        coordinator: Coordinator,
+        board: Board,
+        time: DatabaseTime,
+        broker: Broker,
+        metrics: Metrics,
+    ) -> None:
+        self.environment = environment
+        self.coordinator = coordinator
+        self.board = board
+        self.time = time
+        self.broker = broker
+        self.metrics = metrics
+        self.accounts = Accounts()
+        self.gatekeeper = Gatekeeper(time, self.accounts, coordinator)
+        self.expired: list[Ticket] = []
+        self.wake: Callable[[], None] = lambda: None
+        self.wake_loader: Callable[[], None] = lambda: None
+        # Members that wait for an instant: a refilled bucket, a hand-over.
+        self.until: dict[Member, float] = {}
+        self.full: dict[Lane, set[Member]] = {}
+        # Lanes that tickets went into, so that their depth can be asked for.
+        self.lanes: set[Lane] = set()
+        broker.on_taken = self.on_taken
+
+    async def tick(self) -> float:
+        if not self.time.is_known:
+            return IDLE_S
+        now = self.time.now()
+        if self.void_tickets(now) or self.full:
+            # Others take from the lanes too, and void tickets lie in them: ask how deep they are.
+            await self.broker.refresh(sorted(self.lanes))
+        self.reopen(now)
+        self.board.advance(now)
+        chosen = self.choose(now)
+        if chosen:
+            await self.publish(now, chosen)
+            self.wake_loader()
+        return self.pause_s(self.time.now(), is_full=len(chosen) == DISPATCH_MAX)
+
+    async def close(self) -> None:
+        """Tickets that are out stay valid until their deadline; there is nothing to take back."""
+
+    def choose(self, now: float) -> list[tuple[Lane, Ready]]:
+        """The next tasks in fair order that pass every gate."""
+        chosen: list[tuple[Lane, Ready]] = []
+        added: dict[Lane, int] = {}
+        owned = self.coordinator.owned if self.coordinator.is_trusted else {}
+        while len(chosen) < DISPATCH_MAX:
+            entry = self.board.next_ready(now)
+            if entry is None:
+                break
+            if slot_of(entry.due.shard) not in owned:
+                self.board.forget(entry)
+                continue
+            lane = lane_for(entry.member[0], entry.member[1], entry.band)
+            depth = self.broker.depth(lane) + added.get(lane, 0)
+            if depth < LANE_DEPTH_MAX and self.gatekeeper.is_plain(entry.due):
+                refusal = None
+            else:
+                refusal = self.gatekeeper.ask(entry, depth, LANE_DEPTH_MAX)
+            if refusal is not None:
+                self.hold_back(entry, lane, refusal)
+                continue
+            if self.gatekeeper.is_counted(entry.due):
+                self.accounts.ticketed(entry.due)
+            added[lane] = added.get(lane, 0) + 1
+            self.lanes.add(lane)
+            chosen.append((lane, entry))
+        return chosen
+
+    async def publish(self, now: float, chosen: Sequence[tuple[Lane, Ready]]) -> None:
+        deadline_s = now + TICKET_S
+        deadline = datetime.fromtimestamp(deadline_s, UTC)
+        self.board.ticketed(deadline_s, [entry for _, entry in chosen])
+        try:
+            await self.broker.publish(
+                [(lane, Ticket(entry.due.id, entry.due.fence, deadline)) for lane, entry in chosen]
+            )
+        except BaseException:
+            # Whatever became of them, they are void in time and found again by the sweep.
+            self.taken_back([entry for _, entry in chosen])
+            raise
+        self.metrics.dispatched.inc(len(chosen))
+
+    def taken_back(self, entries: list[Ready]) -> None:
+        for entry in entries:
+            self.accounts.void(entry.due.id)
+            self.board.taken([(entry.due.id, entry.due.fence)])
+
+    def hold_back(self, entry: Ready, lane: Lane, refusal: Refusal) -> None:
+        """Each gate has its own way to wait, none of which blocks another tenant."""
+        self.metrics.refused.labels(refusal.gate.value).inc()
+        match refusal.gate:
+            case Gate.EXPIRED:
+                self.expired.append(Ticket(entry.due.id, entry.due.fence))
+                self.board.forget(entry)
+            case Gate.LANE_FULL:
+                self.board.put_back(entry)
+                self.board.block(entry.member)
+                self.full.setdefault(lane, set()).add(entry.member)
+            case Gate.TENANT_RATE:
+                self.board.put_back(entry)
+                self.sit_out(entry.member, refusal)
+            case Gate.TENANT_IN_FLIGHT:
+                self.board.put_back(entry)
+                self.board.block(entry.member)
+            case _:
+                self.board.park(obstacle_of(entry, refusal.gate), entry)
+
+    def sit_out(self, member: Member, refusal: Refusal) -> None:
+        assert refusal.until is not None
+        self.until[member] = refusal.until.timestamp()
+        self.board.block(member)
+
+    def reopen(self, now: float) -> None:
+        """Let back in whoever waited for this instant, or for room in a lane."""
+        passed = [member for member, until in self.until.items() if until <= now]
+        for member in passed:
+            del self.until[member]
+        self.board.unblock(passed)
+        for lane in [lane for lane in self.full if self.broker.depth(lane) <= LANE_DEPTH_MAX // 2]:
+            self.board.unblock(self.full.pop(lane))
+
+    def release_parked(self) -> None:
+        """Bounds changed or time passed: everything parked for them is asked again."""
+        for obstacle in [o for o in self.board.parked if o[0] != Gate.CONCURRENCY_KEY]:
+            self.board.unpark(obstacle, len(self.board.parked[obstacle]))
+        for tenant in {member[0] for member in self.board.blocked}:
+            self.board.unblock_tenant(tenant)
+        self.until.clear()
+        self.full.clear()
+
+    def void_tickets(self, now: float) -> bool:
+        voided = self.board.void_tickets(now)
+        for task_id in voided:
+            self.release(task_id)
+        return bool(voided)
+
+    def on_taken(self, tickets: list[Ticket], leases: list[Lease]) -> None:
+        """A consumer of this process says what became of its tickets."""
+        self.metrics.time_in_ready.observe_many(
+            lease.started_at.timestamp() - entry.fires_at
+            for lease in leases
+            if (entry := self.board.known.get(lease.id)) is not None
+        )
+        if self.accounts.tickets:
+            leased = {lease.id for lease in leases}
+            for ticket in tickets:
+                if ticket.id in leased:
+                    self.accounts.taken(ticket.id, is_leased=True)
+                else:
+                    self.release(ticket.id)
+        self.board.taken((ticket.id, ticket.fence) for ticket in tickets)
+        if self.full or self.board.turns:
+            self.wake()
+
+    def on_settled(self, ids: Sequence[UUID]) -> None:
+        """Leases ended in this process: their caps have room."""
+        if self.accounts.leases or self.accounts.tickets:
+            for task_id in ids:
+                self.release(task_id)
+            self.wake()
+
+    def capped_places(self, places: Iterable[Place]) -> list[tuple[int, int]]:
+        """Where a count matters: shards of capped tenants, and those where keys were seen."""
+        capped = self.gatekeeper.bounds.capped
+        return sorted(
+            {(p.tenant, p.shard) for p in places if p.tenant in capped} | self.gatekeeper.keyed
+        )
+
+    def release(self, task_id: UUID) -> None:
+        charge = self.accounts.settled(task_id)
+        if charge is None:
+            return
+        if charge.key is not None:
+            self.board.unpark((Gate.CONCURRENCY_KEY, charge.tenant, charge.key[1]), 1)
+        self.board.unblock_tenant(charge.tenant)
+
+    def show_gauges(self) -> None:
+        """How full the lanes are, and how much of what has a cap is in flight."""
+        tenants = self.gatekeeper.bounds.tenants
+        names = {tenant.id: tenant.name for tenant in tenants.values()}
+        depths: dict[tuple[str, int], float] = {}
+        for lane in self.lanes:
+            pair = (names.get(lane.tenant, str(lane.tenant)), lane.band)
+            depths[pair] = depths.get(pair, 0.0) + self.broker.depth(lane)
+        self.metrics.show_lane_depth({pair: depth for pair, depth in depths.items() if depth})
+        counts = self.accounts.by_tenant.items()
+        self.metrics.show_in_flight({names.get(n, str(n)): count for n, count in counts})
+
+    def pause_s(self, now: float, *, is_full: bool) -> float:
+        if is_full or self.board.turns:
+            return 0.0
+        waits = [FULL_POLL_S if self.full else IDLE_S]
+        tick = self.board.wheel.next_tick()
+        if tick is not None:
+            waits.append(tick * TICK_S - now)
+        if self.until:
+            waits.append(min(self.until.values()) - now)
+        if self.board.tickets:
+            waits.append(self.board.tickets[0][0] - now)
+        return max(0.0, min(waits))
+
+
+def obstacle_of(entry: Ready, gate: Gate) -> Obstacle:
+    """What must go away before this entry can pass: its key, its type's pause, its host."""
+    due = entry.due
+    match gate:
+        case Gate.CONCURRENCY_KEY:
+            key = key_of(due)
+            assert key is not None
+            return gate.value, due.tenant, key[1]
+        case Gate.BREAKER:
+            return gate.value, due.tenant, due.host or ""
+        case Gate.PAUSED:
+            return gate.value, due.tenant, f"{due.type}|{entry.member[1]}"
+        case _:
+            return gate.value, due.tenant, ""

@@ -1,0 +1,81 @@
+"""The doorbell: fresh near-term timers go straight to whoever owns their slot.
+
+In this process, the timers themselves; in another, a hint where to look. A lost ring costs time
+until the next load, never a task.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+
+import msgspec
+
+from duly.coordinator.ownership import Coordinator
+from duly.scheduler.dispatcher import Dispatcher
+from duly.scheduler.loader import Loader
+from duly.store.channel import DOORBELL
+from duly.store.load import Due, Place
+from duly.telemetry import get_logger
+
+Hint = tuple[Place, datetime]
+DECODER = msgspec.json.Decoder(tuple[int, int, int, datetime])
+
+log = get_logger("duly.scheduler.doorbell")
+
+
+class Doorbell:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        loader: Loader,
+        dispatcher: Dispatcher,
+        send: Callable[[str, list[str]], None] | None,
+    ) -> None:
+        self.coordinator = coordinator
+        self.loader = loader
+        self.dispatcher = dispatcher
+        self.send = send
+
+    def ring(self, timers: list[Due]) -> None:
+        """Just committed in this process."""
+        ours = [due for due in timers if self.coordinator.owns(due.shard) is not None]
+        if ours:
+            self.loader.admit(ours)
+            self.dispatcher.wake()
+        if len(ours) < len(timers):
+            foreign = [due for due in timers if self.coordinator.owns(due.shard) is None]
+            self.tell([(due.place, due.due_at) for due in foreign])
+
+    def ring_hints(self, hints: list[Hint]) -> None:
+        """Something in these places is due at these instants: a retry, a release, a move."""
+        ours = [hint for hint in hints if self.coordinator.owns(hint[0].shard) is not None]
+        for place, due_at in ours:
+            self.loader.expect(place, due_at)
+        if ours:
+            self.loader.wake()
+        others = [hint for hint in hints if self.coordinator.owns(hint[0].shard) is None]
+        if others:
+            self.tell(others)
+
+    def tell(self, hints: list[Hint]) -> None:
+        """One line for each place, with its earliest instant."""
+        if self.send is None:
+            return
+        earliest: dict[Place, datetime] = {}
+        for place, due_at in hints:
+            earliest[place] = min(due_at, earliest.get(place, due_at))
+        self.send(
+            DOORBELL,
+            [msgspec.json.encode((*place, due_at)).decode() for place, due_at in earliest.items()],
+        )
+
+    def heard(self, rings: list[str]) -> None:
+        """Another process rang. Hints for slots that are not ours are somebody else's."""
+        for ring in rings:
+            try:
+                tenant, shard, lane, due_at = DECODER.decode(ring)
+            except msgspec.MsgspecError:
+                log.warning("a ring was not understood", ring=ring[:100])
+                continue
+            if self.coordinator.owns(shard) is not None:
+                self.loader.expect(Place(tenant, shard, lane), due_at)
+                self.loader.wake()

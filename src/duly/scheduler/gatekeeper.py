@@ -1,0 +1,157 @@
+"""The facts behind the gates, for dispatch: tenants' bounds, pauses, breakers, what is in flight.
+
+The rules are in `domain/gates.py`; here is only what they are asked about. Bounds are read again
+every few seconds by the role at the end.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from duly.coordinator.ownership import Coordinator
+from duly.domain.gates import GateFacts, Refusal, first_refusal
+from duly.domain.tokens import TokenBucket
+from duly.scheduler.accounts import Accounts, key_of
+from duly.scheduler.board import Ready
+from duly.scheduler.database_time import DatabaseTime
+from duly.store.database import Database
+from duly.store.load import Due
+from duly.store.tenants import GateInputs, Pause, PauseKind, Tenant, read_gate_inputs
+
+REFRESH_S = 3.0
+NOT_YET_S = 0.05
+# A bucket holds at least one token, so that a slow rate still lets one task through.
+BURST_MIN = 1.0
+NOTHING = GateInputs({}, [], [])
+
+
+class Bounds:
+    """The gates' inputs, arranged for quick looks."""
+
+    def __init__(self, inputs: GateInputs) -> None:
+        self.tenants: dict[int, Tenant] = inputs.tenants
+        self.pauses = {(p.tenant, p.kind, pause_subject(p)): p for p in inputs.pauses}
+        self.breakers = {(b.tenant, b.host): b.open_until for b in inputs.breakers}
+        self.capped = frozenset(
+            tenant.id for tenant in inputs.tenants.values() if tenant.in_flight_max is not None
+        )
+        rated = {t.id for t in inputs.tenants.values() if t.dispatch_rate is not None}
+        stopped = {p.tenant for p in inputs.pauses} | {b.tenant for b in inputs.breakers}
+        # Tenants whose tasks must be asked about one by one.
+        self.restricted = frozenset(self.capped | rated | stopped)
+
+    def pause_of(self, due: Due, pool: int) -> Pause | None:
+        for kind, subject in (
+            (PauseKind.TENANT, ""),
+            (PauseKind.TYPE, due.type),
+            (PauseKind.POOL, str(pool)),
+        ):
+            pause = self.pauses.get((due.tenant, kind, subject))
+            if pause is not None:
+                return pause
+        return None
+
+
+def pause_subject(pause: Pause) -> str:
+    return str(pause.pool) if pause.kind is PauseKind.POOL else pause.name
+
+
+class Gatekeeper:
+    def __init__(self, time: DatabaseTime, accounts: Accounts, coordinator: Coordinator) -> None:
+        self.time = time
+        self.accounts = accounts
+        self.coordinator = coordinator
+        self.bounds = Bounds(NOTHING)
+        self.buckets: dict[int, TokenBucket] = {}
+        # Where tasks with a concurrency key were seen: their leases are counted.
+        self.keyed: set[tuple[int, int]] = set()
+
+    def learn(self, bounds: Bounds) -> None:
+        """New bounds; a bucket whose rate did not change keeps its tokens."""
+        self.bounds = bounds
+        self.buckets = {
+            tenant.id: self.bucket_of(tenant, tenant.dispatch_rate)
+            for tenant in bounds.tenants.values()
+            if tenant.dispatch_rate is not None
+        }
+
+    def bucket_of(self, tenant: Tenant, rate: float) -> TokenBucket:
+        burst = max(tenant.dispatch_burst or rate, BURST_MIN)
+        old = self.buckets.get(tenant.id)
+        if old is not None and (old.rate, old.burst) == (rate, burst):
+            return old
+        return TokenBucket.full(rate, burst, self.time.now())
+
+    def is_plain(self, due: Due) -> bool:
+        """Nothing can hold this task back but a full lane: the common case, decided quickly."""
+        return (
+            due.concurrency_key is None
+            and due.start_by is None
+            and due.tenant not in self.bounds.restricted
+        )
+
+    def is_counted(self, due: Due) -> bool:
+        return due.concurrency_key is not None or due.tenant in self.bounds.capped
+
+    def ask(self, entry: Ready, depth: int, depth_max: int) -> Refusal | None:
+        """The gate that holds the task back, or None; a token is taken when it may go."""
+        if entry.due.concurrency_key is not None:
+            self.keyed.add((entry.due.tenant, entry.due.shard))
+        refusal = first_refusal(self.facts(entry, depth, depth_max))
+        if refusal is None:
+            bucket = self.buckets.get(entry.due.tenant)
+            if bucket is not None:
+                bucket.take(self.time.now())
+        return refusal
+
+    def facts(self, entry: Ready, depth: int, depth_max: int) -> GateFacts:
+        due, now = entry.due, self.time.now()
+        tenant = self.bounds.tenants.get(due.tenant)
+        key = key_of(due)
+        bucket = self.buckets.get(due.tenant)
+        owned = self.coordinator.owns(due.shard) if self.is_counted(due) else None
+        pause = self.bounds.pause_of(due, entry.member[1])
+        return GateFacts(
+            now=instant(now),
+            tenant=tenant.name if tenant is not None else "",
+            paused_by=f"paused by {pause.actor}: {pause.reason}" if pause is not None else None,
+            start_by=due.start_by,
+            breaker_open_until=self.bounds.breakers.get((due.tenant, due.host or "")),
+            breaker_host=due.host,
+            handover_until=owned.void_at if owned is not None else None,
+            rate_ready_at=instant(bucket.ready_at(now)) if bucket is not None else None,
+            in_flight=self.accounts.in_flight(due.tenant),
+            in_flight_max=tenant.in_flight_max if tenant is not None else None,
+            concurrency_key=due.concurrency_key,
+            key_in_flight=self.accounts.key_in_flight(key) if key is not None else 0,
+            key_limit=due.concurrency_limit,
+            lane_depth=depth,
+            lane_depth_max=depth_max,
+        )
+
+
+class BoundsKeeper:
+    """A role: what an operator changed takes effect within its period."""
+
+    name = "bounds"
+
+    def __init__(
+        self, database: Database, gatekeeper: Gatekeeper, on_change: Callable[[Bounds], None]
+    ) -> None:
+        self.database = database
+        self.gatekeeper = gatekeeper
+        self.on_change = on_change
+
+    async def tick(self) -> float:
+        if not self.gatekeeper.time.is_known:
+            return NOT_YET_S
+        bounds = Bounds(await read_gate_inputs(self.database))
+        self.gatekeeper.learn(bounds)
+        self.on_change(bounds)
+        return REFRESH_S
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+def instant(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

@@ -1,0 +1,232 @@
+"""Filling the board: what is due within the horizon, place by place, from cursors and from sweeps.
+
+| event | what happens |
+|---|---|
+| a doorbell is lost | the next load from the cursor, or the sweep, finds the timer |
+| a transaction commits late | loads overlap back to the oldest writer; the sweep finds the rest |
+| a page ends inside a herd | the cursor is (due_at, id), so the next page goes on there |
+| parked work was let go | its place is swept page by page until it has been seen again |
+| a slot is gained or lost | the board is cleared and every place starts from the beginning |
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from duly.coordinator.ownership import Coordinator
+from duly.domain.ids import SLOTS, shards_of
+from duly.environment import Environment
+from duly.scheduler.board import PLACE_ENTRIES_MAX, Board
+from duly.scheduler.database_time import DatabaseTime
+from duly.store.database import Database
+from duly.store.load import (
+    BEFORE_ALL,
+    Cursor,
+    Due,
+    Place,
+    list_placements,
+    load_due,
+    read_frontier,
+)
+from duly.telemetry import get_logger
+
+HORIZON_S = 10.0
+# A place that is caught up is looked at again this often; doorbells cover the time between.
+RELOAD_S = 2.0
+SWEEP_S = 5.0
+PLACEMENTS_S = 5.0
+PAGE = 2000
+PLACES_PER_LOAD = 256
+
+log = get_logger("duly.scheduler.loader")
+
+
+@dataclass(slots=True)
+class PlaceState:
+    cursor: Cursor = field(default_factory=Cursor)
+    sweep: Cursor = field(default_factory=Cursor)
+    is_caught_up: bool = False
+    load_at: float = 0.0
+    sweep_at: float = 0.0
+
+
+class Loader:
+    """A role: each tick loads one bounded batch of places."""
+
+    name = "loader"
+
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        coordinator: Coordinator,
+        board: Board,
+        time: DatabaseTime,
+    ) -> None:
+        self.database = database
+        self.environment = environment
+        self.coordinator = coordinator
+        self.board = board
+        self.time = time
+        self.wake: Callable[[], None] = lambda: None
+        self.wake_dispatcher: Callable[[], None] = lambda: None
+        self.places: dict[Place, PlaceState] = {}
+        self.slots: frozenset[int] = frozenset()
+        self.placements_at = 0.0
+
+    async def tick(self) -> float:
+        now = self.environment.clock.monotonic()
+        self.notice_slots()
+        if not self.slots:
+            return RELOAD_S
+        if not self.time.is_known:
+            self.time.observe((await read_frontier(self.database)).now)
+            self.board.clear(self.time.now())
+        if now >= self.placements_at:
+            await self.find_places()
+            self.placements_at = now + PLACEMENTS_S
+        loaded = await self.load(now)
+        loaded += await self.sweep(now)
+        if loaded:
+            self.wake_dispatcher()
+        return self.pause_s(self.environment.clock.monotonic())
+
+    async def close(self) -> None:
+        """Nothing is held: the board is a cache."""
+
+    def notice_slots(self) -> None:
+        """After any change of ownership, start over: what we know may be somebody else's."""
+        slots = frozenset(self.coordinator.owned)
+        if slots != self.slots:
+            self.slots = slots
+            self.places.clear()
+            self.placements_at = 0.0
+            if self.time.is_known:
+                self.board.clear(self.time.now())
+
+    async def find_places(self) -> None:
+        for first, last in shard_ranges(self.slots):
+            after = BEFORE_ALL
+            while page := await list_placements(self.database, first, last, after):
+                for place in page:
+                    self.places.setdefault(place, PlaceState())
+                after = page[-1]
+
+    def expect(self, place: Place, due_at: datetime) -> None:
+        """A doorbell without the timer itself: read this place again from that instant."""
+        state = self.places.setdefault(place, PlaceState())
+        just_before = due_at - timedelta(microseconds=1)
+        if state.cursor.due_at > just_before:
+            state.cursor = Cursor(just_before)
+        state.load_at = 0.0
+
+    def admit(self, timers: list[Due]) -> None:
+        """A doorbell with the timers: straight to the board, unless older work is unloaded."""
+        if not self.time.is_known:
+            return
+        for due in timers:
+            state = self.places.get(due.place)
+            if state is None:
+                state = self.places[due.place] = PlaceState(is_caught_up=True)
+            if state.is_caught_up and self.board.room(due.place) > 0:
+                self.board.add(due)
+
+    async def load(self, now: float) -> int:
+        wanted = [
+            place
+            for place, state in self.places.items()
+            if state.load_at <= now and self.board.room(place) >= PLACE_ENTRIES_MAX // 2
+        ][:PLACES_PER_LOAD]
+        if not wanted:
+            return 0
+        # Asked before the load: whoever is still writing then may commit behind our cursor.
+        frontier = await read_frontier(self.database)
+        self.time.observe(frontier.now)
+        oldest_writer = Cursor(frontier.oldest_writer_at - timedelta(microseconds=1))
+        cursors = {place: self.places[place].cursor for place in wanted}
+        timers = await load_due(self.database, cursors, HORIZON_S, PAGE)
+        counts = self.take_in(timers)
+        for place in wanted:
+            state = self.places[place]
+            last = counts.get(place)
+            if last is not None:
+                state.cursor = last.cursor
+            state.is_caught_up = last is None or last.count < PAGE
+            if state.is_caught_up:
+                # Somebody may still commit a timer before this instant.
+                state.cursor = min(state.cursor, oldest_writer)
+                state.load_at = now + RELOAD_S
+        return len(timers)
+
+    async def sweep(self, now: float) -> int:
+        """The first page of every place now and then; page by page where parked work was let go
+        and its obstacle has room again."""
+        hungry = self.board.hungry_places()
+        wanted = [
+            place
+            for place, state in self.places.items()
+            if state.sweep_at <= now or place in hungry
+        ][:PLACES_PER_LOAD]
+        if not wanted:
+            return 0
+        cursors = {place: self.places[place].sweep for place in wanted}
+        timers = await load_due(self.database, cursors, HORIZON_S, PAGE)
+        counts = self.take_in(timers)
+        for place in wanted:
+            state, last = self.places[place], counts.get(place)
+            state.sweep_at = now + SWEEP_S
+            if place in hungry and last is not None and last.count == PAGE:
+                state.sweep = last.cursor
+            else:
+                state.sweep = Cursor()
+                if place in hungry:
+                    self.board.swept(place)
+        return len(timers)
+
+    def take_in(self, timers: list[Due]) -> dict[Place, "PlaceRead"]:
+        reads: dict[Place, PlaceRead] = {}
+        for due in timers:
+            place = due.place
+            read = reads.get(place)
+            if read is None:
+                read = reads[place] = PlaceRead()
+            read.count += 1
+            read.cursor = Cursor(due.due_at, due.id)
+            self.board.add(due)
+        return reads
+
+    def wants_more(self, place: Place) -> bool:
+        """The dispatcher emptied a place that had more in the database."""
+        state = self.places.get(place)
+        return state is not None and not state.is_caught_up
+
+    def pause_s(self, now: float) -> float:
+        if self.board.drained:
+            return 0.0
+        waits = [self.placements_at - now]
+        for place, state in self.places.items():
+            waits.append(state.sweep_at - now)
+            if self.board.room(place) >= PLACE_ENTRIES_MAX // 2:
+                waits.append(state.load_at - now)
+        return max(0.0, min(waits))
+
+
+@dataclass(slots=True)
+class PlaceRead:
+    """What one load saw of one place."""
+
+    count: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+
+
+def shard_ranges(slots: frozenset[int]) -> list[tuple[int, int]]:
+    """Neighbouring slots together, so that a lone owner of everything asks once."""
+    ranges: list[tuple[int, int]] = []
+    for slot in sorted(slots):
+        shards = shards_of(slot)
+        if ranges and ranges[-1][1] == shards.start - 1:
+            ranges[-1] = (ranges[-1][0], shards.stop - 1)
+        else:
+            ranges.append((shards.start, shards.stop - 1))
+    assert len(ranges) <= SLOTS
+    return ranges

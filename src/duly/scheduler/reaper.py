@@ -1,0 +1,109 @@
+"""Looking after what is leased: lost leases taken back, late starts ended, counts corrected."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from duly.domain.ids import shard_of
+from duly.environment import Environment
+from duly.scheduler.accounts import Charge
+from duly.scheduler.dispatcher import Dispatcher
+from duly.scheduler.loader import Loader
+from duly.store.database import Database
+from duly.store.load import Place, list_capped_leases
+from duly.store.reap import expire_unstarted, reap_leases
+from duly.telemetry import Metrics
+
+REAP_S = 1.0
+REAP_PLACES_MAX = 5000
+REAP_LEASES_MAX = 500
+EXPIRE_MAX = 500
+CAPPED_LEASES_MAX = 10_000
+
+
+class Reaper:
+    """A role: each tick looks at the leases of the shards we own."""
+
+    name = "reaper"
+
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        loader: Loader,
+        dispatcher: Dispatcher,
+        metrics: Metrics,
+        expect: Callable[[list[tuple[Place, datetime]]], None],
+    ) -> None:
+        self.database = database
+        self.environment = environment
+        self.loader = loader
+        self.dispatcher = dispatcher
+        self.metrics = metrics
+        self.expect = expect
+        self.next_place = 0
+
+    async def tick(self) -> float:
+        await self.expire()
+        more = await self.reap()
+        await self.correct()
+        return 0.0 if more else REAP_S
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+    async def reap(self) -> bool:
+        places = self.some_places()
+        if not places:
+            return False
+        reaped = await reap_leases(self.database, self.environment, places, REAP_LEASES_MAX)
+        if reaped.lost:
+            self.metrics.leases_lost.inc(len(reaped.lost))
+            self.dispatcher.on_settled([task_id for task_id, _ in reaped.lost])
+            retried = [
+                (answer.place, answer.due_at)
+                for _, answer in reaped.lost
+                if answer.place is not None and answer.due_at is not None
+            ]
+            self.expect(retried)
+        return len(reaped.lost) + reaped.rearmed >= REAP_LEASES_MAX
+
+    def some_places(self) -> list[tuple[int, int]]:
+        """The (tenant, shard) pairs we own, a bounded number at a time, round and round."""
+        pairs = sorted({(place.tenant, place.shard) for place in self.loader.places})
+        if len(pairs) <= REAP_PLACES_MAX:
+            return pairs
+        start = self.next_place % len(pairs)
+        self.next_place = start + REAP_PLACES_MAX
+        return (pairs + pairs)[start : start + REAP_PLACES_MAX]
+
+    async def expire(self) -> None:
+        late, self.dispatcher.expired = self.dispatcher.expired, []
+        for start in range(0, len(late), EXPIRE_MAX):
+            await expire_unstarted(self.database, late[start : start + EXPIRE_MAX])
+
+    async def correct(self) -> None:
+        """Ask the database how much is in flight, where a cap makes the answer matter."""
+        accounts, bounds = self.dispatcher.accounts, self.dispatcher.gatekeeper.bounds
+        asked = self.dispatcher.capped_places(self.loader.places)
+        if not asked:
+            return
+        before = set(accounts.leases)
+        leases = await list_capped_leases(
+            self.database,
+            [(tenant, shard, tenant in bounds.capped) for tenant, shard in asked],
+            CAPPED_LEASES_MAX,
+        )
+        seen = {
+            lease.id: Charge(
+                lease.fence,
+                lease.tenant,
+                None if lease.concurrency_key is None else (lease.tenant, lease.concurrency_key),
+            )
+            for lease in leases
+        }
+        places = set(asked)
+        ours = {i for i in before if (accounts.leases[i].tenant, shard_of(i)) in places}
+        for task_id in ours - seen.keys():
+            self.dispatcher.release(task_id)
+        accounts.correct(ours, seen)
+        self.dispatcher.wake()

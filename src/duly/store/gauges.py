@@ -1,0 +1,49 @@
+"""Measures that only the database knows: how long ready work waits, and which slots have no owner.
+
+Read for metrics and never for a decision.
+"""
+
+from typing import NamedTuple
+
+from duly.store.database import Database
+from duly.store.load import BEFORE_ALL, Place
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+PLACES_PAGE = 1000
+
+
+class OldestReady(NamedTuple):
+    tenant: str
+    band: int
+    age_s: float
+
+
+class ReadyPage(NamedTuple):
+    """`last` is None when the page was the last one. A pair may come again in another page."""
+
+    oldest: list[OldestReady]
+    last: Place | None
+
+
+async def scan_oldest_ready(
+    database: Database, after: Place = BEFORE_ALL, limit: int = PLACES_PAGE
+) -> ReadyPage:
+    """The oldest ready timer of each tenant and band, over at most `limit` places."""
+    rows = await database.fetch(SQL.scan_oldest_ready, *after, limit)
+    if not rows:
+        return ReadyPage([], None)
+    first = rows[0]
+    last = Place(first["last_tenant"], first["last_shard"], first["last_lane"])
+    oldest = [
+        OldestReady(row["tenant"], row["band"], row["age_s"])
+        for row in rows
+        if row["age_s"] is not None
+    ]
+    return ReadyPage(oldest, last if first["places"] >= limit else None)
+
+
+async def count_ownerless_slots(database: Database) -> int:
+    (row,) = await database.fetch(SQL.count_ownerless_slots)
+    slots: int = row["slots"]
+    return slots

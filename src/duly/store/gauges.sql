@@ -1,0 +1,40 @@
+-- name: scan_oldest_ready
+-- Over one page of places: the oldest due and unleased timer of each (tenant, band), by one probe
+-- of the loading index for each place. What is due later is not ready, however old. The last place
+-- of the page comes with every row, and alone if nothing is ready.
+WITH page AS MATERIALIZED (
+    SELECT tenant, shard, lane
+      FROM duly.placements
+     WHERE (tenant, shard, lane) > ($1, $2, $3)
+     ORDER BY tenant, shard, lane
+     LIMIT $4
+), final AS (
+    SELECT tenant, shard, lane FROM page ORDER BY tenant DESC, shard DESC, lane DESC LIMIT 1
+), oldest AS (
+    SELECT page.tenant, ((page.lane - 1) % 3)::smallint AS band, min(head.due_at) AS due_at
+      FROM page
+     CROSS JOIN LATERAL (
+           SELECT timers.due_at
+             FROM duly.timers
+            WHERE timers.tenant = page.tenant
+              AND timers.shard = page.shard
+              AND timers.lane = page.lane
+              AND timers.due_at <= duly.now()
+            ORDER BY timers.due_at
+            LIMIT 1) AS head
+     WHERE page.lane > 0
+     GROUP BY page.tenant, band
+)
+SELECT final.tenant AS last_tenant, final.shard AS last_shard, final.lane AS last_lane,
+       (SELECT count(*) FROM page) AS places,
+       coalesce(tenants.name, oldest.tenant::text) AS tenant, oldest.band,
+       extract(epoch FROM duly.now() - oldest.due_at)::double precision AS age_s
+  FROM final
+  LEFT JOIN oldest ON true
+  LEFT JOIN duly.tenants ON tenants.id = oldest.tenant
+
+-- name: count_ownerless_slots
+-- Slots for which nobody dispatches at this moment.
+SELECT count(*) AS slots
+  FROM duly.ownership
+ WHERE kind = 'slot' AND (holder IS NULL OR expires_at <= duly.now())

@@ -1,0 +1,168 @@
+"""Who owns which slot and which singleton role: one statement for each move. Decides nothing.
+
+The row is right. Each of these names what it believes (holder and epoch), so a node that was
+replaced changes nothing and learns of it. Seats are slots and singleton roles alike.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from duly.store.database import Database
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+SLOT = "slot"
+MAINTENANCE = "maintenance"
+SCHEDULER_ROLE = "scheduler"
+# An expiry this many leases ahead was written before the clock stepped back.
+FAR_LEASES = 3.0
+NODES_MAX = 1000
+SEATS_MAX = 1000
+DEAD_NODES_PAGE = 1000
+
+
+class Seat(NamedTuple):
+    """What can be owned: a slot by its number, or a singleton role (number 0)."""
+
+    kind: str
+    number: int
+
+
+class Owned(NamedTuple):
+    """Our claim to a seat. Before `void_at`, by the database's clock, capped work must wait."""
+
+    epoch: int
+    void_at: datetime
+
+
+class SeatRow(NamedTuple):
+    kind: str
+    number: int
+    holder: UUID | None
+    node: str | None
+    epoch: int
+    expires_at: datetime
+    void_at: datetime
+    is_owned: bool
+
+
+@dataclass(frozen=True)
+class Node:
+    """One start of one process; its id is never used again."""
+
+    id: UUID
+    name: str
+    version: str
+    roles: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class View:
+    """What the database said at a tick: ours, the others', and what is to be had."""
+
+    renewed: Mapping[Seat, Owned]
+    slots_of_others: Mapping[UUID, int]
+    free: Mapping[str, int]
+    # In our name, and we did not name them: a claim or release of unknown outcome.
+    strays: Mapping[Seat, int]
+    next_expiry_s: float | None
+
+
+async def keep_seats(
+    database: Database, node: Node, seats: Mapping[Seat, Owned], lease_s: float, ticket_s: float
+) -> View:
+    """Announce the node and renew its seats; those missing from `renewed` are no longer ours."""
+    (row,) = await database.fetch(
+        SQL.keep_seats,
+        node.id,
+        node.name,
+        node.version,
+        list(node.roles),
+        lease_s,
+        *seat_columns(seats),
+        lease_s * FAR_LEASES,
+        NODES_MAX,
+        ticket_s,
+    )
+    renewed = map(Seat, row["renewed_kinds"], row["renewed_numbers"])
+    void_at = dict(zip(renewed, row["renewed_void_at"], strict=True))
+    return View(
+        renewed={seat: seats[seat]._replace(void_at=at) for seat, at in void_at.items()},
+        slots_of_others=dict(zip(row["node_ids"], row["node_slots"], strict=True)),
+        free=Counter(row["free_kinds"]),
+        strays=dict(
+            zip(
+                map(Seat, row["stray_kinds"], row["stray_numbers"]),
+                row["stray_epochs"],
+                strict=True,
+            )
+        ),
+        next_expiry_s=row["next_expiry_s"],
+    )
+
+
+async def claim_seats(
+    database: Database,
+    holder: UUID,
+    kind: str,
+    most: int,
+    strays: Mapping[Seat, int],
+    lease_s: float,
+    ticket_s: float,
+) -> dict[Seat, Owned]:
+    """Up to `most` seats of a kind that nobody holds, or that are strays of our own."""
+    named = sorted((seat.number, epoch) for seat, epoch in strays.items() if seat.kind == kind)
+    rows = await database.fetch(
+        SQL.claim_seats,
+        holder,
+        kind,
+        [number for number, _ in named],
+        most,
+        lease_s,
+        ticket_s,
+        lease_s * FAR_LEASES,
+        [epoch for _, epoch in named],
+    )
+    return {
+        Seat(row["kind"], row["number"]): Owned(row["epoch"], row["void_at"])
+        for row in sorted(rows, key=lambda row: row["number"])
+    }
+
+
+async def release_seats(
+    database: Database,
+    holder: UUID,
+    seats: Mapping[Seat, Owned],
+    ticket_s: float,
+    *,
+    is_leaving: bool = False,
+) -> int:
+    """Hand seats back and ring the others; answers how many of them were still ours."""
+    (row,) = await database.fetch(
+        SQL.release_seats, holder, *seat_columns(seats), ticket_s, is_leaving
+    )
+    released: int = row["released"]
+    return released
+
+
+async def list_ownership(database: Database) -> list[SeatRow]:
+    return [SeatRow(*row) for row in await database.fetch(SQL.list_ownership, SEATS_MAX)]
+
+
+async def delete_dead_nodes(database: Database, dead_for_s: float) -> int:
+    """One bounded pass; answers how many rows went."""
+    return len(await database.fetch(SQL.delete_dead_nodes, dead_for_s, DEAD_NODES_PAGE))
+
+
+def seat_columns(seats: Mapping[Seat, Owned]) -> tuple[Sequence[str], Sequence[int], Sequence[int]]:
+    """In the one order in which seats are locked."""
+    ordered = sorted(seats)
+    return (
+        [seat.kind for seat in ordered],
+        [seat.number for seat in ordered],
+        [seats[seat].epoch for seat in ordered],
+    )

@@ -1,0 +1,132 @@
+"""The ready queue as an unlogged table: one statement for each thing done to it. No waiting here.
+
+Every statement is bounded, and none minds that a restart of the server empties the table.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from duly.domain.ids import shard_of
+from duly.domain.lanes import TICKET_S, Lane, Ticket
+from duly.environment import CrashPoint, Environment
+from duly.store.database import Database
+from duly.store.lease import Lease
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+# Further than this nobody counts: such a lane is full by any measure.
+DEPTH_COUNTED_MAX = 10_000
+BITE = 5_000
+# Where a lane begins. Sequences are positive.
+BEGINNING = 0
+TICKET_COLUMNS = 7
+
+
+class Spot(NamedTuple):
+    """Where in the table a walk through all lanes has come to."""
+
+    tenant: int
+    pool: int
+    band: int
+    sequence: int
+
+
+FIRST_SPOT = Spot(-1, -1, -1, -1)
+
+
+class Taken(NamedTuple):
+    """Tickets that left the table, oldest first in each lane, and what became of them."""
+
+    tickets: list[tuple[Lane, int, Ticket]]
+    leases: list[Lease]
+
+
+async def publish_tickets(database: Database, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
+    lanes = [lane for lane, _ in tickets]
+    ids = [ticket.id for _, ticket in tickets]
+    await database.fetch(
+        SQL.publish_tickets,
+        *lane_columns(lanes),
+        [shard_of(task_id) for task_id in ids],
+        [ticket.fence for _, ticket in tickets],
+        ids,
+        [ticket.deadline for _, ticket in tickets],
+        TICKET_S,
+    )
+
+
+async def lease_tickets(
+    database: Database,
+    environment: Environment,
+    holder: UUID,
+    lanes: dict[Lane, int],
+    count: int,
+    lease_s: float,
+) -> Taken:
+    """Up to `count` tickets of the lanes, in their order, each after the sequence given for it."""
+    rows = await database.fetch(
+        SQL.lease_tickets,
+        *lane_columns(list(lanes)),
+        list(lanes.values()),
+        count,
+        holder,
+        lease_s,
+    )
+    await environment.crash_point(CrashPoint.LEASE_AFTER_COMMIT)
+    # A union promises no order of its parts; only the row about tickets has no task.
+    (told,) = (row for row in rows if row["id"] is None)
+    leases = [Lease(*row[TICKET_COLUMNS:]) for row in rows if row["id"] is not None]
+    return Taken(tickets_told(told, list(lanes)), leases)
+
+
+def tickets_told(row: Any, lanes: list[Lane]) -> list[tuple[Lane, int, Ticket]]:
+    if row["ids"] is None:
+        return []
+    rank = {lane: number for number, lane in enumerate(lanes)}
+    taken = [
+        (Lane(tenant, pool, band), sequence, Ticket(task_id, fence, deadline))
+        for tenant, pool, band, sequence, task_id, fence, deadline in zip(
+            *row[:TICKET_COLUMNS], strict=True
+        )
+    ]
+    taken.sort(key=lambda entry: (rank[entry[0]], entry[1]))
+    return taken
+
+
+async def count_tickets(database: Database, lanes: dict[Lane, int]) -> dict[Lane, int]:
+    """The depth of each lane after the sequence given for it, up to `DEPTH_COUNTED_MAX`."""
+    rows = await database.fetch(
+        SQL.count_tickets,
+        *lane_columns(list(lanes)),
+        list(lanes.values()),
+        DEPTH_COUNTED_MAX,
+    )
+    return {Lane(*row[:3]): row["tickets"] for row in rows}
+
+
+async def sweep_tickets(
+    database: Database, after: Spot = FIRST_SPOT, bite: int = BITE
+) -> tuple[Spot, int]:
+    """Delete what is void in the next bite; answers where to go on, and how many are gone."""
+    rows = await database.fetch(SQL.sweep_tickets, *after, bite)
+    if not rows:
+        return FIRST_SPOT, 0
+    (row,) = rows
+    at_end = row["seen"] < bite
+    return FIRST_SPOT if at_end else Spot(*row[:4]), row["gone"]
+
+
+async def wipe_tickets(database: Database, bite: int = BITE) -> int:
+    """Forget up to `bite` tickets; fewer than that means that none are left."""
+    (row,) = await database.fetch(SQL.wipe_tickets, bite)
+    gone: int = row["gone"]
+    return gone
+
+
+def lane_columns(lanes: Sequence[Lane]) -> tuple[list[int], list[int], list[int]]:
+    return (
+        [lane.tenant for lane in lanes],
+        [lane.pool for lane in lanes],
+        [lane.band for lane in lanes],
+    )

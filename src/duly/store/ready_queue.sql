@@ -1,0 +1,143 @@
+-- name: publish_tickets
+-- Many lanes in one statement; the sequence is drawn in the order given, so each lane keeps its own.
+INSERT INTO duly.ready_tickets (tenant, pool, band, shard, fence, id, deadline)
+SELECT ticket.tenant, ticket.pool, ticket.band, ticket.shard, ticket.fence, ticket.id,
+       coalesce(ticket.deadline, duly.now() + make_interval(secs => $8))
+  FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[],
+              $6::uuid[], $7::timestamptz[]) WITH ORDINALITY
+       AS ticket(tenant, pool, band, shard, fence, id, deadline, place)
+ ORDER BY ticket.place
+
+-- name: lease_tickets
+-- Take and lease in one round trip: a taker that dies in between leaves nothing half done. What
+-- another taker has in hand is skipped. The guards are those of lease_tasks and stand on the timer;
+-- tickets are put in the order of ids first, the one order in which timers are locked. The first row
+-- tells what was taken, and where it lay; the others are the leases.
+WITH head AS MATERIALIZED (
+    SELECT lane.tenant, lane.pool, lane.band, ticket.sequence
+      FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::bigint[])
+           AS lane(tenant, pool, band, after_sequence)
+     CROSS JOIN LATERAL (
+           SELECT ready_tickets.sequence
+             FROM duly.ready_tickets
+            WHERE ready_tickets.tenant = lane.tenant
+              AND ready_tickets.pool = lane.pool
+              AND ready_tickets.band = lane.band
+              AND ready_tickets.sequence > lane.after_sequence
+            ORDER BY ready_tickets.sequence
+            LIMIT $5
+              FOR UPDATE SKIP LOCKED) AS ticket
+     LIMIT $5
+), taken AS (
+    DELETE FROM duly.ready_tickets
+     USING head
+     WHERE ready_tickets.tenant = head.tenant
+       AND ready_tickets.pool = head.pool
+       AND ready_tickets.band = head.band
+       AND ready_tickets.sequence = head.sequence
+ RETURNING ready_tickets.tenant, ready_tickets.pool, ready_tickets.band, ready_tickets.sequence,
+           ready_tickets.shard, ready_tickets.id, ready_tickets.fence, ready_tickets.deadline
+), leased AS (
+    UPDATE duly.timers
+       SET fence = timers.fence + 1,
+           holder = $6,
+           lane = 0,
+           started_at = duly.now(),
+           lease_until = duly.now() + least(make_interval(secs => $7),
+                                            timers.timeout_ms * interval '1 millisecond'),
+           due_at = duly.now() + least(make_interval(secs => $7),
+                                       timers.timeout_ms * interval '1 millisecond'),
+           confirmed = false
+      FROM (SELECT taken.shard, taken.id, taken.fence, taken.deadline
+              FROM taken
+             ORDER BY taken.id) AS ticket
+     WHERE timers.shard = ticket.shard
+       AND timers.id = ticket.id
+       AND timers.fence = ticket.fence
+       AND timers.holder IS NULL
+       AND timers.due_at <= duly.now()
+       AND ticket.deadline > duly.now()
+ RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.losses,
+           timers.started_at, timers.lease_until, timers.progress
+)
+SELECT array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
+       array_agg(taken.band) AS bands, array_agg(taken.sequence) AS sequences,
+       array_agg(taken.id) AS ids, array_agg(taken.fence) AS fences,
+       array_agg(taken.deadline) AS deadlines,
+       NULL::uuid AS id, NULL::integer AS tenant, NULL::integer AS fence, NULL::integer AS attempt,
+       NULL::smallint AS losses, NULL::timestamptz AS started_at, NULL::timestamptz AS lease_until,
+       NULL::text AS progress, NULL::timestamptz AS run_at, NULL::text AS type,
+       NULL::text AS payload, NULL::text AS policy, NULL::text AS url, NULL::text AS execution_key
+  FROM taken
+ UNION ALL
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+       leased.id, leased.tenant, leased.fence, leased.attempt + 1, leased.losses,
+       leased.started_at, leased.lease_until, leased.progress,
+       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
+  FROM leased
+  JOIN duly.tasks ON tasks.shard = leased.shard AND tasks.id = leased.id
+
+-- name: count_tickets
+-- How full each lane is, counting no further than anybody needs to know.
+SELECT lane.tenant, lane.pool, lane.band, head.tickets
+  FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::bigint[])
+       AS lane(tenant, pool, band, after_sequence)
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS tickets
+         FROM (SELECT
+                 FROM duly.ready_tickets
+                WHERE ready_tickets.tenant = lane.tenant
+                  AND ready_tickets.pool = lane.pool
+                  AND ready_tickets.band = lane.band
+                  AND ready_tickets.sequence > lane.after_sequence
+                LIMIT $5) AS ticket) AS head
+
+-- name: sweep_tickets
+-- Tickets that nobody came for. One bite of a walk through all lanes in the order of the key: past
+-- the deadline they are deleted, and the answer says where the next bite begins.
+WITH bite AS MATERIALIZED (
+    SELECT tenant, pool, band, sequence, deadline
+      FROM duly.ready_tickets
+     WHERE (tenant, pool, band, sequence) > ($1::integer, $2::smallint, $3::smallint, $4::bigint)
+     ORDER BY tenant, pool, band, sequence
+     LIMIT $5
+), void AS MATERIALIZED (
+    SELECT ready_tickets.tenant, ready_tickets.pool, ready_tickets.band, ready_tickets.sequence
+      FROM bite
+      JOIN duly.ready_tickets USING (tenant, pool, band, sequence)
+     WHERE bite.deadline <= duly.now()
+     ORDER BY tenant, pool, band, sequence
+       FOR UPDATE OF ready_tickets SKIP LOCKED
+), gone AS (
+    DELETE FROM duly.ready_tickets
+     USING void
+     WHERE ready_tickets.tenant = void.tenant
+       AND ready_tickets.pool = void.pool
+       AND ready_tickets.band = void.band
+       AND ready_tickets.sequence = void.sequence
+ RETURNING 1
+)
+SELECT bite.tenant, bite.pool, bite.band, bite.sequence,
+       (SELECT count(*) FROM bite) AS seen, (SELECT count(*) FROM gone) AS gone
+  FROM bite
+ ORDER BY bite.tenant DESC, bite.pool DESC, bite.band DESC, bite.sequence DESC
+ LIMIT 1
+
+-- name: wipe_tickets
+-- One bite of forgetting everything. What a taker has in hand is gone without our help.
+WITH head AS MATERIALIZED (
+    SELECT tenant, pool, band, sequence
+      FROM duly.ready_tickets
+     ORDER BY tenant, pool, band, sequence
+     LIMIT $1
+       FOR UPDATE SKIP LOCKED
+), gone AS (
+    DELETE FROM duly.ready_tickets
+     USING head
+     WHERE ready_tickets.tenant = head.tenant
+       AND ready_tickets.pool = head.pool
+       AND ready_tickets.band = head.band
+       AND ready_tickets.sequence = head.sequence
+ RETURNING 1
+)
+SELECT count(*) AS gone FROM gone

@@ -1,0 +1,53 @@
+-- name: add_stats
+-- Adds, never sets: every node adds its own part of a minute. A waiting node adds to what the other
+-- has committed by then, because the sums are made from the locked row. Histograms come as one list
+-- for each column, cut into rows by their lengths; the longer of two decides the length of a sum.
+WITH given AS (
+    SELECT minute, tenant, type, submitted, started, completed, failed, retried,
+           ($9::bigint[])[lag_from:lag_to] AS lag,
+           ($12::bigint[])[run_from:run_to] AS run_time
+      FROM unnest($1::timestamptz[], $2::integer[], $3::text[], $4::bigint[], $5::bigint[],
+                  $6::bigint[], $7::bigint[], $8::bigint[], $10::integer[], $11::integer[],
+                  $13::integer[], $14::integer[])
+           AS given(minute, tenant, type, submitted, started, completed, failed, retried,
+                    lag_from, lag_to, run_from, run_to)
+), added AS (
+    INSERT INTO duly.stats AS kept (minute, tenant, type, submitted, started, completed, failed,
+                                    retried, lag, run_time)
+    SELECT minute, tenant, type, submitted, started, completed, failed, retried, lag, run_time
+      FROM given
+        ON CONFLICT (tenant, type, minute) DO UPDATE
+       SET submitted = kept.submitted + excluded.submitted,
+           started = kept.started + excluded.started,
+           completed = kept.completed + excluded.completed,
+           failed = kept.failed + excluded.failed,
+           retried = kept.retried + excluded.retried,
+           lag = ARRAY(SELECT coalesce(mine, 0) + coalesce(theirs, 0)
+                         FROM unnest(kept.lag, excluded.lag)
+                              WITH ORDINALITY AS bucket(mine, theirs, position)
+                        ORDER BY position),
+           run_time = ARRAY(SELECT coalesce(mine, 0) + coalesce(theirs, 0)
+                              FROM unnest(kept.run_time, excluded.run_time)
+                                   WITH ORDINALITY AS bucket(mine, theirs, position)
+                             ORDER BY position)
+)
+SELECT duly.now() AS now
+
+-- name: read_stats
+-- A page of minutes, oldest first; of one tenant, or of all for an operator.
+SELECT minute, tenant, type, submitted, started, completed, failed, retried, lag, run_time
+  FROM duly.stats
+ WHERE minute >= $2
+   AND ($1::integer IS NULL OR tenant = $1)
+   AND (minute, tenant, type) > ($3, $4, $5)
+ ORDER BY minute, tenant, type
+ LIMIT $6
+
+-- name: delete_old_stats
+-- A bounded bite of minutes past their retention.
+DELETE FROM duly.stats
+ WHERE (tenant, type, minute) IN (
+       SELECT tenant, type, minute FROM duly.stats
+        WHERE minute < duly.now() - make_interval(secs => $1)
+        ORDER BY minute LIMIT $2)
+RETURNING minute

@@ -1,0 +1,206 @@
+"""Tenants, and all that the gates look at: limits, pauses, breakers, and what is in flight.
+
+Writes answer what they did; whether a person may write is asked at the doors, never here. The
+bounds on pauses and breakers are kept at the write, so that a read never leaves one out.
+"""
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from duly.domain.limits import IN_FLIGHT_MAX_MAX
+from duly.store.database import Database
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+TENANTS_PAGE = 1000
+PAUSES_PER_TENANT_MAX = 1000
+BREAKERS_PER_TENANT_MAX = 1000
+# Writers that race may each pass the bound by one; the read has room for that.
+CLOSED_READ_MAX = 2000
+# More than any cap, so that a count is never cut off below one.
+COUNT_MAX = IN_FLIGHT_MAX_MAX + 100_000
+COUNT_BATCH_MAX = 1000
+BEFORE_ALL = -(2**31)
+
+
+class TenantLimits(NamedTuple):
+    """A tenant's share and bounds; None is no bound."""
+
+    weight: float = 1.0
+    in_flight_max: int | None = None
+    dispatch_rate: float | None = None
+    dispatch_burst: float | None = None
+
+
+NO_BOUNDS = TenantLimits()
+
+
+class Tenant(NamedTuple):
+    id: int
+    name: str
+    weight: float
+    in_flight_max: int | None
+    dispatch_rate: float | None
+    dispatch_burst: float | None
+    spread: int
+
+
+class PauseKind(StrEnum):
+    TENANT = "tenant"
+    TYPE = "type"
+    POOL = "pool"
+
+
+class Pause(NamedTuple):
+    """What an operator stopped. `name` is empty for a whole tenant; `pool` is a pool's number."""
+
+    tenant: int
+    kind: PauseKind
+    name: str
+    pool: int | None
+    actor: str
+    reason: str
+    paused_at: datetime
+
+
+class Breaker(NamedTuple):
+    tenant: int
+    host: str
+    reason: str
+    open_until: datetime
+
+
+class GateInputs(NamedTuple):
+    """As of one look for each page of tenants."""
+
+    tenants: dict[int, Tenant]
+    pauses: list[Pause]
+    breakers: list[Breaker]
+
+
+class PauseAnswer(StrEnum):
+    PAUSED = "paused"
+    NO_TENANT = "no_tenant"
+    TOO_MANY = "too_many"
+
+
+async def read_gate_inputs(database: Database, page: int = TENANTS_PAGE) -> GateInputs:
+    """Everything, one statement for each page of tenants."""
+    inputs = GateInputs({}, [], [])
+    after = BEFORE_ALL
+    while True:
+        rows = await database.fetch(SQL.read_gate_inputs, after, page, CLOSED_READ_MAX)
+        known = len(inputs.tenants)
+        for row in rows:
+            inputs.tenants[row["id"]] = Tenant(*row[:7])
+            if row["kind"] is not None:
+                add_closed(inputs, row["id"], *row[7:])
+        if len(inputs.tenants) - known < page:
+            return inputs
+        after = rows[-1]["id"]
+
+
+def add_closed(
+    inputs: GateInputs,
+    tenant: int,
+    kind: str,
+    subject: str,
+    pool: int | None,
+    actor: str,
+    reason: str,
+    instant: datetime,
+) -> None:
+    if kind == "breaker":
+        inputs.breakers.append(Breaker(tenant, subject, reason, instant))
+    else:
+        inputs.pauses.append(Pause(tenant, PauseKind(kind), subject, pool, actor, reason, instant))
+
+
+async def create_tenant(
+    database: Database, name: str, limits: TenantLimits = NO_BOUNDS
+) -> Tenant | None:
+    """None: the name is taken."""
+    rows = await database.fetch(SQL.create_tenant, name, *limits)
+    return Tenant(*rows[0]) if rows else None
+
+
+async def find_tenant(database: Database, name: str) -> Tenant | None:
+    rows = await database.fetch(SQL.find_tenant, name)
+    return Tenant(*rows[0]) if rows else None
+
+
+async def update_tenant(database: Database, tenant: int, limits: TenantLimits) -> Tenant | None:
+    """None: there is no such tenant."""
+    rows = await database.fetch(SQL.update_tenant, tenant, *limits)
+    return Tenant(*rows[0]) if rows else None
+
+
+async def raise_spread(database: Database, tenant: int, old: int, new: int) -> bool:
+    """False: somebody changed it first, it is no wider, or the tenant's cap is too tight."""
+    return bool(await database.fetch(SQL.raise_spread, tenant, old, new))
+
+
+async def set_pause(
+    database: Database, tenant: int, kind: PauseKind, name: str, actor: str, reason: str
+) -> PauseAnswer:
+    """Pausing what is paused already replaces actor and reason."""
+    (row,) = await database.fetch(
+        SQL.set_pause, tenant, kind.value, name, actor, reason, PAUSES_PER_TENANT_MAX
+    )
+    if not row["is_known"]:
+        return PauseAnswer.NO_TENANT
+    return PauseAnswer.PAUSED if row["is_written"] else PauseAnswer.TOO_MANY
+
+
+async def clear_pause(database: Database, tenant: int, kind: PauseKind, name: str) -> bool:
+    return bool(await database.fetch(SQL.clear_pause, tenant, kind.value, name))
+
+
+async def open_breaker(
+    database: Database, tenant: int, host: str, open_s: float, reason: str
+) -> datetime | None:
+    """Until when it is open now; None if the tenant is unknown or has too many open ones."""
+    rows = await database.fetch(
+        SQL.open_breaker, tenant, host, open_s, reason, BREAKERS_PER_TENANT_MAX
+    )
+    open_until: datetime | None = rows[0]["open_until"] if rows else None
+    return open_until
+
+
+async def close_breaker(database: Database, tenant: int, host: str) -> bool:
+    return bool(await database.fetch(SQL.close_breaker, tenant, host))
+
+
+async def count_in_flight(database: Database, tenants: Iterable[int]) -> dict[int, int]:
+    """Leases of each tenant, over every shard it was ever placed on."""
+    asked = sorted(set(tenants))
+    counts = dict.fromkeys(asked, 0)
+    for start in range(0, len(asked), COUNT_BATCH_MAX):
+        batch = asked[start : start + COUNT_BATCH_MAX]
+        for row in await database.fetch(SQL.count_in_flight, batch, COUNT_MAX):
+            counts[row["tenant"]] = row["in_flight"]
+    return counts
+
+
+async def count_in_flight_by_key(
+    database: Database, keys: Sequence[tuple[int, int, str]]
+) -> dict[tuple[int, int, str], int]:
+    """Leases of each (tenant, shard, concurrency key)."""
+    asked = sorted(set(keys))
+    counts = dict.fromkeys(asked, 0)
+    for start in range(0, len(asked), COUNT_BATCH_MAX):
+        batch = asked[start : start + COUNT_BATCH_MAX]
+        rows = await database.fetch(
+            SQL.count_in_flight_by_key,
+            [tenant for tenant, _, _ in batch],
+            [shard for _, shard, _ in batch],
+            sorted({key for _, _, key in batch}),
+            COUNT_MAX,
+        )
+        for row in rows:
+            # A neighbour's key of the same name may sit in another asked place.
+            if (place := (row["tenant"], row["shard"], row["key"])) in counts:
+                counts[place] = row["in_flight"]
+    return counts

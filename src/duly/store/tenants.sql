@@ -1,0 +1,148 @@
+-- name: create_tenant
+-- The name decides: a second one of the same name changes nothing and is told so.
+INSERT INTO duly.tenants (name, weight, in_flight_max, dispatch_rate, dispatch_burst, created_at)
+VALUES ($1, $2, $3, $4, $5, duly.now())
+    ON CONFLICT (name) DO NOTHING
+RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread
+
+-- name: find_tenant
+-- A person says a name; every row of the heart says a number.
+SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread
+  FROM duly.tenants
+ WHERE name = $1
+
+-- name: update_tenant
+-- The limits as a whole, so that no two writers can mix theirs.
+UPDATE duly.tenants
+   SET weight = $2, in_flight_max = $3, dispatch_rate = $4, dispatch_burst = $5
+ WHERE id = $1
+RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread
+
+-- name: raise_spread
+-- Only from the spread that was believed, only wider, and only as wide as the cap allows now: with
+-- fewer than 64 places in flight for each shard, owners of different slots could not share a cap.
+UPDATE duly.tenants
+   SET spread = $3
+ WHERE id = $1
+   AND spread = $2
+   AND spread < $3
+   AND (in_flight_max IS NULL OR $3 <= greatest(1, in_flight_max / 64))
+RETURNING spread
+
+-- name: read_gate_inputs
+-- All that the gates know of a page of tenants, in one look: a tenant stands in one row for each of
+-- its pauses and open breakers, or in one row alone. A paused pool may not exist yet.
+SELECT tenants.id, tenants.name, tenants.weight, tenants.in_flight_max, tenants.dispatch_rate,
+       tenants.dispatch_burst, tenants.spread,
+       closed.kind, closed.subject, closed.pool, closed.actor, closed.reason, closed.instant
+  FROM (SELECT * FROM duly.tenants WHERE id > $1 ORDER BY id LIMIT $2) AS tenants
+  LEFT JOIN LATERAL (
+       (SELECT pauses.kind, pauses.name AS subject, pools.number AS pool, pauses.actor,
+               pauses.reason, pauses.paused_at AS instant
+          FROM duly.pauses
+          LEFT JOIN duly.pools
+            ON pools.tenant = pauses.tenant AND pools.name = pauses.name AND pauses.kind = 'pool'
+         WHERE pauses.tenant = tenants.id
+         LIMIT $3)
+        UNION ALL
+       (SELECT 'breaker', breakers.host, NULL, NULL, breakers.reason, breakers.open_until
+          FROM duly.breakers
+         WHERE breakers.tenant = tenants.id AND breakers.open_until > duly.now()
+         LIMIT $3)) AS closed ON true
+ ORDER BY tenants.id
+
+-- name: set_pause
+-- Again by somebody else: the newest actor and reason stand. Of a tenant that does not exist, or
+-- past the bound of what the gates read, nothing.
+WITH known AS (
+    SELECT tenants.id FROM duly.tenants WHERE tenants.id = $1
+), counted AS (
+    SELECT count(*) AS others
+      FROM duly.pauses
+     WHERE tenant = $1 AND (kind, name) <> ($2, $3)
+), written AS (
+    INSERT INTO duly.pauses (tenant, kind, name, actor, reason, paused_at)
+    SELECT known.id, $2, $3, $4, $5, duly.now()
+      FROM known, counted
+     WHERE counted.others < $6
+        ON CONFLICT (tenant, kind, name) DO UPDATE
+       SET actor = excluded.actor, reason = excluded.reason, paused_at = excluded.paused_at
+    RETURNING 1
+)
+SELECT EXISTS (SELECT FROM known) AS is_known, EXISTS (SELECT FROM written) AS is_written
+
+-- name: clear_pause
+-- Nothing deleted: it was not paused.
+DELETE FROM duly.pauses
+ WHERE tenant = $1 AND kind = $2 AND name = $3
+RETURNING tenant
+
+-- name: open_breaker
+-- Several nodes see the same failures: the latest end stands, and no one shortens another's. Past
+-- the bound of what the gates read, nothing.
+WITH known AS (
+    SELECT tenants.id FROM duly.tenants WHERE tenants.id = $1
+), counted AS (
+    SELECT count(*) AS others
+      FROM duly.breakers
+     WHERE tenant = $1 AND host <> $2 AND open_until > duly.now()
+)
+INSERT INTO duly.breakers AS breakers (tenant, host, open_until, reason)
+SELECT known.id, $2, duly.now() + make_interval(secs => $3), $4
+  FROM known, counted
+ WHERE counted.others < $5
+    ON CONFLICT (tenant, host) DO UPDATE
+   SET open_until = greatest(breakers.open_until, excluded.open_until),
+       reason = excluded.reason
+RETURNING open_until
+
+-- name: close_breaker
+-- Nothing deleted: it was not open.
+DELETE FROM duly.breakers
+ WHERE tenant = $1 AND host = $2
+RETURNING tenant
+
+-- name: count_in_flight
+-- Leased rows of some tenants, shard by shard, by the index that loading uses: leased rows sit in
+-- lane 0. The shards are stepped through, since one of them has many lanes.
+WITH RECURSIVE asked AS (
+    SELECT DISTINCT tenant FROM unnest($1::integer[]) AS given(tenant)
+), places(tenant, shard) AS (
+    SELECT asked.tenant, first.shard
+      FROM asked
+     CROSS JOIN LATERAL (SELECT placements.shard FROM duly.placements
+                          WHERE placements.tenant = asked.tenant
+                          ORDER BY placements.shard LIMIT 1) AS first
+     UNION ALL
+    SELECT places.tenant, next.shard
+      FROM places
+     CROSS JOIN LATERAL (SELECT placements.shard FROM duly.placements
+                          WHERE placements.tenant = places.tenant
+                            AND placements.shard > places.shard
+                          ORDER BY placements.shard LIMIT 1) AS next
+)
+SELECT places.tenant, sum(leased.rows)::bigint AS in_flight
+  FROM places
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS rows
+         FROM (SELECT FROM duly.timers
+                WHERE timers.tenant = places.tenant
+                  AND timers.shard = places.shard
+                  AND timers.lane = 0
+                LIMIT $2) AS counted) AS leased
+ GROUP BY places.tenant
+
+-- name: count_in_flight_by_key
+-- Everything with one key shares a shard, so each (tenant, shard) is walked once for all its keys.
+SELECT place.tenant, place.shard, leased.concurrency_key AS key, count(*) AS in_flight
+  FROM (SELECT DISTINCT tenant, shard
+          FROM unnest($1::integer[], $2::smallint[]) AS given(tenant, shard)) AS place
+ CROSS JOIN LATERAL (
+       SELECT timers.concurrency_key
+         FROM duly.timers
+        WHERE timers.tenant = place.tenant
+          AND timers.shard = place.shard
+          AND timers.lane = 0
+          AND timers.concurrency_key = ANY ($3::text[])
+        LIMIT $4) AS leased
+ GROUP BY place.tenant, place.shard, leased.concurrency_key

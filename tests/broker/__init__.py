@@ -1,0 +1,1 @@
+"""Tests of the ready queue: one conformance suite, and what is special about each carrier."""

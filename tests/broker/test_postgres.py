@@ -1,0 +1,211 @@
+"""The carrier in PostgreSQL: the conformance suite, several processes, plans, and restarts."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from duly.broker.postgres import PostgresBroker
+from duly.domain.errors import DatabaseUnavailable
+from duly.domain.ids import shard_of
+from duly.domain.lanes import TICKET_S, Lane, Ticket
+from duly.store.ready_queue import FIRST_SPOT, SQL, sweep_tickets
+from tests.broker.conformance import Conformance
+from tests.broker.stage import HIGH_LANE, LANE, CountedStatements, Stage, ids
+from tests.store.world import LEASE_S, OTHER_HOLDER, World
+
+FULL = 3_000
+EXECUTE = {
+    "lease_tickets": "('{1,1}', '{1,1}', '{0,1}', '{0,0}', 100, gen_random_uuid(), 15)",
+    "count_tickets": "('{1,1}', '{1,1}', '{0,1}', '{0,0}', 100)",
+}
+
+
+@pytest.fixture
+async def stage(world: World) -> AsyncIterator[Stage]:
+    broker = PostgresBroker(world.database, world.environment)
+    yield Stage(world, broker)
+    await broker.close()
+
+
+class TestPostgres(Conformance):
+    async def test_a_consumer_finds_what_another_process_published(self, stage: Stage) -> None:
+        """Nobody rings here: polling alone must be enough."""
+        tickets = await stage.submit(2)
+        consumer = await stage.wait_in_turn(2)
+        await other_process(stage).publish([(LANE, ticket) for ticket in tickets])
+        assert ids(await consumer) == ids(tickets)
+
+    async def test_a_wake_ends_the_wait_for_the_next_poll(self, stage: Stage) -> None:
+        """With a signal between processes a lone task must not wait half a second."""
+        broker = own(stage)
+        (ticket,) = await stage.submit(1)
+        consumer = await stage.wait_in_turn(1)
+        ringing = other_process(stage)
+        ringing.on_published = lambda lanes: broker.wake() if lanes == [LANE] else None
+        loop = asyncio.get_running_loop()
+        before = loop.time()
+        await ringing.publish([(LANE, ticket)])
+        assert ids(await consumer) == [ticket.id]
+        assert loop.time() - before < 0.3
+
+    async def test_many_waiting_consumers_poll_as_one(self, stage: Stage) -> None:
+        """A hundred workers on long polls would otherwise be two hundred statements a second."""
+        consumers = [await stage.wait_in_turn(1, Lane(1, pool, 1)) for pool in range(1, 51)]
+        with CountedStatements(stage.world.database) as statements:
+            assert await stage.lease(1, wait_s=1.2) == []
+        assert statements.count <= 5
+        await stage.broker.close()
+        assert await asyncio.gather(*consumers) == [[]] * 50
+
+    async def test_two_processes_never_get_the_same_task(self, stage: Stage) -> None:
+        """Skipping what another has locked is all that stands between them (I2)."""
+        tickets = await stage.submit(400)
+        await stage.publish(tickets)
+        brokers = [own(stage), other_process(stage), other_process(stage)]
+        had = []
+        while more := await asyncio.gather(*(stage.lease(11, broker=each) for each in brokers)):
+            if not any(more):
+                break
+            had += [lease.id for part in more for lease in part]
+        assert sorted(had) == sorted(ids(tickets))
+
+    async def test_tickets_in_another_takers_hands_are_skipped(
+        self, stage: Stage, engine_url: str
+    ) -> None:
+        """A taker that waits for another's lock is as slow as the slowest of all."""
+        tickets = await stage.submit(4)
+        await stage.publish(tickets)
+        other = await asyncpg.connect(engine_url)
+        try:
+            async with other.transaction():
+                await other.execute("SELECT set_config('duly.test_now', $1, true)", now(stage))
+                await other.fetch(SQL.lease_tickets, *lease_arguments(2, OTHER_HOLDER))
+                async with asyncio.timeout(5.0):
+                    assert ids(await stage.lease(4)) == ids(tickets[2:])
+        finally:
+            await other.close()
+
+    async def test_a_poll_that_fails_is_told_to_who_waits(self, stage: Stage) -> None:
+        """A consumer that waits on a dead database believes that there is no work."""
+        consumer = await stage.wait_in_turn(1)
+
+        async def broken(statement: str, *arguments: Any) -> list[asyncpg.Record]:
+            raise DatabaseUnavailable(address="here", problem="gone")
+
+        stage.world.database.fetch = broken  # type: ignore[method-assign]
+        own(stage).wake()
+        with pytest.raises(DatabaseUnavailable):
+            await consumer
+        del stage.world.database.fetch
+        assert await stage.lease(1, wait_s=0.01) == []
+
+    async def test_an_emptied_table_with_a_new_sequence_is_no_error(
+        self, stage: Stage, owner: asyncpg.Connection
+    ) -> None:
+        """A crash of the server truncates unlogged tables and may start their sequence again."""
+        before, after = await stage.submit(5), await stage.submit(5)
+        await stage.publish(before)
+        await stage.lease(5)
+        for _ in range(3):
+            stage.world.node_clock.advance(0.3)
+            await stage.lease(1)
+        assert own(stage).bookmarks.trusted[LANE] == 5
+        await owner.execute("TRUNCATE duly.ready_tickets RESTART IDENTITY")
+        await stage.publish(after)
+        stage.world.node_clock.advance(3.0)
+        assert ids(await stage.lease(5)) == ids(after)
+
+    async def test_a_bookmark_trails_what_was_taken(self, stage: Stage) -> None:
+        """A publisher that commits late has lower sequences than what was taken already."""
+        late, early = await stage.submit(1), await stage.submit(1)
+        async with stage.world.database.transaction() as slow:
+            await slow.fetch(SQL.publish_tickets, *publish_arguments(late))
+            await stage.publish(early)
+            stage.world.node_clock.advance(0.3)
+            assert ids(await stage.lease(5)) == ids(early)
+            stage.world.node_clock.advance(0.2)
+        assert ids(await stage.lease(5)) == ids(late)
+
+    async def test_a_sweep_walks_through_all_lanes_in_bites(self, stage: Stage) -> None:
+        """A lane that no scheduler knows any more would keep its tickets for ever."""
+        database = stage.world.database
+        for number in range(4):
+            await stage.publish(await stage.submit(3), Lane(number, 1, 1))
+        stage.world.clock.advance(TICKET_S)
+        fresh = await stage.submit(2)
+        await stage.publish(fresh, HIGH_LANE)
+        bites: list[int] = []
+        spot = FIRST_SPOT
+        while not bites or spot != FIRST_SPOT:
+            spot, gone = await sweep_tickets(database, spot, bite=5)
+            bites.append(gone)
+        # The two fresh ones lie between the second and the third lane.
+        assert bites == [3, 5, 4]
+        assert ids(await stage.lease(9, HIGH_LANE)) == ids(fresh)
+
+    @pytest.mark.parametrize("tickets", [0, FULL])
+    @pytest.mark.parametrize("is_analyzed", [False, True])
+    async def test_leasing_reads_no_table_whole(
+        self,
+        stage: Stage,
+        owner: asyncpg.Connection,
+        engine_url: str,
+        tickets: int,
+        is_analyzed: bool,
+    ) -> None:
+        """The table is empty at one moment and full at the next; the plan must suit both."""
+        if tickets:
+            await stage.publish(await stage.submit(tickets))
+        if is_analyzed:
+            await owner.execute("ANALYZE duly.ready_tickets, duly.timers, duly.tasks")
+        engine = await asyncpg.connect(engine_url)
+        try:
+            await engine.execute("SELECT set_config('duly.test_now', $1, false)", now(stage))
+            for mode in ("force_custom_plan", "force_generic_plan"):
+                await engine.execute(f"SET plan_cache_mode = {mode}")
+                for name in ("lease_tickets", "count_tickets"):
+                    plan = await explain(engine, name)
+                    assert not re.findall(r"Seq Scan|Hash Join|Merge Join", plan), (mode, name)
+        finally:
+            await engine.close()
+
+
+def own(stage: Stage) -> PostgresBroker:
+    assert isinstance(stage.broker, PostgresBroker)
+    return stage.broker
+
+
+def other_process(stage: Stage) -> PostgresBroker:
+    return PostgresBroker(stage.world.database, stage.world.environment)
+
+
+def now(stage: Stage) -> str:
+    return stage.world.now().isoformat()
+
+
+async def explain(connection: asyncpg.Connection, name: str) -> str:
+    """The plan of a prepared statement, as the plan cache would choose it."""
+    await connection.execute(f"PREPARE asked AS {SQL.blocks[name]}")
+    rows = await connection.fetch(f"EXPLAIN EXECUTE asked {EXECUTE[name]}")
+    await connection.execute("DEALLOCATE asked")
+    return "\n".join(row[0] for row in rows)
+
+
+def lease_arguments(count: int, holder: UUID) -> tuple[Any, ...]:
+    return [LANE.tenant], [LANE.pool], [LANE.band], [0], count, holder, LEASE_S
+
+
+def publish_arguments(tickets: list[Ticket]) -> tuple[Any, ...]:
+    return (
+        *([field] * len(tickets) for field in LANE),
+        [shard_of(ticket.id) for ticket in tickets],
+        [ticket.fence for ticket in tickets],
+        ids(tickets),
+        [ticket.deadline for ticket in tickets],
+        TICKET_S,
+    )

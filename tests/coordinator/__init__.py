@@ -1,0 +1,1 @@
+"""Tests of ownership: several nodes on one database, with clocks that the test moves."""

@@ -1,0 +1,1 @@
+"""The pure rules: properties, every branch, every limit at its edge."""

@@ -1,0 +1,51 @@
+"""Token buckets: never more than the rate allows, and no savings beyond the burst."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duly.domain.tokens import TokenBucket
+
+RATES = st.floats(0.1, 1000.0)
+BURSTS = st.floats(1.0, 100.0)
+GAPS = st.lists(st.floats(0.0, 10.0), max_size=200)
+
+
+@given(RATES, BURSTS, GAPS)
+def test_takes_never_exceed_burst_and_rate(rate: float, burst: float, gaps: list[float]) -> None:
+    """A tenant's dispatch rate is a promise to somebody's downstream (I10)."""
+    bucket = TokenBucket.full(rate, burst, 0.0)
+    now, taken = 0.0, 0
+    for gap in gaps:
+        now += gap
+        taken += bucket.take(now)
+        assert taken <= burst + rate * now + 1e-6
+
+
+@given(RATES, BURSTS, st.integers(1, 50))
+def test_the_promised_instant_is_kept(rate: float, burst: float, drains: int) -> None:
+    """`explain` tells people when the bucket refills; a take at that instant must work."""
+    bucket = TokenBucket.full(rate, burst, 0.0)
+    for _ in range(drains):
+        bucket.take(0.0)
+    ready_at = bucket.ready_at(0.0)
+    assert bucket.take(ready_at + 1e-9)
+
+
+@given(RATES, BURSTS)
+def test_a_clock_that_steps_back_gives_nothing_away(rate: float, burst: float) -> None:
+    """A stepped clock must not double the rate, nor lock the tenant out."""
+    bucket = TokenBucket.full(rate, burst, 1000.0)
+    before = bucket.tokens
+    bucket.refill(0.0)
+    assert bucket.tokens == before
+    bucket.refill(1.0)
+    assert bucket.tokens <= burst
+
+
+def test_what_is_given_back_can_be_taken_again_but_not_saved() -> None:
+    """A task that was not dispatched after all must not cost its tenant a token."""
+    bucket = TokenBucket.full(1.0, 2.0, 0.0)
+    assert bucket.take(0.0)
+    bucket.give_back()
+    bucket.give_back()
+    assert bucket.tokens == 2.0

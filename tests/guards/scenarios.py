@@ -1,0 +1,281 @@
+"""What must hold, acted out: each scenario raises AssertionError when its invariant is broken."""
+
+from collections.abc import Awaitable, Callable
+
+from duly.domain.lanes import Ticket
+from duly.domain.states import Outcome
+from duly.domain.task import Policy, Submission
+from duly.store.control import Move, move_tasks
+from duly.store.lease import lease_tasks
+from duly.store.read import read_attempts, read_task
+from duly.store.submit import Mismatch, Replayed, Stored, Submitter
+from tests.interleaving.calls import (
+    NOTHING,
+    beat,
+    cancel,
+    expire,
+    lease_by,
+    postpone,
+    promote,
+    purge,
+    reap,
+    replay,
+    settle_as,
+)
+from tests.interleaving.nodes import EXPIRE_KEYS, Nodes, delete_keys, request, with_expired_key
+from tests.interleaving.orders import Race
+from tests.interleaving.pairs import Pair, assert_pair, assert_true
+from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene, Stage
+
+Scenario = Callable[[Stage, Race], Awaitable[None]]
+NOT_COMPLETED = (Outcome.REJECTED, Outcome.RELEASED, Outcome.CANCELLED)
+
+
+async def lease_again(stage: Stage, scene: Scene, name: str = "first") -> None:
+    """A lease by the ticket of the present fence, which the scene then is about."""
+    task = await read_task(stage.database, scene.tenant, scene.id)
+    assert task is not None
+    tickets = [Ticket(scene.id, task.fence)]
+    leases = await lease_tasks(stage.database, stage.environment, HOLDERS[name], tickets, LEASE_S)
+    assert leases, f"fence {task.fence} is the present one"
+    scene.grant(leases)
+    scene.holder, scene.fence = HOLDERS[name], leases[0].fence
+
+
+async def charged_numbers(stage: Stage, scene: Scene) -> list[int]:
+    attempts = await read_attempts(stage.database, scene.tenant, scene.id)
+    return [attempt.charged for attempt in attempts]
+
+
+async def release_now(stage: Stage, scene: Scene) -> None:
+    """Hand the task back, due at once."""
+    await settle_as(Outcome.RELEASED, retry_in_s=0.0)(stage.database, scene)
+
+
+async def ends_are_recorded(stage: Stage, race: Race) -> None:
+    """Whatever ends a task leaves a record, so it is never neither live nor ended."""
+    for outcome in (Outcome.COMPLETED, *NOT_COMPLETED, Outcome.FAILED, Outcome.SNOOZED):
+        scene = await stage.running()
+        await settle_as(outcome)(stage.database, scene)
+        await assert_true(stage, scene)
+    for setting, call in ((stage.ready, cancel), (stage.start_by_over, expire)):
+        scene = await setting()
+        await call(stage.database, scene)
+        await assert_true(stage, scene)
+
+
+async def an_old_batch_revives_nothing(stage: Stage, race: Race) -> None:
+    """A batch of unknown outcome is sent again after its task has ended."""
+    scene = await stage.empty()
+    submitter = Submitter(stage.database, stage.environment)
+    asked = Submission(tenant=scene.tenant, type="email", url="https://example.org/")
+    entries = await submitter.address([asked])
+    await submitter.store(stage.database, entries)
+    scene.id = entries[0].id
+    await lease_again(stage, scene)
+    await settle_as(Outcome.COMPLETED)(stage.database, scene)
+    before = await assert_true(stage, scene)
+    answers = await submitter.store(stage.database, entries)
+    assert answers[0].id == scene.id
+    assert await assert_true(stage, scene) == before
+
+
+async def a_live_task_keeps_its_payload(stage: Stage, race: Race) -> None:
+    """Erasing waits for the end."""
+    for setting in (stage.ready, stage.running):
+        scene = await setting()
+        assert await purge(stage.database, scene) == NOTHING
+        facts = await assert_true(stage, scene)
+        assert not facts.tasks[0]["is_blank"]
+
+
+async def a_letter_is_replayed_once(stage: Stage, race: Race) -> None:
+    scene = await stage.dead()
+    assert await replay(stage.database, scene) == "replayed"
+    assert await replay(stage.database, scene) == NOTHING
+    assert len((await assert_true(stage, scene)).tasks) == 2
+
+
+async def an_old_ticket_is_void(stage: Stage, race: Race) -> None:
+    """A ticket that waited in a queue while the task was leased and released, or moved."""
+    scene = await stage.running()
+    await release_now(stage, scene)
+    scene.fence = 0
+    assert await lease_by("second")(stage.database, scene) == NOTHING
+    scene = await stage.ready()
+    assert await promote(stage.database, scene) == "moved"
+    assert await lease_by("second")(stage.database, scene) == NOTHING
+
+
+async def a_held_task_is_not_leased(stage: Stage, race: Race) -> None:
+    """The lease ran out but nobody has reaped it: it must end on record before another begins."""
+    scene = await stage.expired()
+    assert await lease_by("second")(stage.database, scene) == NOTHING
+    await assert_true(stage, scene)
+
+
+async def fences_rise(stage: Stage, race: Race) -> None:
+    """Every lease, every end of one, every move and every cancel voids what was known before."""
+    scene = await stage.ready()
+    fences = [scene.fence]
+    for outcome in (Outcome.RELEASED, Outcome.FAILED):
+        await lease_again(stage, scene)
+        fences.append(scene.fence)
+        await settle_as(outcome, retry_in_s=0.0)(stage.database, scene)
+        fences.append(await present_fence(stage, scene))
+    await assert_true(stage, scene)
+    await move_tasks(stage.database, scene.tenant, [Move(scene.id, delay_s=0.0)])
+    fences.append(await present_fence(stage, scene))
+    await cancel(stage.database, scene)
+    fences.append(await present_fence(stage, scene))
+    assert fences == sorted(set(fences))
+
+
+async def present_fence(stage: Stage, scene: Scene) -> int:
+    task = await read_task(stage.database, scene.tenant, scene.id)
+    assert task is not None
+    return task.fence
+
+
+async def two_leasers_one_lease(stage: Stage, race: Race) -> None:
+    leases = {("leased 1", NOTHING), (NOTHING, "leased 1")}
+    await assert_pair(
+        Pair("", Stage.ready, lease_by("first"), lease_by("second"), leases), stage, race
+    )
+
+
+async def a_stale_fence_changes_nothing(stage: Stage, race: Race) -> None:
+    """The same holder has the task again, and speaks of the lease before."""
+    for outcome in (Outcome.COMPLETED, *NOT_COMPLETED):
+        scene = await stage.running()
+        await release_now(stage, scene)
+        old = scene.fence
+        await lease_again(stage, scene)
+        scene.fence = old
+        await assert_stale(stage, scene, outcome)
+
+
+async def a_foreign_holder_changes_nothing(stage: Stage, race: Race) -> None:
+    """Somebody knows the fence, but the lease is another's."""
+    for outcome in (Outcome.COMPLETED, *NOT_COMPLETED):
+        scene = await stage.running()
+        scene.holder = HOLDERS["second"]
+        await assert_stale(stage, scene, outcome)
+
+
+async def assert_stale(stage: Stage, scene: Scene, outcome: Outcome) -> None:
+    before = await assert_true(stage, scene)
+    assert await beat(stage.database, scene) == "stale"
+    # Other words than those on record, so that it cannot pass for a repetition.
+    assert await settle_as(outcome, "late")(stage.database, scene) == "stale"
+    assert await assert_true(stage, scene) == before
+
+
+async def a_stranger_repeats_nothing(stage: Stage, race: Race) -> None:
+    """Another holder in the same words is told that it is stale, not that it was heard."""
+    scene = await stage.completed()
+    scene.holder = HOLDERS["second"]
+    assert await settle_as(Outcome.COMPLETED)(stage.database, scene) == "stale"
+
+
+async def a_heartbeat_ends_with_the_time_limit(stage: Stage, race: Race) -> None:
+    scene = await stage.running(Policy(timeout_s=0.0))
+    assert await beat(stage.database, scene) == "stale"
+
+
+async def a_reaper_spares_the_living(stage: Stage, race: Race) -> None:
+    """The heartbeat lands between the reaper's look and its blow."""
+    told = {(NOTHING, "held"), ("settled again", "stale")}
+    await assert_pair(Pair("", Stage.expired, reap, beat, told, True), stage, race)
+
+
+async def a_reaper_spares_the_living_that_is_to_be_cancelled(stage: Stage, race: Race) -> None:
+    told = {(NOTHING, "cancel"), ("settled CANCELLED", "stale")}
+    await assert_pair(Pair("", Stage.doomed, reap, beat, told, True), stage, race)
+
+
+async def a_look_at_a_lease_leaves_its_successor_alone(stage: Stage, race: Race) -> None:
+    release = settle_as(Outcome.RELEASED)
+    told = {(NOTHING, "settled again")}
+    await assert_pair(Pair("", Stage.prolonged, reap, release, told, True), stage, race)
+
+
+async def only_the_unstarted_expire(stage: Stage, race: Race) -> None:
+    """Not what runs, not what has time left, and not by an old ticket."""
+    running = await stage.start_by_over()
+    await lease_again(stage, running)
+    moved = await stage.start_by_over()
+    await promote(stage.database, moved)
+    for scene in (running, await stage.ready(), moved):
+        before = await assert_true(stage, scene)
+        assert await expire(stage.database, scene) == NOTHING
+        assert await assert_true(stage, scene) == before
+
+
+async def only_charged_attempts_count(stage: Stage, race: Race) -> None:
+    """Handing back and putting off use up no attempt, however the task goes on."""
+    scene = await stage.ready()
+    ends = (Outcome.RELEASED, Outcome.SNOOZED, Outcome.FAILED, Outcome.RELEASED, Outcome.COMPLETED)
+    for outcome in ends:
+        await lease_again(stage, scene)
+        await settle_as(outcome, retry_in_s=0.0)(stage.database, scene)
+    assert await charged_numbers(stage, scene) == [0, 0, 1, 0, 2]
+    doomed = await stage.doomed()
+    await settle_as(Outcome.RELEASED)(stage.database, doomed)
+    assert await charged_numbers(stage, doomed) == [0]
+
+
+async def a_key_stands_for_one_request(stage: Stage, race: Race) -> None:
+    """Until its time to live is over, and then it is free."""
+    scene = await stage.empty()
+    submitter = Submitter(stage.database, stage.environment)
+    first, other = request(scene, "1"), request(scene, "2")
+    (stored,) = await submitter.submit([first])
+    assert isinstance(stored, Stored)
+    assert await submitter.submit([first]) == [Replayed(stored.id)]
+    assert await submitter.submit([other]) == [Mismatch(stored.id)]
+    assert len((await stage.facts(scene)).tasks) == 1
+    await stage.owner.execute(EXPIRE_KEYS, scene.tenant)
+    (later,) = await submitter.submit([other])
+    assert isinstance(later, Stored)
+    assert later.id != stored.id
+
+
+async def the_broom_spares_a_key_that_was_taken_over(stage: Stage, race: Race) -> None:
+    """The deletion of old keys waits for a take-over, and must look again."""
+    told = {("stored", "0 deleted"), ("stored", "1 deleted")}
+    pair = Pair("", with_expired_key, Nodes(stage).submit(1), delete_keys, told)
+    await assert_pair(pair, stage, race)
+
+
+async def nothing_is_leased_early(stage: Stage, race: Race) -> None:
+    """Scheduled, waiting for its retry, or postponed: not before the database's clock says so."""
+    waiting = await stage.running()
+    await settle_as(Outcome.FAILED)(stage.database, waiting)
+    postponed = await stage.ready()
+    assert await postpone(stage.database, postponed) == "moved"
+    for scene in (await stage.scheduled(), waiting, postponed):
+        scene.fence = await present_fence(stage, scene)
+        assert await lease_by("second")(stage.database, scene) == NOTHING
+
+
+async def after_a_cancel_there_is_no_retry(stage: Stage, race: Race) -> None:
+    """Not after a failure, a release or a lost lease; and it is called CANCELLED, not FAILED."""
+    for outcome in (Outcome.FAILED, Outcome.SNOOZED, *NOT_COMPLETED):
+        scene = await stage.doomed()
+        assert await settle_as(outcome)(stage.database, scene) == "settled CANCELLED"
+        await assert_true(stage, scene)
+    scene = await stage.doomed()
+    assert await reap(stage.database, scene) == "settled CANCELLED"
+    await assert_true(stage, scene)
+
+
+async def a_retry_and_a_cancel_agree(stage: Stage, race: Race) -> None:
+    told = {("settled CANCELLED", "cancel_requested"), ("settled again", "cancelled")}
+    pair = Pair("", Stage.running, settle_as(Outcome.FAILED), cancel, told)
+    await assert_pair(pair, stage, race)
+
+
+async def a_lease_and_a_cancel_agree(stage: Stage, race: Race) -> None:
+    told = {("leased 1", "cancel_requested"), (NOTHING, "cancelled")}
+    await assert_pair(Pair("", Stage.ready, lease_by("second"), cancel, told), stage, race)

@@ -1,0 +1,101 @@
+"""The store's calls as the two sides of a race: each does one thing to a scene, and says in words
+what it was answered, without ids and instants, so that answers can be compared.
+"""
+
+from collections.abc import Awaitable, Callable
+from random import Random
+
+from duly.domain.ids import shard_of
+from duly.domain.states import Outcome
+from duly.environment import Environment
+from duly.store.control import Move, cancel_tasks, move_tasks, run_now
+from duly.store.database import Database
+from duly.store.dead_letters import purge_dead_letters, replay_dead_letters
+from duly.store.lease import Beat, extend_leases, lease_tasks
+from duly.store.purge import purge_tasks
+from duly.store.reap import expire_unstarted, reap_leases
+from duly.store.settle import SettleAnswer, Settlement, Settler
+from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene
+
+SceneCall = Callable[[Database, Scene], Awaitable[str]]
+NOTHING = "nothing"
+HOUR_S = 3600.0
+# Each call draws alike, so that an order can be played again.
+SEED = 7
+
+
+def environment() -> Environment:
+    return Environment(random=Random(SEED))
+
+
+def lease_by(name: str) -> SceneCall:
+    async def lease(database: Database, scene: Scene) -> str:
+        leases = await lease_tasks(database, environment(), HOLDERS[name], [scene.ticket], LEASE_S)
+        scene.grant(leases)
+        return f"leased {leases[0].fence}" if leases else NOTHING
+
+    return lease
+
+
+async def beat(database: Database, scene: Scene) -> str:
+    (answer,) = await extend_leases(database, scene.holder, [Beat(scene.id, scene.fence)], LEASE_S)
+    return answer.status.value
+
+
+def settle_as(outcome: Outcome, error: str | None = None, retry_in_s: float = HOUR_S) -> SceneCall:
+    async def settle(database: Database, scene: Scene) -> str:
+        end = Settlement(
+            scene.id, scene.fence, scene.holder, outcome, error=error, retry_in_s=retry_in_s
+        )
+        (answer,) = await Settler(database, environment()).settle([end])
+        return settled(answer)
+
+    return settle
+
+
+def settled(answer: SettleAnswer) -> str:
+    state = answer.state or ("again" if answer.due_at else "")
+    return f"{answer.status} {state}".strip()
+
+
+async def reap(database: Database, scene: Scene) -> str:
+    places = [(scene.tenant, shard_of(scene.id))]
+    reaped = await reap_leases(database, environment(), places, limit=10)
+    return ", ".join(settled(answer) for _, answer in reaped.lost) or NOTHING
+
+
+async def expire(database: Database, scene: Scene) -> str:
+    return "expired" if await expire_unstarted(database, [scene.ticket]) else NOTHING
+
+
+async def cancel(database: Database, scene: Scene) -> str:
+    return (await cancel_tasks(database, scene.tenant, [scene.id]))[scene.id].value
+
+
+async def postpone(database: Database, scene: Scene) -> str:
+    move = Move(scene.id, delay_s=HOUR_S)
+    return (await move_tasks(database, scene.tenant, [move]))[scene.id].value
+
+
+async def promote(database: Database, scene: Scene) -> str:
+    move = Move(scene.id, priority=9)
+    return (await move_tasks(database, scene.tenant, [move]))[scene.id].value
+
+
+async def hasten(database: Database, scene: Scene) -> str:
+    return (await move_tasks(database, scene.tenant, [run_now(scene.id)]))[scene.id].value
+
+
+async def replay(database: Database, scene: Scene) -> str:
+    made = await replay_dead_letters(database, environment(), scene.tenant, [scene.id])
+    return "replayed" if made else NOTHING
+
+
+async def purge_letter(database: Database, scene: Scene) -> str:
+    purged = await purge_dead_letters(database, scene.tenant, [scene.id])
+    return "purged" if purged else NOTHING
+
+
+async def purge(database: Database, scene: Scene) -> str:
+    purged = await purge_tasks(database, scene.tenant, [scene.id], "officer")
+    return "erased" if purged else NOTHING

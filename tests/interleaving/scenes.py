@@ -1,0 +1,185 @@
+"""What a race begins with (a task of a tenant of its own) and what must be true after it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from duly.domain.lanes import Ticket
+from duly.domain.retry import RetryPolicy
+from duly.domain.states import Outcome
+from duly.domain.task import Policy, Submission
+from duly.environment import Environment
+from duly.store.control import ControlAnswer, cancel_tasks
+from duly.store.database import Database
+from duly.store.lease import Beat, Lease, extend_leases, lease_tasks
+from duly.store.settle import Settlement, Settler
+from duly.store.submit import Stored, Submitter
+
+HOLDERS = {"first": UUID(int=1), "second": UUID(int=2)}
+NAMES = {number: name for name, number in HOLDERS.items()} | {None: None}
+LEASE_S = 60.0
+FAR_S = 3600.0
+
+READ_TASKS = """
+SELECT id, payload IS NULL AS is_blank, replay_of FROM duly.tasks WHERE tenant = $1 ORDER BY id"""
+READ_TIMERS = """
+SELECT id, fence, attempt, losses, holder, cancel_requested, confirmed, priority, lane,
+       due_at IS NULL AS is_waiting
+  FROM duly.timers WHERE tenant = $1"""
+READ_ATTEMPTS = """
+SELECT id, fence, charged, holder, outcome, state, reason, error, result
+  FROM duly.attempts WHERE tenant = $1 ORDER BY id, fence"""
+READ_LETTERS = """
+SELECT id, reason, attempts, replayed_as IS NOT NULL AS is_replayed
+  FROM duly.dead_letters WHERE tenant = $1"""
+READ_REST = """
+SELECT (SELECT count(*) FROM duly.tombstones WHERE tenant = $1) AS tombstones,
+       (SELECT count(*) FROM duly.idempotency_keys WHERE tenant = $1) AS keys,
+       (SELECT count(*) FROM duly.pools WHERE tenant = $1) AS pools"""
+
+
+@dataclass
+class Scene:
+    """One task, the ticket or lease that exists for it, and every lease ever granted on it."""
+
+    tenant: int
+    id: UUID
+    fence: int = 0
+    holder: UUID = HOLDERS["first"]
+    granted: set[int] = field(default_factory=set)
+    submission: Submission | None = None
+
+    @property
+    def ticket(self) -> Ticket:
+        return Ticket(self.id, self.fence)
+
+    def grant(self, leases: Sequence[Lease]) -> None:
+        self.granted |= {lease.fence for lease in leases}
+
+
+@dataclass
+class Stage:
+    """Makes scenes, each for a tenant of its own, so that they cannot touch each other."""
+
+    database: Database
+    owner: asyncpg.Connection
+    environment: Environment
+    tenants: Iterator[int] = field(default_factory=lambda: count(1))
+
+    async def empty(self) -> Scene:
+        return Scene(next(self.tenants), UUID(int=0))
+
+    async def ready(self, policy: Policy | None = None, delay_s: float = 0.0) -> Scene:
+        """A task that nobody holds; due at once unless `delay_s` says otherwise."""
+        tenant = next(self.tenants)
+        asked = Submission(
+            tenant=tenant,
+            type="email",
+            url="https://example.org/",
+            delay_s=delay_s,
+            policy=policy or Policy(),
+        )
+        (answer,) = await Submitter(self.database, self.environment).submit([asked])
+        assert isinstance(answer, Stored)
+        return Scene(tenant, answer.id)
+
+    async def scheduled(self) -> Scene:
+        return await self.ready(delay_s=FAR_S)
+
+    async def start_by_over(self) -> Scene:
+        now = await self.owner.fetchval("SELECT duly.now()")
+        return await self.ready(Policy(start_by=now))
+
+    async def running(self, policy: Policy | None = None, lease_s: float = LEASE_S) -> Scene:
+        scene = await self.ready(policy)
+        leases = await lease_tasks(
+            self.database, self.environment, scene.holder, [scene.ticket], lease_s
+        )
+        scene.grant(leases)
+        scene.fence = leases[0].fence
+        return scene
+
+    async def last_try(self) -> Scene:
+        return await self.running(Policy(retry=RetryPolicy(max_attempts=1)))
+
+    async def expired(self) -> Scene:
+        """Leased, and the lease ran out at once."""
+        return await self.running(lease_s=0.0)
+
+    async def prolonged(self) -> Scene:
+        """Leased and alive, but the moment to look at the lease has come."""
+        scene = await self.expired()
+        beat = Beat(scene.id, scene.fence)
+        await extend_leases(self.database, scene.holder, [beat], LEASE_S)
+        return scene
+
+    async def doomed(self) -> Scene:
+        """Leased, run out, and a cancel was requested."""
+        scene = await self.expired()
+        answers = await cancel_tasks(self.database, scene.tenant, [scene.id])
+        assert answers == {scene.id: ControlAnswer.CANCEL_REQUESTED}
+        return scene
+
+    async def completed(self) -> Scene:
+        return await self.ended(await self.running(), Outcome.COMPLETED)
+
+    async def dead(self) -> Scene:
+        return await self.ended(await self.running(), Outcome.REJECTED)
+
+    async def ended(self, scene: Scene, outcome: Outcome) -> Scene:
+        end = Settlement(scene.id, scene.fence, scene.holder, outcome)
+        await Settler(self.database, self.environment).settle([end])
+        return scene
+
+    async def facts(self, scene: Scene) -> "Facts":
+        """Everything the tables say of the scene's tenant, in names instead of random ids."""
+        tables = []
+        for query in (READ_TASKS, READ_TIMERS, READ_ATTEMPTS, READ_LETTERS, READ_REST):
+            rows = [dict(row) for row in await self.owner.fetch(query, scene.tenant)]
+            for row in rows:
+                row |= {"holder": NAMES[row["holder"]]} if "holder" in row else {}
+            tables.append(rows)
+        tasks, timers, attempts, letters, rest = tables
+        return Facts(tasks, timers, attempts, letters, rest)
+
+
+@dataclass(frozen=True)
+class Facts:
+    tasks: list[dict[str, Any]]
+    timers: list[dict[str, Any]]
+    attempts: list[dict[str, Any]]
+    letters: list[dict[str, Any]]
+    rest: list[dict[str, Any]]
+
+    def told(self, scene: Scene) -> str:
+        """The same words for the same facts, whatever the ids; to compare two scenes."""
+        text = repr((self.tasks, self.timers, self.attempts, self.letters, self.rest))
+        ids = [scene.id] + [row["id"] for row in self.tasks if row["id"] != scene.id]
+        for position, task_id in enumerate(ids):
+            text = text.replace(repr(task_id), f"task {position}")
+        return text
+
+
+def assert_invariants(scene: Scene, facts: Facts) -> None:
+    """I1, I2, I4 and I5 for everything the scene's tenant owns."""
+    for task in facts.tasks:
+        timers = [row for row in facts.timers if row["id"] == task["id"]]
+        attempts = [row for row in facts.attempts if row["id"] == task["id"]]
+        final = [row for row in attempts if row["state"] is not None]
+        assert len(timers) + len(final) == 1, f"not exactly one of live and ended: {facts}"
+        assert final in ([], attempts[-1:]), f"something happened after the end: {facts}"
+        for timer in timers:
+            assert all(row["fence"] < timer["fence"] for row in attempts), f"old fence: {facts}"
+            assert not timer["is_waiting"], f"nothing will ever look at this timer: {facts}"
+        charged = [row["charged"] for row in attempts if row["charged"]]
+        assert charged == list(range(1, len(charged) + 1)), f"charged numbers: {facts}"
+        if task["id"] == scene.id:
+            held = [row["fence"] for row in timers + attempts if row["holder"] is not None]
+            assert sorted(held) == sorted(scene.granted), f"granted {scene.granted}: {facts}"
+    known = {task["id"] for task in facts.tasks}
+    orphans = [row for row in facts.timers + facts.attempts if row["id"] not in known]
+    assert not orphans, f"rows of no task: {facts}"

@@ -1,0 +1,1 @@
+"""Housekeeping, service by service, and the role that gives them their turns."""

@@ -1,0 +1,142 @@
+"""Each housekeeping service: a bounded bite, and the truth about whether more is left."""
+
+from datetime import timedelta
+from uuid import UUID
+
+from duly.domain.lanes import Lane, Ticket
+from duly.domain.states import Outcome
+from duly.maintenance.closed_breakers import ClosedBreakers
+from duly.maintenance.dead_nodes import DeadNodes
+from duly.maintenance.keys import Keys
+from duly.maintenance.old_stats import OldStats
+from duly.maintenance.oldest_ready import OldestReady
+from duly.maintenance.ownerless import OwnerlessSlots
+from duly.maintenance.partitions import Partitions
+from duly.maintenance.service import Report
+from duly.maintenance.survivors import Survivors
+from duly.maintenance.tickets import Tickets
+from duly.store.ready_queue import publish_tickets
+from duly.store.stats import StatsBook
+from duly.store.submit import KEY_TTL_S
+from duly.store.tenants import create_tenant, open_breaker
+from duly.telemetry import Metrics
+from tests.store.world import START, TENANT, World
+
+DAY_S = 86400.0
+
+
+async def test_expired_keys_go_in_bites(world: World) -> None:
+    """Keys outlive their tasks by design; without an end they are the largest table."""
+    for number in range(5):
+        await world.submit(idempotency_key=str(number))
+    service = Keys(world.database, bite_rows=3)
+    assert await service.run_once() == Report(0, has_more=False)
+    world.advance(KEY_TTL_S)
+    assert await service.run_once() == Report(3, has_more=True)
+    assert await service.run_once() == Report(2, has_more=False)
+    assert await world.count("idempotency_keys") == 0
+
+
+async def test_a_pinned_month_is_emptied_bite_by_bite(world: World) -> None:
+    """One live task would otherwise keep a month of millions on disk for a year."""
+    for number in range(5):
+        stored = await world.submit(tenant=number + 1)
+        await world.run(stored.id, Outcome.COMPLETED, number + 1)
+    survivor = await world.submit()
+    await world.submit(run_at=START + timedelta(days=25))
+    partitions = Partitions(world.database)
+    service = Survivors(world.database, lambda: partitions.pinned, examine_max=2)
+    assert await service.run_once() == Report()
+    world.advance(100 * DAY_S)
+    await partitions.run_once()
+    assert len(partitions.pinned) == 2
+    reports = [await service.run_once()]
+    while reports[-1].has_more:
+        reports.append(await service.run_once())
+    assert sum(report.changed for report in reports) == 5
+    assert len(reports) <= 6
+    assert (await world.read(survivor.id)).id == survivor.id
+    assert await world.count("tasks") == 2
+    assert await world.count("attempts") == 0
+
+
+async def test_old_statistics_go_in_bites(world: World) -> None:
+    """A row for each minute, tenant and type is a lot of rows in a year."""
+    book = StatsBook(world.environment)
+    for name in ("a", "b", "c"):
+        book.note_submitted(TENANT, name, 1)
+    await book.flush(world.database)
+    service = OldStats(world.database, bite_rows=2)
+    assert await service.run_once() == Report(0, has_more=False)
+    world.advance(8 * DAY_S)
+    assert await service.run_once() == Report(2, has_more=True)
+    assert await service.run_once() == Report(1, has_more=False)
+
+
+async def test_dead_nodes_are_forgotten_and_living_ones_are_not(world: World) -> None:
+    """Every start of a process is a row; a crash loop makes thousands."""
+    for number, expires_s in enumerate((-3601, -3599, 10)):
+        await world.database.fetch(
+            "INSERT INTO duly.nodes VALUES ($1, 'n', '1', '{}', duly.now(), duly.now(),"
+            " duly.now() + make_interval(secs => $2))",
+            UUID(int=number),
+            expires_s,
+        )
+    assert await DeadNodes(world.database).run_once() == Report(1, has_more=False)
+    assert await world.count("nodes") == 2
+
+
+async def test_closed_breakers_are_forgotten(world: World) -> None:
+    """Hosts come and go with what tenants submit."""
+    acme = await create_tenant(world.database, "acme")
+    assert acme is not None
+    for host in ("a", "b", "c"):
+        await open_breaker(world.database, acme.id, host, 1.0, "x")
+    world.advance(2 * 3600)
+    service = ClosedBreakers(world.database, bite_rows=2)
+    assert await service.run_once() == Report(2, has_more=True)
+    assert await service.run_once() == Report(1, has_more=False)
+
+
+async def test_void_tickets_are_swept_in_bites(world: World) -> None:
+    """A pool whose workers went away would keep its tickets, and its lane would count as full."""
+    lane = Lane(TENANT, 1, 1)
+    late, live = START + timedelta(seconds=1), START + timedelta(seconds=60)
+    tickets = [Ticket(UUID(int=number), 0, late) for number in range(3)]
+    tickets += [Ticket(UUID(int=9), 0, live)]
+    await publish_tickets(world.database, [(lane, ticket) for ticket in tickets])
+    world.advance(10)
+    service = Tickets(world.database, bite=2)
+    reports = [await service.run_once()]
+    while reports[-1].has_more:
+        reports.append(await service.run_once())
+    assert sum(report.changed for report in reports) == 3
+    assert await world.count("ready_tickets") == 1
+
+
+async def test_the_oldest_ready_age_is_shown_when_all_places_were_seen(
+    world: World, metrics: Metrics
+) -> None:
+    """A half-seen installation would show the starved tenant as gone."""
+    await create_tenant(world.database, "acme")
+    for priority in (9, 5, 0):
+        await world.submit(priority=priority)
+        world.advance(1)
+    await world.submit(delay_s=60.0)
+    service = OldestReady(world.database, metrics, page=2)
+    assert await service.run_once() == Report(0, has_more=True)
+    assert b"duly_oldest_ready_seconds{" not in metrics.render()
+    assert await service.run_once() == Report()
+    for band, age in (("high", 3.0), ("normal", 2.0), ("low", 1.0)):
+        line = f'duly_oldest_ready_seconds{{band="{band}",tenant="acme"}} {age}'
+        assert line.encode() in metrics.render()
+    await world.lease_all()
+    while (await service.run_once()).has_more:
+        pass
+    assert b"duly_oldest_ready_seconds{" not in metrics.render()
+
+
+async def test_slots_without_owner_are_shown(world: World, metrics: Metrics) -> None:
+    """A slot that nobody owns is work that nobody dispatches."""
+    await OwnerlessSlots(world.database, metrics).run_once()
+    assert b"duly_slots_without_owner 64.0" in metrics.render()

@@ -1,0 +1,1 @@
+"""Small exhaustive searches of the protocols, each with broken variants that must fail."""

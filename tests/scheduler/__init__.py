@@ -1,0 +1,1 @@
+"""Tests of the scheduler: its memory, and all of it together on a real PostgreSQL."""

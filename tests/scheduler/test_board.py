@@ -1,0 +1,110 @@
+"""The scheduler's memory: one entry a task, parked work aside, nothing hidden behind it."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+from duly.scheduler.board import PARKED_MAX, PLACE_ENTRIES_MAX, TICK_S, Board
+from duly.store.load import Due, Place
+
+START = 1_800_000_000.0
+PLACE = Place(1, 5, 2)
+
+
+def due(number: int, fence: int = 0, at: float = START, key: str | None = None) -> Due:
+    return Due(
+        *PLACE, UUID(int=number), fence, datetime.fromtimestamp(at, UTC), 5, None, "t", key, 1, None
+    )
+
+
+def test_a_task_that_is_brought_twice_is_one_entry() -> None:
+    """A sweep, a doorbell and a load bring the same timer; two entries would be two tickets."""
+    board = Board(START)
+    assert board.add(due(1))
+    assert not board.add(due(1))
+    assert board.add(due(2))
+    board.advance(START)
+    assert {board.next_ready(START), board.next_ready(START)} != {None}
+    assert board.next_ready(START) is None
+
+
+def test_a_higher_fence_is_a_new_entry() -> None:
+    """A retry must not be mistaken for the attempt that was loaded before it."""
+    board = Board(START)
+    assert board.add(due(1, fence=0))
+    assert board.add(due(1, fence=2))
+
+
+def test_nothing_is_ready_before_its_instant() -> None:
+    """An early ticket is refused by the lease and lost until a sweep."""
+    board = Board(START)
+    board.add(due(1, at=START + 1.0))
+    assert board.advance(START + 1.0 - TICK_S) == 0
+    assert board.advance(START + 1.0 + TICK_S) == 1
+
+
+def test_a_ticket_is_known_until_it_is_taken_or_void() -> None:
+    """Loading it again while its ticket is out would put a second ticket beside it."""
+    board = Board(START)
+    board.add(due(1))
+    board.add(due(2))
+    board.advance(START)
+    entries = [entry for _ in range(2) if (entry := board.next_ready(START))]
+    board.ticketed(START + 10.0, entries)
+    assert not board.add(due(1))
+    board.taken([(UUID(int=1), 0)])
+    assert board.add(due(1, fence=1))
+    assert board.void_tickets(START + 9.9) == []
+    assert board.void_tickets(START + 10.0) == [UUID(int=2)]
+    assert board.add(due(2))
+
+
+def test_parked_work_is_bounded_and_leaves_room_for_the_rest() -> None:
+    """A hundred thousand tasks on one blocked key must not hide another key's work."""
+    board = Board(START)
+    obstacle = ("concurrency_key", 1, "full")
+    for number in range(PARKED_MAX + 10):
+        board.add(due(number, key="full"))
+    board.advance(START)
+    while (entry := board.next_ready(START)) is not None:
+        board.park(obstacle, entry)
+    assert len(board.parked[obstacle]) == PARKED_MAX
+    assert board.room(PLACE) == PLACE_ENTRIES_MAX
+    assert board.hungry_places() == set()
+    assert board.unpark(obstacle, PARKED_MAX) == PARKED_MAX
+    assert board.hungry_places() == {PLACE}
+    board.swept(PLACE)
+    assert board.hungry_places() == set()
+
+
+def test_what_is_unparked_comes_out_oldest_first() -> None:
+    """Fairness within a key: first come, first served."""
+    board = Board(START)
+    obstacle = ("concurrency_key", 1, "k")
+    for number in range(5):
+        board.add(due(number, at=START - 5 + number, key="k"))
+    board.advance(START)
+    while (entry := board.next_ready(START)) is not None:
+        board.park(obstacle, entry)
+    board.unpark(obstacle, 2)
+    first, second = board.next_ready(START), board.next_ready(START)
+    assert first is not None
+    assert second is not None
+    assert [first.due.id.int, second.due.id.int] == [0, 1]
+    assert board.next_ready(START) is None
+
+
+def test_a_blocked_member_sits_out_and_comes_back() -> None:
+    """One tenant's full lane must not stop the others, nor be forgotten."""
+    board = Board(START)
+    board.add(due(1))
+    board.advance(START)
+    entry = board.next_ready(START)
+    assert entry is not None
+    board.put_back(entry)
+    board.block(entry.member)
+    assert board.next_ready(START) is None
+    board.add(due(2))
+    board.advance(START)
+    assert board.next_ready(START) is None
+    board.unblock_tenant(1)
+    assert board.next_ready(START) == entry

@@ -1,0 +1,1 @@
+"""The seeded cluster: real statements on a real PostgreSQL, under virtual time, with faults."""

@@ -1,0 +1,160 @@
+"""The database as a simulated node sees it: real statements, seeded faults, no real waiting.
+
+One connection, one statement or transaction at a time. The session's clock is set to the virtual
+instant before each statement, so everything that PostgreSQL decides by time replays as well.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+
+from duly.domain.errors import DatabaseUnavailable, StatementRefused
+from duly.store import (
+    control,
+    dead_letters,
+    lease,
+    load,
+    partitions,
+    pools,
+    purge,
+    read,
+    reap,
+    settle,
+    submit,
+)
+from duly.store.database import Database, translated_faults
+from tests.simulation.loop import RealWorld
+from tests.simulation.plan import FaultKind
+
+if TYPE_CHECKING:
+    from tests.simulation.cluster import Cluster, Node
+
+SET_CLOCK = "SELECT set_config('duly.test_now', $1, false)"
+MODULES = (control, dead_letters, lease, load, partitions, pools, purge, read, reap, settle, submit)
+DEADLOCK = "40P01"
+# In a transaction each statement is short; only single statements are slow.
+QUICK = 0.1
+
+
+class Postgres:
+    """The one real connection. Calls block: virtual time stands still while PostgreSQL works."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.world = RealWorld()
+        self.connection: asyncpg.Connection = self.world.run(asyncpg.connect(url))
+        self.world.run(self.connection.execute("SET synchronous_commit = off"))
+        self.instant: datetime | None = None
+        self.statements = 0
+
+    def fetch(self, now: datetime, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        with translated_faults(self.url):
+            return self.world.run(self.fetch_at(now, statement, *arguments))
+
+    async def fetch_at(
+        self, now: datetime, statement: str, *arguments: Any
+    ) -> list[asyncpg.Record]:
+        self.statements += 1
+        if now != self.instant:
+            await self.connection.fetch(SET_CLOCK, now.isoformat())
+            self.instant = now
+        rows: list[asyncpg.Record] = await self.connection.fetch(statement, *arguments)
+        return rows
+
+    def execute(self, command: str) -> None:
+        # A rollback takes the session's clock back too, so it is set again.
+        self.instant = None
+        self.world.run(self.connection.execute(command))
+
+    def close(self) -> None:
+        self.world.run(self.connection.close())
+        self.world.close()
+
+
+class SimulatedDatabase(Database):
+    """One node's handle. When the node is killed it is dead: not even a `finally` gets through."""
+
+    def __init__(self, cluster: "Cluster", node: "Node") -> None:
+        self.cluster = cluster
+        self.node = node
+        self.url = cluster.postgres.url
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        await self.arrive(statement)
+        async with self.cluster.turn:
+            rows = self.run(statement, *arguments)
+        await self.leave(statement)
+        return rows
+
+    @contextlib.asynccontextmanager
+    async def transaction(self) -> AsyncIterator["SimulatedTransaction"]:
+        await self.arrive("transaction")
+        async with self.cluster.turn:
+            self.command("BEGIN")
+            try:
+                yield SimulatedTransaction(self)
+            except BaseException:
+                # What the server does when it hears no more of us.
+                self.command("ROLLBACK")
+                raise
+            self.command("COMMIT")
+        await self.leave("transaction")
+
+    async def arrive(self, statement: str) -> None:
+        """On the way there: what breaks here has changed nothing."""
+        await self.travel(1.0)
+        if self.cluster.is_away or self.cluster.strikes(FaultKind.ERROR_BEFORE, self.node):
+            self.cluster.recorder.note(f"{self.node.name} cannot reach the database")
+            raise DatabaseUnavailable(address="simulated", problem="connection refused")
+        if self.cluster.strikes(FaultKind.CONFLICT, self.node):
+            raise StatementRefused(problem="deadlock detected", code=DEADLOCK)
+
+    async def leave(self, statement: str) -> None:
+        """On the way back: what breaks here has been committed."""
+        await self.travel(1.0)
+        if self.cluster.strikes(FaultKind.ANSWER_LOST, self.node):
+            self.cluster.recorder.note(f"{self.node.name} did not hear: {self.name_of(statement)}")
+            raise DatabaseUnavailable(address="simulated", problem="connection lost")
+
+    async def travel(self, share: float) -> None:
+        self.refuse_the_dead()
+        await asyncio.sleep(self.cluster.latency_s() * share)
+        self.refuse_the_dead()
+
+    def refuse_the_dead(self) -> None:
+        if self.node.is_dead:
+            raise asyncio.CancelledError
+
+    def run(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        self.refuse_the_dead()
+        self.cluster.recorder.note(f"{self.node.name} runs {self.name_of(statement)}")
+        return self.cluster.postgres.fetch(self.cluster.database_now(), statement, *arguments)
+
+    def command(self, command: str) -> None:
+        self.cluster.recorder.note(f"{self.node.name} {command}")
+        self.cluster.postgres.execute(command)
+
+    def name_of(self, statement: str) -> str:
+        return self.cluster.statement_names.get(statement, statement.split("\n", 1)[0])
+
+
+class SimulatedTransaction:
+    def __init__(self, database: SimulatedDatabase) -> None:
+        self.database = database
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        await self.database.travel(QUICK)
+        if self.database.cluster.strikes(FaultKind.ERROR_BEFORE, self.database.node):
+            raise DatabaseUnavailable(address="simulated", problem="connection lost")
+        rows = self.database.run(statement, *arguments)
+        await self.database.travel(QUICK)
+        return rows
+
+
+def statement_names() -> dict[str, str]:
+    """Read anew for every run, because a test of the suite's teeth changes statements."""
+    return {text: name for module in MODULES for name, text in module.SQL.blocks.items()}

@@ -1,0 +1,101 @@
+"""An event loop whose time is virtual, and the one window from it into the real world.
+
+Nothing in the loop waits for real: when nobody can run, the clock jumps to the next timer. What
+needs the real world (PostgreSQL) runs to its end on a second, ordinary loop while this one stands
+still, so the order of events depends on the seed and never on how fast a server answers.
+"""
+
+import asyncio
+import selectors
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+Answer = TypeVar("Answer")
+Register = Callable[["asyncio.Task[Any]"], None]
+
+
+class Stuck(AssertionError):
+    """Everybody waits, and no timer will wake anybody."""
+
+
+class VirtualSelector(selectors.DefaultSelector):
+    """Instead of waiting for a timer, moves the clock to it. There is no other input."""
+
+    def __init__(self, advance: Callable[[float], None]) -> None:
+        super().__init__()
+        self.advance = advance
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise Stuck
+        if timeout > 0:
+            self.advance(timeout)
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    def __init__(self) -> None:
+        self.elapsed_s = 0.0
+        super().__init__(VirtualSelector(self.advance))
+
+    def time(self) -> float:
+        return self.elapsed_s
+
+    def advance(self, seconds: float) -> None:
+        self.elapsed_s += seconds
+
+
+class RealWorld:
+    """An ordinary event loop that runs one piece of work at a time, from inside another loop."""
+
+    def __init__(self) -> None:
+        self.loop = uvloop.new_event_loop()
+
+    def run(self, work: Awaitable[Answer]) -> Answer:
+        """Block until the work is done; the loop that calls stands still meanwhile."""
+        outer = asyncio._get_running_loop()
+        if outer is None:
+            return self.loop.run_until_complete(work)
+        task = asyncio.current_task(outer)
+        if task is not None:
+            asyncio.tasks._leave_task(outer, task)
+        asyncio._set_running_loop(None)
+        try:
+            return self.loop.run_until_complete(work)
+        finally:
+            asyncio._set_running_loop(outer)
+            if task is not None:
+                asyncio.tasks._enter_task(outer, task)
+
+    def close(self) -> None:
+        self.loop.close()
+
+
+def run_virtually(main: Coroutine[Any, Any, Answer], register: Register) -> Answer:
+    """Run to the end on a fresh loop; `register` is told of every task as it is made."""
+    loop = VirtualLoop()
+
+    def make_task(
+        loop: asyncio.AbstractEventLoop, work: Any, **options: Any
+    ) -> "asyncio.Task[Any]":
+        task: asyncio.Task[Any] = asyncio.Task(work, loop=loop, **options)
+        register(task)
+        return task
+
+    loop.set_task_factory(make_task)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        loop.run_until_complete(end_tasks())
+        loop.close()
+
+
+async def end_tasks() -> None:
+    """Whatever is left over, of the living and of the killed."""
+    mine = asyncio.current_task()
+    rest = [task for task in asyncio.all_tasks() if task is not mine]
+    for task in rest:
+        task.cancel()
+    await asyncio.gather(*rest, return_exceptions=True)

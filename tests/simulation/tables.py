@@ -1,0 +1,66 @@
+"""The rows of one seed's tenants, read as the checker wants them. Changes nothing."""
+
+from datetime import datetime
+from typing import Any
+
+from duly.domain.history import AttemptRow, DeadLetterRow, KeyRow, Tables, TaskRow, TimerRow
+from duly.domain.ids import key_shard
+from duly.store.policies import decode_policy
+from tests.simulation.database import Postgres
+from tests.simulation.plan import KEY_NAMES
+
+TASKS = """SELECT id, tenant, run_at, policy, execution_key, replay_of, type
+             FROM duly.tasks WHERE tenant = ANY($1::integer[]) ORDER BY id"""
+TIMERS = """SELECT id, fence, attempt, due_at, holder, started_at, cancel_requested
+              FROM duly.timers WHERE tenant = ANY($1::integer[]) ORDER BY id"""
+ATTEMPTS = """SELECT attempts.id, fence, charged, holder, started_at, ended_at, outcome, state
+                FROM duly.tasks JOIN duly.attempts USING (shard, id)
+               WHERE tasks.tenant = ANY($1::integer[]) ORDER BY attempts.id, fence"""
+LETTERS = """SELECT id, execution_key, replayed_as
+               FROM duly.dead_letters WHERE tenant = ANY($1::integer[]) ORDER BY id"""
+KEYS = """SELECT tenant, key, task_id
+            FROM unnest($1::smallint[], $2::integer[], $3::text[]) AS asked(shard, tenant, key)
+            JOIN duly.idempotency_keys USING (shard, tenant, key)"""
+TOMBSTONES = """SELECT tombstones.id FROM duly.tasks JOIN duly.tombstones USING (shard, id)
+                 WHERE tasks.tenant = ANY($1::integer[])"""
+LIVE = "SELECT count(*) FROM duly.timers WHERE tenant = ANY($1::integer[])"
+
+
+def read_tables(postgres: Postgres, now: datetime, tenants: tuple[int, ...]) -> Tables:
+    def rows(statement: str) -> list[Any]:
+        return postgres.fetch(now, statement, list(tenants))
+
+    return Tables(
+        tasks=tuple(task_row(row) for row in rows(TASKS)),
+        timers=tuple(TimerRow(*row) for row in rows(TIMERS)),
+        attempts=tuple(AttemptRow(*row) for row in rows(ATTEMPTS)),
+        dead_letters=tuple(DeadLetterRow(*row) for row in rows(LETTERS)),
+        keys=tuple(KeyRow(*row) for row in postgres.fetch(now, KEYS, *key_columns(tenants))),
+        tombstones=frozenset(row["id"] for row in rows(TOMBSTONES)),
+    )
+
+
+def key_columns(tenants: tuple[int, ...]) -> tuple[list[int], list[int], list[str]]:
+    pairs = [(tenant, name) for tenant in tenants for name in KEY_NAMES]
+    return (
+        [key_shard(*pair) for pair in pairs],
+        [tenant for tenant, _ in pairs],
+        [name for _, name in pairs],
+    )
+
+
+def task_row(row: Any) -> TaskRow:
+    return TaskRow(
+        id=row["id"],
+        tenant=row["tenant"],
+        run_at=row["run_at"],
+        max_attempts=decode_policy(row["policy"]).retry.max_attempts,
+        execution_key=row["execution_key"],
+        replay_of=row["replay_of"],
+        request=row["type"],
+    )
+
+
+def count_live(postgres: Postgres, now: datetime, tenants: tuple[int, ...]) -> int:
+    (row,) = postgres.fetch(now, LIVE, list(tenants))
+    return int(row[0])

@@ -1,0 +1,134 @@
+"""Seeds of the simulated cluster, replayed bit for bit, and the bugs that they must notice."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from duly.environment import CrashPoint
+from tests.servers import ServerOfTheRun
+from tests.simulation.database import Postgres
+from tests.simulation.loop import Stuck, run_virtually
+from tests.simulation.run import Verdict, prepare, run_seed, tell_story
+from tests.simulation.teeth import BUGS, Bug, first_caught
+
+SEEDS = 60
+SEEDS_TO_CATCH = 100
+# On a quiet machine a tenth of it.
+TIMEOUT_S = 300
+# Far from one another, so that each bug has seeds of its own in the shared database.
+SEEDS_APART = 1000
+# Bugs of different kinds, each caught within a few dozen seeds.
+QUICKLY_CAUGHT = {
+    "a ticket needs no fence",
+    "an end keeps the fence",
+    "a retry after a requested cancel",
+    "cancel takes a running task away",
+    "a key is taken over",
+}
+# What simulated nodes pass through; every one of them must have killed somebody.
+SIMULATED = {
+    CrashPoint.SUBMIT_AFTER_COMMIT,
+    CrashPoint.LEASE_AFTER_COMMIT,
+    CrashPoint.EXECUTION_AFTER_EFFECT,
+    CrashPoint.SETTLE_BEFORE,
+    CrashPoint.SETTLE_AFTER_COMMIT,
+    CrashPoint.REAP_BEFORE,
+}
+
+
+@pytest.fixture(scope="module")
+def postgres(server: ServerOfTheRun) -> Iterator[Postgres]:
+    with server.database() as name:
+        postgres = Postgres(server.engine_url(name))
+        prepare(postgres)
+        yield postgres
+        postgres.close()
+
+
+def unregistered(task: "asyncio.Task[Any]") -> None:
+    """Nobody's node."""
+
+
+def explain(verdict: Verdict) -> str:
+    told = [f"seed {verdict.plan.seed}", *verdict.failures]
+    for violation in verdict.violations[:3]:
+        told += [str(violation), *tell_story(verdict, violation.task)]
+    return "\n".join(told)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+def test_no_seed_breaks_a_promise(postgres: Postgres) -> None:
+    """Every promise of the design, under kills, lost answers, pauses and wrong clocks."""
+    crash_points: Counter[str] = Counter()
+    answers: Counter[str] = Counter()
+    for seed in range(1, SEEDS + 1):
+        verdict = run_seed(postgres, seed)
+        assert verdict.is_clean, explain(verdict)
+        crash_points += verdict.crash_points
+        answers += verdict.operations
+    assert crash_points.keys() >= SIMULATED, "a crash point was never hit"
+    never = {"lease leased", "settle stale", "settle replay", "heartbeat stale"} - answers.keys()
+    assert not never, "the swarm is too tame"
+
+
+@pytest.mark.slow
+def test_a_seed_replays_bit_for_bit(server: ServerOfTheRun) -> None:
+    """A failure that cannot be repeated cannot be understood."""
+    traces = []
+    for _ in range(2):
+        with server.database() as name:
+            postgres = Postgres(server.engine_url(name))
+            prepare(postgres)
+            traces.append([run_seed(postgres, seed).trace for seed in (3, 4, 5)])
+            postgres.close()
+    assert traces[0] == traces[1]
+    assert all(len(trace) > 50 for trace in traces[0])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize(
+    ("number", "bug"),
+    [(n, bug) for n, bug in enumerate(BUGS) if bug.name in QUICKLY_CAUGHT],
+    ids=lambda value: value.name if isinstance(value, Bug) else "",
+)
+def test_a_deliberate_bug_is_caught(postgres: Postgres, number: int, bug: Bug) -> None:
+    """A simulator that finds nothing may be one that looks at nothing."""
+    first = (number + 1) * SEEDS_APART
+    assert first_caught(postgres, bug, first, SEEDS_TO_CATCH) is not None
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_every_deliberate_bug_still_finds_its_guard(bug: Bug) -> None:
+    """A guard that was reworded would leave the suite testing nothing."""
+    sound = dict(bug.statements.blocks)
+    with bug.planted():
+        assert bug.statements.blocks != sound
+    assert bug.statements.blocks == sound
+
+
+def test_virtual_time_passes_without_waiting() -> None:
+    """A simulated hour that takes an hour is not run."""
+
+    async def sleep_long() -> float:
+        await asyncio.sleep(3600)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(60):
+                await asyncio.Event().wait()
+        return asyncio.get_running_loop().time()
+
+    assert run_virtually(sleep_long(), unregistered) == pytest.approx(3660)
+
+
+def test_a_simulation_in_which_nothing_can_happen_says_so() -> None:
+    """Waiting for ever on nothing must not hang the run."""
+
+    async def wait_for_nobody() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    with pytest.raises(Stuck):
+        run_virtually(wait_for_nobody(), unregistered)

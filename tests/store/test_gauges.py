@@ -1,0 +1,64 @@
+"""Measures for metrics: the oldest ready work, never what is delayed, and slots without owner."""
+
+import pytest
+
+from duly.store.gauges import OldestReady, count_ownerless_slots, scan_oldest_ready
+from duly.store.load import BEFORE_ALL
+from duly.store.tenants import create_tenant
+from tests.store.world import HOLDER, World
+
+
+async def scan(world: World, limit: int) -> list[OldestReady]:
+    found, after = [], BEFORE_ALL
+    while True:
+        page = await scan_oldest_ready(world.database, after, limit)
+        found += page.oldest
+        if page.last is None:
+            return found
+        after = page.last
+
+
+@pytest.mark.parametrize("limit", [1, 2, 1000])
+async def test_the_oldest_ready_work_of_each_tenant_and_band(world: World, limit: int) -> None:
+    """A band hidden behind another is a starved band that no alarm sees."""
+    acme = await create_tenant(world.database, "acme")
+    assert acme is not None
+    await world.submit(tenant=acme.id, priority=9)
+    world.advance(5)
+    await world.submit(tenant=acme.id, priority=9, pool="other")
+    await world.submit(tenant=acme.id, priority=0)
+    await world.submit(tenant=77, priority=5)
+    world.advance(5)
+    ages: dict[tuple[str, int], float] = {}
+    for tenant, band, age_s in await scan(world, limit):
+        ages[tenant, band] = max(age_s, ages.get((tenant, band), 0.0))
+    assert ages == {("acme", 0): 10.0, ("acme", 2): 5.0, ("77", 1): 5.0}
+
+
+async def test_delayed_and_running_tasks_are_not_ready(world: World) -> None:
+    """A task for next year is not a year late, and one that runs waits for nobody."""
+    await world.submit(delay_s=60.0)
+    running = await world.submit()
+    await world.lease(running.id)
+    world.advance(10)
+    assert await scan(world, 1000) == []
+    world.advance(50)
+    assert [oldest.age_s for oldest in await scan(world, 1000)] == [0.0]
+
+
+async def test_an_installation_without_places_has_nothing_ready(world: World) -> None:
+    """The first scan of a new installation must not fail."""
+    assert await scan_oldest_ready(world.database) == ([], None)
+
+
+async def test_slots_without_owner_are_those_nobody_holds_now(world: World) -> None:
+    """A slot whose holder died long ago looks owned to whoever only looks at the holder."""
+    assert await count_ownerless_slots(world.database) == 64
+    await world.database.fetch(
+        "UPDATE duly.ownership SET holder = $1, expires_at = duly.now() + interval '10 s'"
+        " WHERE number < 60 OR kind = 'maintenance'",
+        HOLDER,
+    )
+    assert await count_ownerless_slots(world.database) == 4
+    world.advance(10)
+    assert await count_ownerless_slots(world.database) == 64
