@@ -37,7 +37,6 @@ from duly.store.ownership import (
     Seat,
     View,
     claim_seats,
-    delete_dead_nodes,
     keep_seats,
     release_seats,
 )
@@ -51,9 +50,6 @@ TICKS_PER_LEASE = 3
 EXPIRY_SLACK_S = 0.05
 # What a claim passed by because others were at it is looked for again this many times per lease.
 CONTENDED_PER_LEASE = 12
-# A node dead for this long is forgotten; looked for once an hour, by whoever does maintenance.
-NODE_FORGOTTEN_S = 86_400.0
-FORGET_EVERY_S = 3600.0
 
 log = get_logger("duly.coordinator")
 
@@ -85,7 +81,6 @@ class Coordinator:
         # Forgotten, but not yet known to be released.
         self.releasing: dict[Seat, Owned] = {}
         self.trusted_until = environment.clock.monotonic()
-        self.forget_at = environment.clock.monotonic()
         self.slots_free = 0
         self.on_change: Callable[[frozenset[int], frozenset[int]], None] | None = None
         self.wake: Callable[[], None] | None = None
@@ -124,7 +119,6 @@ class Coordinator:
             self.forget([seat for seat in self.seats if seat not in view.renewed])
             self.seats |= view.renewed
             is_content = await self.balance(view)
-            await self.forget_dead_nodes()
         return self.pause_s(view, is_content=is_content)
 
     async def balance(self, view: View) -> bool:
@@ -184,12 +178,6 @@ class Coordinator:
         )
         if self.on_change is not None:
             self.on_change(slots_gained, slots_lost)
-
-    async def forget_dead_nodes(self) -> None:
-        now = self.environment.clock.monotonic()
-        if now >= self.forget_at and self.leads(MAINTENANCE):
-            self.forget_at = now + FORGET_EVERY_S
-            await delete_dead_nodes(self.database, NODE_FORGOTTEN_S)
 
     def pause_s(self, view: View, *, is_content: bool) -> float:
         """A third of the lease, or sooner if somebody's lease ends before or a claim was shared."""

@@ -96,9 +96,9 @@ class BandQueue(Generic[Entry]):
         return band, due_at, entry
 
     def choose(self, now: float) -> int | None:
-        waiting = [band for band in range(BANDS) if self.bands[band]]
-        if not waiting:
-            return None
+        waiting = [band for band, entries in enumerate(self.bands) if entries]
+        if len(waiting) < 2:
+            return waiting[0] if waiting else None
         # Every pick earns a waiting lower band its share; a full share is owed a pick.
         owed = None
         for band in waiting[1:]:

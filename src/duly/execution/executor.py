@@ -14,7 +14,7 @@ once or be awaited; either way its word is settled in batches.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -39,6 +39,8 @@ TAKE_MAX = 500
 TAKE_WAIT_S = 1.0
 RUNNING_MAX = 1000
 BEATS_MAX = 1000
+SETTLE_MAX = 500
+ENDED_MAX = 4000
 
 log = get_logger("duly.execution.executor")
 
@@ -97,10 +99,13 @@ class Executor:
         self.running: dict[UUID, Run] = {}
         self.taking = 0
         self.room = asyncio.Event()
+        # Attempts that ended at once and are not settled yet.
+        self.ended: deque[tuple[Lease, Settlement]] = deque()
+        self.has_ended = asyncio.Event()
 
     async def tick(self) -> float:
         free = min(self.running_max - len(self.running) - self.taking, TAKE_MAX)
-        if free <= 0:
+        if free <= 0 or len(self.ended) >= ENDED_MAX:
             self.room.clear()
             await wait_for(self.room, TAKE_WAIT_S)
             return 0.0
@@ -114,25 +119,40 @@ class Executor:
         return 0.0
 
     async def run(self, leases: list[Lease]) -> None:
-        """Call the handler for each; those that answered at once are settled together."""
+        """Call the handler for each. Those that answer at once are settled by the loop beside this
+        one: starting what waits goes before recording what is done."""
         self.note_started(leases)
-        done: list[Lease] = []
-        settled: list[Settlement] = []
         for lease in leases:
             try:
                 answer = self.handler(lease)
             except Exception as error:
                 answer = failure(error)
             if isinstance(answer, Verdict):
-                done.append(lease)
-                settled.append(self.settlement(lease, answer))
+                self.ended.append((lease, self.settlement(lease, answer)))
             else:
                 task = asyncio.get_running_loop().create_task(self.finish(lease, answer))
                 self.running[lease.id] = Run(lease, task)
-        if settled:
+        if self.ended:
             await self.environment.crash_point(CrashPoint.EXECUTION_AFTER_EFFECT)
-            answers = await self.desk.settle_batch(settled)
-            self.note_settled(done, settled, answers, 0.0)
+            self.has_ended.set()
+
+    async def settle(self) -> float:
+        """Settle a batch of what ended. A batch whose outcome is unknown is sent again: settling
+        the same twice is a replay, and after its lease ran out it changes nothing."""
+        self.has_ended.clear()
+        if not self.ended:
+            await wait_for(self.has_ended, TAKE_WAIT_S)
+        batch = [self.ended.popleft() for _ in range(min(len(self.ended), SETTLE_MAX))]
+        if batch:
+            leases, settlements = [lease for lease, _ in batch], [item for _, item in batch]
+            try:
+                answers = await self.desk.settle_batch(settlements)
+            except BaseException:
+                self.ended.extendleft(reversed(batch))
+                raise
+            self.note_settled(leases, settlements, answers, 0.0)
+            self.room.set()
+        return 0.0
 
     async def finish(self, lease: Lease, pending: Awaitable[Verdict]) -> None:
         """One slow attempt: bounded in time, and settled whatever happens to it."""
@@ -185,6 +205,8 @@ class Executor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        while self.ended:
+            await self.settle()
         await self.desk.close()
 
     def settlement(self, lease: Lease, verdict: Verdict) -> Settlement:
@@ -221,8 +243,23 @@ class Executor:
         )
 
 
+class Settling:
+    """The executor's second role: what ended at once is settled beside the starting of more."""
+
+    name = "settling"
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+
+    async def tick(self) -> float:
+        return await self.executor.settle()
+
+    async def close(self) -> None:
+        """The executor settles what is left."""
+
+
 class Heartbeat:
-    """The executor's second role: its leases must live on while its ticks wait for work."""
+    """The executor's third role: its leases must live on while its ticks wait for work."""
 
     name = "heartbeat"
 

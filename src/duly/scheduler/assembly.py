@@ -80,6 +80,7 @@ def make_scheduler(
     bounds = BoundsKeeper(database, dispatcher.gatekeeper, learn)
     loader.wake_dispatcher = lambda: dispatcher.wake()
     dispatcher.wake_loader = lambda: loader.wake()
+    dispatcher.expect = loader.expect
     coordinator.on_change = lambda _gained, _lost: loader.wake()
     submitter.on_stored = doorbell.ring
     return Scheduler(coordinator, loader, dispatcher, reaper, bounds, doorbell)

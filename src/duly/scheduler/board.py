@@ -13,7 +13,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from duly.domain.fairness import BandQueue, RoundRobin
-from duly.domain.task import BANDS, band_of
+from duly.domain.task import BANDS
 from duly.domain.wheel import Wheel
 from duly.store.load import Due, Place
 
@@ -31,13 +31,10 @@ Obstacle = tuple[str, int, str]
 
 class Ready(NamedTuple):
     due: Due
+    place: Place
     member: Member
     band: int
     fires_at: float
-
-
-def pool_of_lane(lane: int) -> int:
-    return (lane - 1) // BANDS
 
 
 class Board:
@@ -52,6 +49,7 @@ class Board:
         self.turns: RoundRobin[Member] = RoundRobin(self.weight_of)
         self.known: dict[UUID, Ready] = {}
         self.per_place: dict[Place, int] = {}
+        self.seats: dict[Place, tuple[Member, int]] = {}
         self.parked: dict[Obstacle, deque[Ready]] = {}
         # Where parked work was let go, and which obstacles have since let all they had through.
         self.overflowed: dict[Obstacle, set[Place]] = {}
@@ -65,18 +63,29 @@ class Board:
     def room(self, place: Place) -> int:
         return PLACE_ENTRIES_MAX - self.per_place.get(place, 0)
 
-    def add(self, due: Due) -> bool:
-        """Take in one timer; False if it is known already."""
-        if self.is_known(due.id, due.fence):
+    def add(self, due: Due, place: Place, now: float) -> bool:
+        """Take in one timer; False if it is known already. What is due needs no wheel."""
+        known = self.known.get(due.id)
+        if known is not None and known.due.fence == due.fence:
             return False
         fires_at = due.due_at.timestamp()
-        member = (due.tenant, pool_of_lane(due.lane))
-        entry = Ready(due, member, band_of(due.priority), fires_at)
+        member, band = self.seat_of(place)
+        entry = Ready(due, place, member, band, fires_at)
         self.known[due.id] = entry
-        place = due.place
         self.per_place[place] = self.per_place.get(place, 0) + 1
-        self.wheel.add(tick_of(fires_at), entry)
+        if fires_at <= now:
+            self.enqueue(entry)
+        else:
+            self.wheel.add(tick_of(fires_at), entry)
         return True
+
+    def seat_of(self, place: Place) -> tuple[Member, int]:
+        """Whose queue and which band the timers of a place go to; the same for all of them."""
+        seat = self.seats.get(place)
+        if seat is None:
+            pool, band = divmod(place.lane - 1, BANDS)
+            seat = self.seats[place] = (place.tenant, pool), band
+        return seat
 
     def is_known(self, task_id: UUID, fence: int) -> bool:
         entry = self.known.get(task_id)
@@ -134,7 +143,7 @@ class Board:
             self.leave_place(entry)
         else:
             self.drained.discard(obstacle)
-            self.overflowed.setdefault(obstacle, set()).add(entry.due.place)
+            self.overflowed.setdefault(obstacle, set()).add(entry.place)
             self.forget(entry)
 
     def unpark(self, obstacle: Obstacle, count: int) -> int:
@@ -148,7 +157,7 @@ class Board:
             if obstacle in self.overflowed:
                 self.drained.add(obstacle)
         for entry in reversed(chosen):
-            self.per_place[entry.due.place] = self.per_place.get(entry.due.place, 0) + 1
+            self.per_place[entry.place] = self.per_place.get(entry.place, 0) + 1
             queue = self.queues.setdefault(entry.member, BandQueue())
             queue.push_front(entry.band, entry.fires_at, entry)
             if entry.member not in self.blocked:
@@ -173,7 +182,7 @@ class Board:
         self.leave_place(entry)
 
     def leave_place(self, entry: Ready) -> None:
-        place = entry.due.place
+        place = entry.place
         left = self.per_place.get(place, 0) - 1
         if left > 0:
             self.per_place[place] = left

@@ -29,7 +29,7 @@ from duly.telemetry import Metrics
 
 # Tickets of one publish, and tickets that may wait in one lane: what is in a lane is no longer in
 # fair order with what comes, so a lane holds no more than keeps its consumers busy.
-DISPATCH_MAX = 1000
+DISPATCH_MAX = 250
 LANE_DEPTH_MAX = 1500
 IDLE_S = 1.0
 # A full lane is asked about this often, unless its consumer is in this process and tells.
@@ -61,11 +61,12 @@ class Dispatcher:
         self.expired: list[Ticket] = []
         self.wake: Callable[[], None] = lambda: None
         self.wake_loader: Callable[[], None] = lambda: None
+        self.expect: Callable[[Place, datetime], None] = lambda _place, _due_at: None
         # Members that wait for an instant: a refilled bucket, a hand-over.
         self.until: dict[Member, float] = {}
         self.full: dict[Lane, set[Member]] = {}
-        # Lanes that tickets went into, so that their depth can be asked for.
-        self.lanes: set[Lane] = set()
+        # Lanes that were ever used, by (tenant, pool, band); shared ones appear more than once.
+        self.lanes: dict[tuple[int, int, int], Lane] = {}
         broker.on_taken = self.on_taken
 
     async def tick(self) -> float:
@@ -74,7 +75,7 @@ class Dispatcher:
         now = self.time.now()
         if self.void_tickets(now) or self.full:
             # Others take from the lanes too, and void tickets lie in them: ask how deep they are.
-            await self.broker.refresh(sorted(self.lanes))
+            await self.broker.refresh(sorted(set(self.lanes.values())))
         self.reopen(now)
         self.board.advance(now)
         chosen = self.choose(now)
@@ -89,30 +90,39 @@ class Dispatcher:
     def choose(self, now: float) -> list[tuple[Lane, Ready]]:
         """The next tasks in fair order that pass every gate."""
         chosen: list[tuple[Lane, Ready]] = []
-        added: dict[Lane, int] = {}
+        depths: dict[Lane, int] = {}
         owned = self.coordinator.owned if self.coordinator.is_trusted else {}
+        gatekeeper = self.gatekeeper
         while len(chosen) < DISPATCH_MAX:
             entry = self.board.next_ready(now)
             if entry is None:
                 break
-            if slot_of(entry.due.shard) not in owned:
+            due = entry.due
+            if slot_of(due.shard) not in owned:
                 self.board.forget(entry)
                 continue
-            lane = lane_for(entry.member[0], entry.member[1], entry.band)
-            depth = self.broker.depth(lane) + added.get(lane, 0)
-            if depth < LANE_DEPTH_MAX and self.gatekeeper.is_plain(entry.due):
-                refusal = None
-            else:
-                refusal = self.gatekeeper.ask(entry, depth, LANE_DEPTH_MAX)
-            if refusal is not None:
-                self.hold_back(entry, lane, refusal)
-                continue
-            if self.gatekeeper.is_counted(entry.due):
-                self.accounts.ticketed(entry.due)
-            added[lane] = added.get(lane, 0) + 1
-            self.lanes.add(lane)
+            lane = self.lane_of(entry)
+            depth = depths.get(lane)
+            if depth is None:
+                depth = depths[lane] = self.broker.depth(lane)
+            if depth >= LANE_DEPTH_MAX or not gatekeeper.is_plain(due):
+                refusal = gatekeeper.ask(entry, depth, LANE_DEPTH_MAX)
+                if refusal is not None:
+                    self.hold_back(entry, lane, refusal)
+                    continue
+                if gatekeeper.is_counted(due):
+                    self.accounts.ticketed(due)
+            depths[lane] = depth + 1
             chosen.append((lane, entry))
         return chosen
+
+    def lane_of(self, entry: Ready) -> Lane:
+        """The same few lanes over and over: each is made once."""
+        key = (*entry.member, entry.band)
+        lane = self.lanes.get(key)
+        if lane is None:
+            lane = self.lanes[key] = lane_for(*key)
+        return lane
 
     async def publish(self, now: float, chosen: Sequence[tuple[Lane, Ready]]) -> None:
         deadline_s = now + TICKET_S
@@ -183,22 +193,28 @@ class Dispatcher:
         return bool(voided)
 
     def on_taken(self, tickets: list[Ticket], leases: list[Lease]) -> None:
-        """A consumer of this process says what became of its tickets."""
+        """A consumer of this process says what became of its tickets. One that was not leased was
+        stale, or a moment early: its place is looked at again."""
         self.metrics.time_in_ready.observe_many(
             lease.started_at.timestamp() - entry.fires_at
             for lease in leases
             if (entry := self.board.known.get(lease.id)) is not None
         )
-        if self.accounts.tickets:
-            leased = {lease.id for lease in leases}
-            for ticket in tickets:
-                if ticket.id in leased:
-                    self.accounts.taken(ticket.id, is_leased=True)
-                else:
-                    self.release(ticket.id)
+        if self.accounts.tickets or len(leases) < len(tickets):
+            self.account_for(tickets, {lease.id for lease in leases})
         self.board.taken((ticket.id, ticket.fence) for ticket in tickets)
         if self.full or self.board.turns:
             self.wake()
+
+    def account_for(self, tickets: list[Ticket], leased: set[UUID]) -> None:
+        for ticket in tickets:
+            if ticket.id in leased:
+                self.accounts.taken(ticket.id, is_leased=True)
+                continue
+            self.release(ticket.id)
+            entry = self.board.known.get(ticket.id)
+            if entry is not None:
+                self.expect(entry.place, entry.due.due_at)
 
     def on_settled(self, ids: Sequence[UUID]) -> None:
         """Leases ended in this process: their caps have room."""
@@ -227,7 +243,7 @@ class Dispatcher:
         tenants = self.gatekeeper.bounds.tenants
         names = {tenant.id: tenant.name for tenant in tenants.values()}
         depths: dict[tuple[str, int], float] = {}
-        for lane in self.lanes:
+        for lane in set(self.lanes.values()):
             pair = (names.get(lane.tenant, str(lane.tenant)), lane.band)
             depths[pair] = depths.get(pair, 0.0) + self.broker.depth(lane)
         self.metrics.show_lane_depth({pair: depth for pair, depth in depths.items() if depth})

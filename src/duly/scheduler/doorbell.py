@@ -35,8 +35,9 @@ class Doorbell:
         self.dispatcher = dispatcher
         self.send = send
 
-    def ring(self, timers: list[Due]) -> None:
-        """Just committed in this process."""
+    def ring(self, timers: list[Due], database_now: datetime) -> None:
+        """Just committed in this process, at that instant by the database's clock."""
+        self.loader.time.observe(database_now)
         ours = [due for due in timers if self.coordinator.owns(due.shard) is not None]
         if ours:
             self.loader.admit(ours)

@@ -124,12 +124,14 @@ class Loader:
         """A doorbell with the timers: straight to the board, unless older work is unloaded."""
         if not self.time.is_known:
             return
+        now = self.time.now()
         for due in timers:
-            state = self.places.get(due.place)
+            place = due.place
+            state = self.places.get(place)
             if state is None:
-                state = self.places[due.place] = PlaceState(is_caught_up=True)
-            if state.is_caught_up and self.board.room(due.place) > 0:
-                self.board.add(due)
+                state = self.places[place] = PlaceState(is_caught_up=True)
+            if state.is_caught_up and self.board.room(place) > 0:
+                self.board.add(due, place, now)
 
     async def load(self, now: float) -> int:
         wanted = [
@@ -185,6 +187,7 @@ class Loader:
 
     def take_in(self, timers: list[Due]) -> dict[Place, "PlaceRead"]:
         reads: dict[Place, PlaceRead] = {}
+        now = self.time.now()
         for due in timers:
             place = due.place
             read = reads.get(place)
@@ -192,7 +195,7 @@ class Loader:
                 read = reads[place] = PlaceRead()
             read.count += 1
             read.cursor = Cursor(due.due_at, due.id)
-            self.board.add(due)
+            self.board.add(due, place, now)
         return reads
 
     def wants_more(self, place: Place) -> bool:

@@ -121,9 +121,9 @@ def beat_answer(row: Mapping[str, object] | None) -> BeatAnswer:
     return BeatAnswer(status, lease_until)
 
 
-def by_address(item: Ticket | Beat) -> int:
+def by_address(item: Ticket | Beat) -> UUID:
     """The one order in which rows are locked, everywhere: by id."""
-    return item.id.int
+    return item.id
 
 
 def ticket_columns(items: Sequence[Ticket | Beat]) -> tuple[list[int], list[UUID], list[int]]:

@@ -84,7 +84,7 @@ class Settler:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         await self.environment.crash_point(CrashPoint.SETTLE_BEFORE)
-        ordered = sorted(enumerate(settlements), key=lambda item: item[1].id.int)
+        ordered = sorted(enumerate(settlements), key=lambda item: item[1].id)
         completed = [item for item in ordered if item[1].outcome is Outcome.COMPLETED]
         others = [item for item in ordered if item[1].outcome is not Outcome.COMPLETED]
         answers: dict[int, SettleAnswer] = {}

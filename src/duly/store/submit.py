@@ -91,7 +91,7 @@ class Submitter:
         # owner counts all of their tasks.
         self.spreads: Mapping[int, int] = {}
         self.capped: Container[int] = frozenset()
-        self.on_stored: Callable[[list[Due]], None] | None = None
+        self.on_stored: Callable[[list[Due], datetime], None] | None = None
         self.stats: StatsBook | None = None
 
     async def submit(self, tasks: Sequence[Submission]) -> list[SubmitAnswer]:
@@ -118,8 +118,11 @@ class Submitter:
                 (entry.task.tenant, entry.task.type) for entry in stored
             ).items():
                 self.stats.note_submitted(tenant, task_type, count)
-        if self.on_stored is not None:
-            self.on_stored(near_timers(stored, answers))
+        if self.on_stored is not None and stored:
+            created_at = max(
+                answer.created_at for answer in answers.values() if isinstance(answer, Stored)
+            )
+            self.on_stored(near_timers(stored, answers), created_at)
         return [answers[ordinal] for ordinal in range(len(tasks))]
 
     async def address(self, tasks: Sequence[Submission]) -> list[Entry]:

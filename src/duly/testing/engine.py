@@ -12,14 +12,14 @@ from duly.app import Parts, make_parts, start_loop
 from duly.domain.lanes import ALL_TENANTS, Lane
 from duly.domain.task import BANDS, WEBHOOK_POOL
 from duly.environment import Environment
-from duly.execution.executor import Executor, Handler, Heartbeat
+from duly.execution.executor import Executor, Handler, Heartbeat, Settling
 from duly.execution.leasing import SettleDesk
 from duly.role import Role, RoleLoop, stop_roles
 from duly.store.database import Database
 from duly.store.desk import SubmitDesk
 from duly.telemetry import Metrics
 
-# Ticks of the executor at once: one leases while another settles.
+# Ticks of the executor at once: one leases while another starts what it leased.
 EXECUTOR_LOOPS = 3
 STOP_S = 10.0
 WEBHOOK_LANES = [Lane(ALL_TENANTS, WEBHOOK_POOL, band) for band in range(BANDS)]
@@ -62,7 +62,8 @@ class Engine:
 
     async def __aenter__(self) -> "Engine":
         executor: list[Role] = [self.executor] * EXECUTOR_LOOPS
-        roles = [*self.parts.roles, *executor, Heartbeat(self.executor)]
+        beside: list[Role] = [Settling(self.executor), Heartbeat(self.executor)]
+        roles = [*self.parts.roles, *executor, *beside]
         self.loops = [start_loop(role, self.environment, self.metrics) for role in roles]
         self.running = [asyncio.create_task(loop.run()) for loop in self.loops]
         return self
