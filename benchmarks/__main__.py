@@ -15,14 +15,16 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks.heart import SCENARIOS, Heart
+from benchmarks import engine, heart
 from benchmarks.machine import machine_facts
+from duly.app import calm_collector
 from duly.environment import Environment
 from duly.settings import Settings
 from duly.store.database import Database
 from duly.store.place import open_place, prepare_place
 
-POOL_CONNECTIONS = 10
+POOL_CONNECTIONS = 20
+SCENARIOS = {**heart.SCENARIOS, **engine.SCENARIOS}
 
 
 async def run(names: list[str], *, quick: bool, repeat: int) -> dict[str, Any]:
@@ -43,14 +45,20 @@ async def run(names: list[str], *, quick: bool, repeat: int) -> dict[str, Any]:
 
 
 async def run_one(name: str, database: Database, owner_url: str, *, quick: bool) -> dict[str, Any]:
-    scenario, tasks_full, tasks_quick = SCENARIOS[name]
+    """A scenario of the store alone or of the whole engine; each starts with no live task."""
+    _, tasks_full, tasks_quick = SCENARIOS[name]
     tasks = tasks_quick if quick else tasks_full
     with Progress(console=Console(stderr=True), transient=True) as bar:
         line = bar.add_task(name, total=tasks)
-        heart = Heart(
-            database, owner_url, lambda done, total: bar.update(line, completed=done, total=total)
-        )
-        figures = await scenario(heart, tasks)
+
+        def show(done: int, total: int) -> None:
+            bar.update(line, completed=done, total=total)
+
+        if name in heart.SCENARIOS:
+            figures = await heart.SCENARIOS[name][0](heart.Heart(database, owner_url, show), tasks)
+        else:
+            bench = engine.Bench(database, owner_url, show)
+            figures = await engine.SCENARIOS[name][0](bench, tasks)
     return {"scenario": name, "tasks": tasks, **figures}
 
 
@@ -87,6 +95,7 @@ def main() -> None:
     if unknown:
         parser.error(f"unknown scenario {', '.join(sorted(unknown))}")
     names = arguments.scenarios or list(SCENARIOS)
+    calm_collector()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         report = runner.run(run(names, quick=arguments.quick, repeat=arguments.repeat))
     if arguments.as_json:

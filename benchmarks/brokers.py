@@ -97,7 +97,7 @@ async def lone_tickets(broker: Broker, tickets: Tickets) -> list[float]:
     waits = []
     for ticket in tickets:
         consumer = asyncio.create_task(broker.lease([LANE], holder, 1, LEASE_S, WAIT_S))
-        while not broker.waiting():  # noqa: ASYNC110 - a carrier has no event for it
+        while not broker.waiting():
             await asyncio.sleep(0)
         before = time.perf_counter()
         await broker.publish([ticket])

@@ -197,9 +197,9 @@ async def run_pinned_xmin(heart: Heart, tasks: int) -> dict[str, Any]:
 
 # name -> (scenario, tasks, tasks with --quick)
 SCENARIOS: dict[str, tuple[Scenario, int, int]] = {
-    "submit-batch": (run_submit_batch, 200_000, 50_000),
-    "submit-single": (run_submit_single, 100_000, 20_000),
-    "drain": (run_drain, 200_000, 100_000),
-    "end-to-end": (run_end_to_end, 200_000, 50_000),
-    "pinned-xmin": (run_pinned_xmin, 200_000, 50_000),
+    "store-submit-batch": (run_submit_batch, 200_000, 50_000),
+    "store-submit-single": (run_submit_single, 100_000, 20_000),
+    "store-drain": (run_drain, 200_000, 100_000),
+    "store-end-to-end": (run_end_to_end, 200_000, 50_000),
+    "store-pinned-xmin": (run_pinned_xmin, 200_000, 50_000),
 }

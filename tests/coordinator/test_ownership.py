@@ -354,12 +354,3 @@ async def test_only_the_rings_of_others_wake_a_coordinator(cluster: Cluster) -> 
     assert woken == []
     node.coordinator.heard([str(node.id), "somebody else"])
     assert woken == ["woken"]
-
-
-async def test_nodes_long_dead_are_forgotten(cluster: Cluster) -> None:
-    """Every restart is a row; after a year of deployments the list tells nobody anything."""
-    dead, survivor = cluster.join(), cluster.join()
-    await cluster.settle(dead, survivor)
-    cluster.advance(25 * 3600)
-    await survivor.tick()
-    assert await cluster.world.count("nodes") == 1

@@ -201,12 +201,15 @@ async def a_look_at_a_lease_leaves_its_successor_alone(stage: Stage, race: Race)
 
 
 async def only_the_unstarted_expire(stage: Stage, race: Race) -> None:
-    """Not what runs, not what has time left, and not by an old ticket."""
+    """Not what runs or ran before, not what has time left, and not by an old ticket."""
     running = await stage.start_by_over()
     await lease_again(stage, running)
     moved = await stage.start_by_over()
     await promote(stage.database, moved)
-    for scene in (running, await stage.ready(), moved):
+    handed_back = await stage.start_by_over()
+    await lease_again(stage, handed_back)
+    await settle_as(Outcome.RELEASED, retry_in_s=0.0)(stage.database, handed_back)
+    for scene in (running, await stage.ready(), moved, handed_back):
         before = await assert_true(stage, scene)
         assert await expire(stage.database, scene) == NOTHING
         assert await assert_true(stage, scene) == before

@@ -206,7 +206,14 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         acted.only_the_unstarted_expire,
         [
             without(reap, "expire_unstarted", "AND timers.fence = late.fence"),
-            without(reap, "expire_unstarted", "AND timers.holder IS NULL"),
+            without(reap, "expire_unstarted", "AND timers.started_at IS NULL"),
+            with_edits(
+                "of what runs",
+                reap,
+                "expire_unstarted",
+                ("AND timers.holder IS NULL", ""),
+                ("AND timers.started_at IS NULL", ""),
+            ),
             without(reap, "expire_unstarted", "AND timers.start_by <= duly.now()"),
         ],
     ),

@@ -64,6 +64,8 @@ def make_submission(cluster: Cluster, node: Node) -> Submission:
         max_s=10.0,
         non_retryable=("fatal",) if random.random() < 0.3 else (),
     )
+    is_webhook = plan.has_webhooks and random.random() < 0.6
+    key = random.choice([None, None, "a", "b"])
     return Submission(
         tenant=random.choice(plan.tenants),
         type=f"request-{cluster.requests}",

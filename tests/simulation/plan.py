@@ -4,7 +4,7 @@ A swarm: each seed switches a random half of the faults and actors off, because 
 happens hides the bugs that need its absence.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -32,8 +32,21 @@ class FaultKind(StrEnum):
     TICKET_STALE = "ticket out of an old drawer"
     REORDER = "tickets reordered"
     SETTLE_REPEATED = "settlement repeated"
+    FREEZE = "node frozen past its leases"
+    STOP = "node stopped in order"
+    RING_LOST = "ring lost"
+    TICKET_LATE = "ticket delayed"
+    QUEUE_WIPED = "ready queue wiped"
 
 
+# What only whole nodes with their own scheduler can suffer.
+OF_FLEETS = {
+    FaultKind.FREEZE,
+    FaultKind.STOP,
+    FaultKind.RING_LOST,
+    FaultKind.TICKET_LATE,
+    FaultKind.QUEUE_WIPED,
+}
 # Asked for once in a lease and not at every statement, so they strike more often when asked.
 SELDOM_ASKED = {
     FaultKind.PAUSE,
@@ -79,6 +92,9 @@ class Plan:
     rates: dict[FaultKind, float]
     actors: frozenset[Actor]
     outcome_weights: tuple[int, ...]
+    # How many tasks with the same concurrency key may be in flight; a key that is not here: one.
+    key_limits: dict[str, int] = field(default_factory=dict)
+    has_webhooks: bool = False
 
     def has(self, kind: FaultKind) -> bool:
         return kind in self.rates
@@ -88,7 +104,7 @@ def make_plan(seed: int) -> Plan:
     random = Random(f"plan {seed}")
     lease_s = 0.05 * 400 ** random.random()
     tick_s = max(random.uniform(0.5, 3.0), lease_s / 4)
-    kinds = [kind for kind in FaultKind if random.random() < 0.5]
+    kinds = [k for k in FaultKind if k not in OF_FLEETS and random.random() < 0.5]
     # Near the end of a month, the ids of one seed lie in two partitions.
     start = random.choice([datetime(2026, 1, 15, 12, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)])
     return Plan(

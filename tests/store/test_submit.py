@@ -326,3 +326,19 @@ async def test_an_execution_key_may_be_given_or_is_the_idempotency_key(world: Wo
     answers = await world.submitter.submit(asked)
     keys = [(await world.lease(answer.id)).execution_key for answer in answers]
     assert keys == ["mine", "b"]
+
+
+async def test_a_herd_is_smeared_where_its_submitter_allowed_it(world: World) -> None:
+    """A thousand tasks on one instant hit one receiver; `jitter_s` allows to spread them."""
+    run_at = START + timedelta(hours=1)
+    policy = Policy(jitter_s=60.0)
+    tasks = [Submission(tenant=TENANT, type="t", run_at=run_at, policy=policy) for _ in range(50)]
+    answers = await world.submitter.submit(tasks)
+    fire_times = {answer.run_at for answer in answers if isinstance(answer, Stored)}
+    assert len(fire_times) > 40
+    assert min(fire_times) >= run_at
+    assert max(fire_times) <= run_at + timedelta(seconds=60)
+    for answer in answers:
+        task = await world.read(answer.id)
+        assert isinstance(answer, Stored)
+        assert task.run_at == task.next_at == answer.run_at

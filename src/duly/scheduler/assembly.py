@@ -18,6 +18,7 @@ from duly.scheduler.doorbell import Doorbell
 from duly.scheduler.gatekeeper import Bounds, BoundsKeeper
 from duly.scheduler.loader import Loader
 from duly.scheduler.reaper import Reaper
+from duly.scheduler.spread import SpreadKeeper
 from duly.store.database import Database
 from duly.store.settle import SettleAnswer, Settlement, SettleStatus
 from duly.store.submit import Submitter
@@ -31,11 +32,19 @@ class Scheduler:
     dispatcher: Dispatcher
     reaper: Reaper
     bounds: BoundsKeeper
+    spread: SpreadKeeper
     doorbell: Doorbell
 
     @property
     def roles(self) -> list[Role]:
-        return [self.coordinator, self.loader, self.bounds, self.dispatcher, self.reaper]
+        return [
+            self.coordinator,
+            self.loader,
+            self.bounds,
+            self.dispatcher,
+            self.reaper,
+            self.spread,
+        ]
 
     def on_settled(
         self, settlements: Sequence[Settlement], answers: Sequence[SettleAnswer]
@@ -83,4 +92,5 @@ def make_scheduler(
     dispatcher.expect = loader.expect
     coordinator.on_change = lambda _gained, _lost: loader.wake()
     submitter.on_stored = doorbell.ring
-    return Scheduler(coordinator, loader, dispatcher, reaper, bounds, doorbell)
+    spread = SpreadKeeper(database, environment, submitter, dispatcher.gatekeeper)
+    return Scheduler(coordinator, loader, dispatcher, reaper, bounds, spread, doorbell)

@@ -77,6 +77,19 @@ class Entry:
     id: UUID
     shard: int
     pool: int
+    # By how much this one fires later than asked, because its submitter allowed a smear.
+    smear_s: float = 0.0
+
+    @property
+    def run_at(self) -> datetime | None:
+        asked = self.task.run_at
+        return (
+            asked if asked is None or not self.smear_s else asked + timedelta(seconds=self.smear_s)
+        )
+
+    @property
+    def delay_s(self) -> float:
+        return self.task.delay_s + self.smear_s
 
 
 class Submitter:
@@ -93,6 +106,7 @@ class Submitter:
         self.capped: Container[int] = frozenset()
         self.on_stored: Callable[[list[Due], datetime], None] | None = None
         self.stats: StatsBook | None = None
+        self.submitted: Counter[int] = Counter()
 
     async def submit(self, tasks: Sequence[Submission]) -> list[SubmitAnswer]:
         """One commit for everything without a key; one for each tenant's tasks with keys.
@@ -113,17 +127,21 @@ class Submitter:
         self.placements |= lanes_of(plain + won)
         await self.environment.crash_point(CrashPoint.SUBMIT_AFTER_COMMIT)
         stored = plain + won
-        if self.stats is not None:
-            for (tenant, task_type), count in Counter(
-                (entry.task.tenant, entry.task.type) for entry in stored
-            ).items():
-                self.stats.note_submitted(tenant, task_type, count)
+        self.count(stored)
         if self.on_stored is not None and stored:
             created_at = max(
                 answer.created_at for answer in answers.values() if isinstance(answer, Stored)
             )
             self.on_stored(near_timers(stored, answers), created_at)
         return [answers[ordinal] for ordinal in range(len(tasks))]
+
+    def count(self, stored: list[Entry]) -> None:
+        """For the statistics, and for whoever spreads busy tenants."""
+        kinds = Counter((entry.task.tenant, entry.task.type) for entry in stored)
+        for (tenant, task_type), count in kinds.items():
+            self.submitted[tenant] += count
+            if self.stats is not None:
+                self.stats.note_submitted(tenant, task_type, count)
 
     async def address(self, tasks: Sequence[Submission]) -> list[Entry]:
         """Give every task its id, in id order, so that two batches never lock crosswise."""
@@ -140,7 +158,9 @@ class Submitter:
             placed_ms = now_ms if is_now else future_ms(task, now, placement)
             pool = WEBHOOK_POOL if task.url is not None else numbers[task.tenant, task.pool]
             task_id = make_task_id(placed_ms, shard, random)
-            entries.append(Entry(ordinal, task, task_id, shard, pool))
+            jitter_s = task.policy.jitter_s
+            smear_s = round(random.uniform(0.0, jitter_s), 6) if jitter_s else 0.0
+            entries.append(Entry(ordinal, task, task_id, shard, pool, smear_s))
         entries.sort(key=lambda entry: entry.id.int)
         return entries
 
@@ -213,7 +233,7 @@ def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int
 
 def stored_at(entry: Entry, now: datetime) -> Stored:
     """What the statement wrote, reckoned again instead of sent back row by row."""
-    run_at = entry.task.run_at or now + timedelta(seconds=entry.task.delay_s)
+    run_at = entry.run_at or now + timedelta(seconds=entry.delay_s)
     return Stored(entry.id, now, run_at)
 
 
@@ -273,8 +293,8 @@ def task_columns(entries: list[Entry]) -> list[list[Any]]:
         [entry.pool for entry in entries],
         [task.priority for task in tasks],
         [round(task.policy.timeout_s * 1000) for task in tasks],
-        [task.run_at for task in tasks],
-        [task.delay_s for task in tasks],
+        [entry.run_at for entry in entries],
+        [entry.delay_s for entry in entries],
         [task.policy.start_by for task in tasks],
         [task.type for task in tasks],
         [task.payload for task in tasks],

@@ -1,0 +1,1 @@
+"""The scheduler under pressure, on a real PostgreSQL: slower at worst, never stuck, never greedy."""
