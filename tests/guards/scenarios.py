@@ -209,6 +209,7 @@ async def only_the_unstarted_expire(stage: Stage, race: Race) -> None:
     handed_back = await stage.start_by_over()
     await lease_again(stage, handed_back)
     await settle_as(Outcome.RELEASED, retry_in_s=0.0)(stage.database, handed_back)
+    handed_back.fence += 1
     for scene in (running, await stage.ready(), moved, handed_back):
         before = await assert_true(stage, scene)
         assert await expire(stage.database, scene) == NOTHING
