@@ -62,6 +62,9 @@ def test_an_overridden_clock_is_refused_even_when_unsafe_durability_is_allowed()
     assert "clock is overridden" in problem
 
 
+SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
+
+
 async def test_a_clock_overridden_for_the_database_is_seen(
     owner: asyncpg.Connection, owner_url: str, database_name: str
 ) -> None:
@@ -181,3 +184,19 @@ async def test_a_login_without_its_roles_is_told_what_to_run(
             await stranger.close()
     finally:
         await owner.execute(f"DROP OWNED BY {login}; DROP ROLE {login}")
+
+
+async def test_a_cancelled_statement_leaves_no_broken_connection_behind(
+    engine_url: str, owner: asyncpg.Connection
+) -> None:
+    """The pool resets nothing: a connection cut off in mid-answer would fail the next caller."""
+    database = await Database.open(engine_url, 1)
+    for _ in range(5):
+        slow = asyncio.create_task(database.fetch("SELECT pg_sleep(30)"))
+        async with asyncio.timeout(10):
+            while not await owner.fetchval(SLEEPING):  # noqa: ASYNC110 (the server has no signal)
+                await asyncio.sleep(0.01)
+        slow.cancel()
+        await asyncio.gather(slow, return_exceptions=True)
+        assert [row[0] for row in await database.fetch("SELECT 1")] == [1]
+    await database.close()

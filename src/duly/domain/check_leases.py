@@ -120,8 +120,11 @@ def wrongly_refused(evidence: Evidence, asked: Entry, answer: Entry) -> Iterator
 
 
 def unsettled_records(evidence: Evidence) -> Iterator[Finding]:
-    """A record of a settlement that nobody made, or that was refused, is a stale call's doing."""
-    if not evidence.has_client_log:
+    """A record of a settlement that nobody made, or that was refused, is a stale call's doing.
+
+    Only where settlements were logged: a log of submits alone cannot tell.
+    """
+    if not evidence.of(Operation.SETTLE):
         return
     made = {
         (call.asked.task, call.asked.fence, call.asked.holder, call.asked.outcome)

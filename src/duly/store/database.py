@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import asyncpg
 
@@ -31,6 +31,7 @@ CONNECTION_FAULTS = (
     TimeoutError,
     asyncpg.PostgresConnectionError,
     asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
     asyncpg.exceptions.CannotConnectNowError,
     asyncpg.exceptions.TooManyConnectionsError,
     asyncpg.exceptions.AdminShutdownError,
@@ -57,8 +58,9 @@ def address_of(url: str) -> str:
     """Where a URL leads, without its secrets."""
     try:
         parts = urlsplit(url)
-        host = parts.hostname or "localhost"
-        return f"{host.replace('%2f', '/').replace('%2F', '/')}:{parts.port or 5432}{parts.path}"
+        asked = dict(parse_qsl(parts.query))
+        host = asked.get("host") or unquote(parts.hostname or "localhost")
+        return f"{host}:{asked.get('port') or parts.port or 5432}{parts.path}"
     except ValueError:
         return "an address that is not a URL"
 
@@ -118,13 +120,18 @@ class Database:
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         """One statement in its own transaction: when this returns, it is committed."""
         with translated_faults(self.url):
-            rows: list[asyncpg.Record] = await self.pool.fetch(statement, *arguments)
-            return rows
+            async with self.pool.acquire() as connection, sound(connection):
+                rows: list[asyncpg.Record] = await connection.fetch(statement, *arguments)
+                return rows
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
         with translated_faults(self.url):
-            async with self.pool.acquire() as connection, connection.transaction():
+            async with (
+                self.pool.acquire() as connection,
+                sound(connection),
+                connection.transaction(),
+            ):
                 yield connection
 
     async def close(self, timeout_s: float = 5.0) -> None:
@@ -133,6 +140,27 @@ class Database:
                 await self.pool.close()
         except TimeoutError:
             self.pool.terminate()
+
+
+class sound:  # noqa: N801 (reads as a word: `async with sound(connection)`)
+    """Ends a connection whose statement was interrupted rather than answered.
+
+    Its protocol is somewhere in the middle, and because the pool resets nothing, whoever got it
+    next would fail for no reason of its own.
+    """
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self.connection = connection
+
+    async def __aenter__(self) -> None:
+        """Nothing to prepare."""
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _trace: object
+    ) -> None:
+        is_interrupted = isinstance(error, (*CONNECTION_FAULTS, asyncio.CancelledError))
+        if is_interrupted and not isinstance(error, asyncpg.PostgresError):
+            self.connection.terminate()
 
 
 async def keep_session(_connection: asyncpg.Connection) -> None:
