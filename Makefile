@@ -10,6 +10,7 @@ WORKERS ?= 2
 SEEDS   ?= 20
 FIRST   ?= 1
 MINUTES ?= 1
+KIND    ?= either
 
 .DEFAULT_GOAL := help
 .PHONY: help install up test check format bench simulate chaos wheel schema lock clean
@@ -48,8 +49,8 @@ format: $(READY)  ## rewrite the code in the house format
 bench: $(READY)   ## run the benchmarks
 	$(BIN)/python -m benchmarks
 
-simulate: $(READY)  ## run seeds FIRST to FIRST+SEEDS-1 of the simulated cluster
-	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) $(if $(SEED),--seed $(SEED))
+simulate: $(READY)  ## run seeds FIRST to FIRST+SEEDS-1; KIND=store, fleet, or either in turn
+	$(BIN)/python -m tests.simulation --kind $(KIND) --seeds $(SEEDS) --first $(FIRST) $(if $(SEED),--seed $(SEED))
 
 chaos: $(READY)   ## kill and stop real processes for MINUTES minutes
 	$(BIN)/python -m tests.chaos --minutes $(MINUTES)

@@ -22,6 +22,7 @@ from duly.environment import Environment
 from duly.settings import Settings
 from duly.store.database import Database
 from duly.store.place import open_place, prepare_place
+from duly.telemetry import configure_logs
 
 POOL_CONNECTIONS = 20
 SCENARIOS = {**heart.SCENARIOS, **engine.SCENARIOS}
@@ -96,6 +97,7 @@ def main() -> None:
         parser.error(f"unknown scenario {', '.join(sorted(unknown))}")
     names = arguments.scenarios or list(SCENARIOS)
     calm_collector()
+    configure_logs("error", "text")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         report = runner.run(run(names, quick=arguments.quick, repeat=arguments.repeat))
     if arguments.as_json:

@@ -247,9 +247,9 @@ async def run_beside(bench: Bench, quiet: int, tasks: int, noisy: int | None) ->
 
 async def make_noise(engine: Engine, tenant: int, count: int) -> None:
     """Fifty tasks for each of the quiet tenant's, over the same five seconds."""
-    for _ in range(0, count, BATCH):
-        await engine.submitter.submit(make_tasks(BATCH, tenant))
-        await asyncio.sleep(5.0 * BATCH / count)
+    for _ in range(0, count, NOISE):
+        await engine.submitter.submit(make_tasks(NOISE, tenant))
+        await asyncio.sleep(5.0 * NOISE / count)
 
 
 async def run_weights(bench: Bench, tasks: int) -> dict[str, Any]:

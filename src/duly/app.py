@@ -93,7 +93,9 @@ async def run(
         listener = stack.enter_context(contextlib.closing(Listener(settings.host, settings.port)))
         place = await stack.enter_async_context(open_place(settings, environment))
         migrator = await prepare_place(place, settings, environment)
-        database = await Database.open(place.engine_url, settings.pool_connections_max)
+        database = await Database.open(
+            place.engine_url, settings.pool_connections_max, is_pooled=settings.database_pooler
+        )
         stack.push_async_callback(database.close)
         parts = make_parts(database, environment, metrics, is_alone=is_alone)
         roles = [*parts.roles, *keepers(place)]
@@ -125,7 +127,9 @@ def make_parts(
     coordinator = Coordinator(database, environment, node)
     submitter = Submitter(database, environment)
     stats = submitter.stats = StatsBook(environment)
-    notifier = None if is_alone else Notifier(database)
+    # Behind a transaction-mode pooler nobody can listen: loads and polls find everything.
+    is_heard = not is_alone and not database.is_pooled
+    notifier = Notifier(database) if is_heard else None
     broker: Broker = (
         MemoryBroker(database, environment) if is_alone else PostgresBroker(database, environment)
     )
@@ -145,7 +149,7 @@ def make_parts(
         make=lambda: make_services(database, metrics),
     )
     roles: list[Role] = [*scheduler.roles, maintenance, StatsKeeper(database, stats)]
-    if not is_alone:
+    if is_heard:
         listeners = {OWNERSHIP: coordinator.heard, DOORBELL: scheduler.doorbell.heard}
         roles.append(Channel(database, environment, listeners))
     return Parts(roles, broker, submitter, scheduler, stats, notifier)

@@ -57,6 +57,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             extra=SECRET,
         ),
     ] = ""
+    database_pooler: Annotated[
+        bool, Meta(description="database_url leads to a pooler in transaction mode.")
+    ] = False
     allow_unsafe_durability: Annotated[
         bool, Meta(description="Accept a server that may lose what it acknowledged.")
     ] = False

@@ -1,1 +1,1 @@
-"""The scheduler under pressure, on a real PostgreSQL: slower at worst, never stuck, never greedy."""
+"""The scheduler under pressure, on a real PostgreSQL: slower at worst, never stuck."""

@@ -37,7 +37,7 @@ SELECT $2, id, $1, $8, 0, 5, 60000, due_at, $5, duly.concurrency_key_of($6),
 class Crowd(NamedTuple):
     """So many tasks of one tenant in one shard, all overdue by `late_s` or a little less."""
 
-    count: int
+    size: int
     tenant: int = 1
     key: str | None = None
     key_limit: int = 1
@@ -63,7 +63,7 @@ async def gather_crowd(owner: asyncpg.Connection, crowd: Crowd, first_number: in
         INSERT_CROWD,
         crowd.tenant,
         crowd.shard,
-        crowd.count,
+        crowd.size,
         timedelta(seconds=crowd.late_s),
         crowd.type,
         crowd.policy,

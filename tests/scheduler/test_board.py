@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
-from duly.scheduler.board import PARKED_MAX, PLACE_ENTRIES_MAX, TICK_S, Board
+from duly.scheduler.board import PARKED_MAX, PLACE_ENTRIES_MAX, TICK_S, Board, just_before
 from duly.store.load import Due, Place
 
 START = 1_800_000_000.0
@@ -69,11 +69,12 @@ def test_parked_work_is_bounded_and_leaves_room_for_the_rest() -> None:
         board.park(obstacle, entry)
     assert len(board.parked[obstacle]) == PARKED_MAX
     assert board.room(PLACE) == PLACE_ENTRIES_MAX
-    assert board.hungry_places() == set()
+    assert board.hungry_places() == {}
     assert board.unpark(obstacle, PARKED_MAX) == PARKED_MAX
-    assert board.hungry_places() == {PLACE}
-    board.swept(PLACE)
-    assert board.hungry_places() == set()
+    # From the first that was let go.
+    assert board.hungry_places() == {PLACE: just_before(due(PARKED_MAX, key="full"))}
+    board.read_on(PLACE, None)
+    assert board.hungry_places() == {}
 
 
 def test_what_is_unparked_comes_out_oldest_first() -> None:

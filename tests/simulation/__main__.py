@@ -6,12 +6,15 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from enum import StrEnum
 from pathlib import Path
 
 from duly.environment import Environment
 from duly.settings import Settings
 from duly.store.place import Place, open_place, prepare_place
 from tests.simulation.database import Postgres
+from tests.simulation.fleet_plan import FleetPlan
+from tests.simulation.fleet_run import run_fleet_seed
 from tests.simulation.run import Verdict, prepare, run_seed, tell_story
 
 PROGRESS_EVERY_S = 5.0
@@ -27,7 +30,7 @@ class Summary:
         self.operations: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.crash_points: Counter[str] = Counter()
-        self.failing: list[int] = []
+        self.failing: list[str] = []
         self.began = time.monotonic()
 
     def add(self, verdict: Verdict) -> None:
@@ -38,7 +41,7 @@ class Summary:
         self.faults += verdict.faults
         self.crash_points += verdict.crash_points
         if not verdict.is_clean:
-            self.failing.append(verdict.plan.seed)
+            self.failing.append(name_of(verdict))
 
     @property
     def rate(self) -> float:
@@ -58,11 +61,17 @@ class Summary:
             f"seconds, {self.rate:.1f} seeds/s, {len(self.failing)} with violations"
         )
         if self.failing:
-            print(f"failing seeds: {self.failing}; repeat one with make simulate SEED=<seed>")
+            print("failing seeds, to be repeated with make simulate:")
+            print("\n".join(self.failing))
+
+
+def name_of(verdict: Verdict) -> str:
+    kind = Kind.FLEET if isinstance(verdict.plan, FleetPlan) else Kind.STORE
+    return f"KIND={kind} SEED={verdict.plan.seed}"
 
 
 def tell_failure(verdict: Verdict) -> None:
-    print(f"\nseed {verdict.plan.seed} FAILED\n{verdict.plan}")
+    print(f"\n{name_of(verdict)} FAILED\n{verdict.plan}")
     for fault in verdict.logs.faults:
         print(f"  fault {fault.at} {fault.kind} {fault.node}")
     for failure in verdict.failures:
@@ -73,14 +82,28 @@ def tell_failure(verdict: Verdict) -> None:
             print(f"    {line}")
 
 
-def run_seeds(url: str, seeds: list[int]) -> Summary:
+class Kind(StrEnum):
+    """What a seed runs: actors on the store, or a fleet of nodes with the real scheduler."""
+
+    STORE = "store"
+    FLEET = "fleet"
+    # Odd numbers the one, even numbers the other.
+    EITHER = "either"
+
+
+def run_one(postgres: Postgres, seed: int, kind: Kind) -> Verdict:
+    is_fleet = seed % 2 == 0 if kind is Kind.EITHER else kind is Kind.FLEET
+    return run_fleet_seed(postgres, seed) if is_fleet else run_seed(postgres, seed)
+
+
+def run_seeds(url: str, seeds: list[int], kind: Kind) -> Summary:
     postgres = Postgres(url)
     try:
         prepare(postgres)
         summary = Summary()
         told_at = summary.began
         for seed in seeds:
-            verdict = run_seed(postgres, seed)
+            verdict = run_one(postgres, seed, kind)
             summary.add(verdict)
             if not verdict.is_clean:
                 tell_failure(verdict)
@@ -96,17 +119,17 @@ def run_seeds(url: str, seeds: list[int]) -> Summary:
         postgres.close()
 
 
-async def with_own_server(seeds: list[int]) -> Summary:
+async def with_own_server(seeds: list[int], kind: Kind) -> Summary:
     environment = Environment()
     with tempfile.TemporaryDirectory(prefix="duly-simulation-") as folder:
         settings = Settings(data_dir=str(Path(folder) / "data"))
         async with open_place(settings, environment) as place:
             await prepare_place(place, settings, environment)
-            return await asyncio.to_thread(run_on, place, seeds)
+            return await asyncio.to_thread(run_on, place, seeds, kind)
 
 
-def run_on(place: Place, seeds: list[int]) -> Summary:
-    return run_seeds(place.engine_url, seeds)
+def run_on(place: Place, seeds: list[int], kind: Kind) -> Summary:
+    return run_seeds(place.engine_url, seeds, kind)
 
 
 def main() -> int:
@@ -114,10 +137,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--kind", type=Kind, choices=list(Kind), default=Kind.EITHER)
     options = parser.parse_args()
     first, count = options.first, options.seeds
     seeds = [options.seed] if options.seed is not None else list(range(first, first + count))
-    summary = asyncio.run(with_own_server(seeds))
+    summary = asyncio.run(with_own_server(seeds, options.kind))
     summary.tell()
     return 1 if summary.failing else 0
 

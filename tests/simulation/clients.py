@@ -34,6 +34,7 @@ BULK_MAX = 5
 RECENT = 6
 # How often an intruder looks for a lease that is held at this moment.
 PATIENCE = 20
+WEBHOOK = "https://receiver.test/"
 
 
 async def submit(cluster: Cluster, node: Node) -> None:
@@ -64,20 +65,24 @@ def make_submission(cluster: Cluster, node: Node) -> Submission:
         max_s=10.0,
         non_retryable=("fatal",) if random.random() < 0.3 else (),
     )
-    is_webhook = plan.has_webhooks and random.random() < 0.6
+    tenant = random.choice(plan.tenants)
+    pool, priority = random.choice(["default", "other"]), random.randint(0, 9)
     key = random.choice([None, None, "a", "b"])
+    is_webhook = plan.has_webhooks and random.random() < 0.6
     return Submission(
-        tenant=random.choice(plan.tenants),
+        tenant=tenant,
         type=f"request-{cluster.requests}",
         run_at=run_at,
         delay_s=delay_s,
-        pool=random.choice(["default", "other"]),
-        priority=random.randint(0, 9),
+        url=WEBHOOK if is_webhook else None,
+        pool=pool,
+        priority=priority,
         policy=Policy(
             retry=retry,
             timeout_s=plan.timeout_s,
             start_by=start_by,
-            concurrency_key=random.choice([None, None, "a", "b"]),
+            concurrency_key=key,
+            concurrency_limit=plan.key_limits.get(key or ""),
         ),
     )
 

@@ -52,6 +52,10 @@ class Node:
         self.cluster = cluster
         self.name = name
         self.is_dead = False
+        # Statements and transactions under way at this instant.
+        self.turns = 0
+        self.is_frozen = False
+        self.kept_back: list[asyncio.Handle] = []
         self.tasks: list[asyncio.Task[Any]] = []
         self.random = Random(f"{cluster.plan.seed} {name}")
         self.holder = UUID(int=self.random.getrandbits(128))
@@ -60,7 +64,7 @@ class Node:
             random=Random(f"{name} {cluster.plan.seed}"),
             crash_point=self.crash_point,
         )
-        self.database = SimulatedDatabase(cluster, self)
+        self.database = self.make_database()
         self.submitter = Submitter(self.database, self.environment)
         self.desk = SubmitDesk(self.submitter)
         self.settler: Batcher[Settlement, SettleAnswer] = Batcher(
@@ -76,6 +80,9 @@ class Node:
         self.places: list[Place] = []
         self.cursors: dict[Place, Cursor] = {}
 
+    def make_database(self) -> SimulatedDatabase:
+        return SimulatedDatabase(self.cluster, self)
+
     def start(self, behaviours: list[Behaviour]) -> None:
         for behaviour in behaviours:
             self.spawn(behaviour(self.cluster, self))
@@ -83,7 +90,9 @@ class Node:
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         context = contextvars.copy_context()
         context.run(CURRENT_NODE.set, self)
-        context.run(asyncio.get_running_loop().create_task, self.supervise(work))
+        task = context.run(asyncio.get_running_loop().create_task, self.supervise(work))
+        # Killed before its first step, it would never have been awaited.
+        task.add_done_callback(lambda _: work.close())
 
     async def supervise(self, work: Coroutine[Any, Any, None]) -> None:
         """An actor that fails for any reason that was not injected is a finding."""
@@ -105,6 +114,9 @@ class Node:
 
 
 class Cluster:
+    # Whether somebody minds caps and keys.
+    has_schedulers = False
+
     def __init__(self, plan: Plan, postgres: Postgres, behaviours: list[Behaviour]) -> None:
         self.plan = plan
         self.postgres = postgres
@@ -182,10 +194,13 @@ class Cluster:
         self.incarnations += 1
         is_wrong = self.plan.has(FaultKind.NODE_CLOCK)
         offset_s = self.random.uniform(-NODE_CLOCK_S, NODE_CLOCK_S) if is_wrong else 0.0
-        node = Node(self, f"node-{place}.{self.incarnations}", offset_s)
+        node = self.make_node(f"node-{place}.{self.incarnations}", offset_s)
         self.nodes[place] = node
         self.recorder.note(f"{node.name} starts as {short(node.holder)}")
         node.start(self.behaviours)
+
+    def make_node(self, name: str, offset_s: float) -> Node:
+        return Node(self, name, offset_s)
 
     def start(self) -> None:
         for place in range(self.plan.nodes):
@@ -219,6 +234,15 @@ class Cluster:
     def publish(self, tickets: list[Ticket]) -> None:
         self.ready.extend(tickets)
         self.ready_bell.set()
+
+
+def keep_back(step: asyncio.Handle, context: contextvars.Context) -> bool:
+    """A frozen node does nothing; it is frozen between two statements, never in one."""
+    node = context.get(CURRENT_NODE)
+    if node is None or not node.is_frozen or node.turns > 0:
+        return False
+    node.kept_back.append(step)
+    return True
 
 
 def register_task(task: "asyncio.Task[Any]") -> None:

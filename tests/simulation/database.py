@@ -18,13 +18,16 @@ from duly.store import (
     dead_letters,
     lease,
     load,
+    ownership,
     partitions,
     pools,
     purge,
     read,
+    ready_queue,
     reap,
     settle,
     submit,
+    tenants,
 )
 from duly.store.database import Database, translated_faults
 from tests.simulation.loop import RealWorld
@@ -34,7 +37,10 @@ if TYPE_CHECKING:
     from tests.simulation.cluster import Cluster, Node
 
 SET_CLOCK = "SELECT set_config('duly.test_now', $1, false)"
-MODULES = (control, dead_letters, lease, load, partitions, pools, purge, read, reap, settle, submit)
+MODULES = (
+    *(control, dead_letters, lease, load, ownership, partitions, pools, purge, read, ready_queue),
+    *(reap, settle, submit, tenants),
+)
 DEADLOCK = "40P01"
 # In a transaction each statement is short; only single statements are slow.
 QUICK = 0.1
@@ -85,7 +91,7 @@ class SimulatedDatabase(Database):
 
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         await self.arrive(statement)
-        async with self.cluster.turn:
+        async with self.turn():
             rows = self.run(statement, *arguments)
         await self.leave(statement)
         return rows
@@ -93,7 +99,7 @@ class SimulatedDatabase(Database):
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator["SimulatedTransaction"]:
         await self.arrive("transaction")
-        async with self.cluster.turn:
+        async with self.turn():
             self.command("BEGIN")
             try:
                 yield SimulatedTransaction(self)
@@ -103,6 +109,16 @@ class SimulatedDatabase(Database):
                 raise
             self.command("COMMIT")
         await self.leave("transaction")
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Nobody is frozen here: all the others would wait for it."""
+        self.node.turns += 1
+        try:
+            async with self.cluster.turn:
+                yield
+        finally:
+            self.node.turns -= 1
 
     async def arrive(self, statement: str) -> None:
         """On the way there: what breaks here has changed nothing."""

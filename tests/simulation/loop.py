@@ -6,6 +6,8 @@ still, so the order of events depends on the seed and never on how fast a server
 """
 
 import asyncio
+import contextvars
+import heapq
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
@@ -14,10 +16,37 @@ import uvloop
 
 Answer = TypeVar("Answer")
 Register = Callable[["asyncio.Task[Any]"], None]
+# Whether a step may not run now: whoever says so keeps it and hands it back to `resume`.
+KeepBack = Callable[["asyncio.Handle", contextvars.Context], bool]
+# Far more than any honest instant needs.
+STEPS_PER_INSTANT_MAX = 200_000
 
 
 class Stuck(AssertionError):
-    """Everybody waits, and no timer will wake anybody."""
+    """Everybody waits and no timer will wake anybody, or somebody works and time never passes."""
+
+
+class Step(asyncio.Handle):
+    """A piece of work that is ready to run, unless its node is frozen."""
+
+    _context: contextvars.Context
+    _loop: "VirtualLoop"
+
+    def _run(self) -> None:
+        if not self._loop.keeps_back(self, self._context):
+            super()._run()
+
+
+class LaterStep(asyncio.TimerHandle):
+    """The same at a later instant."""
+
+    _context: contextvars.Context
+    _loop: "VirtualLoop"
+    _scheduled: bool
+
+    def _run(self) -> None:
+        if not self._loop.keeps_back(self, self._context):
+            super()._run()
 
 
 class VirtualSelector(selectors.DefaultSelector):
@@ -26,18 +55,25 @@ class VirtualSelector(selectors.DefaultSelector):
     def __init__(self, advance: Callable[[float], None]) -> None:
         super().__init__()
         self.advance = advance
+        self.steps = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if timeout is None:
+        self.steps += 1
+        if timeout is None or self.steps > STEPS_PER_INSTANT_MAX:
             raise Stuck
         if timeout > 0:
             self.advance(timeout)
+            self.steps = 0
         return []
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    def __init__(self) -> None:
+    _ready: Any
+    _scheduled: Any
+
+    def __init__(self, keep_back: KeepBack | None = None) -> None:
         self.elapsed_s = 0.0
+        self.keep_back = keep_back
         super().__init__(VirtualSelector(self.advance))
 
     def time(self) -> float:
@@ -45,6 +81,27 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def advance(self, seconds: float) -> None:
         self.elapsed_s += seconds
+
+    def keeps_back(self, step: asyncio.Handle, context: contextvars.Context) -> bool:
+        return self.keep_back is not None and self.keep_back(step, context)
+
+    def resume(self, steps: list[asyncio.Handle]) -> None:
+        """In the order in which they were kept back; what was cancelled meanwhile stays undone."""
+        self._ready.extend(steps)
+
+    def _call_soon(self, callback: Any, args: Any, context: Any) -> asyncio.Handle:
+        """What `call_soon` and every task and future go through."""
+        step = Step(callback, args, self, context)
+        self._ready.append(step)
+        return step
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> LaterStep:
+        timer = LaterStep(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)
+        timer._scheduled = True
+        return timer
 
 
 class RealWorld:
@@ -73,9 +130,11 @@ class RealWorld:
         self.loop.close()
 
 
-def run_virtually(main: Coroutine[Any, Any, Answer], register: Register) -> Answer:
+def run_virtually(
+    main: Coroutine[Any, Any, Answer], register: Register, keep_back: KeepBack | None = None
+) -> Answer:
     """Run to the end on a fresh loop; `register` is told of every task as it is made."""
-    loop = VirtualLoop()
+    loop = VirtualLoop(keep_back)
 
     def make_task(
         loop: asyncio.AbstractEventLoop, work: Any, **options: Any

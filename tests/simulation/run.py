@@ -94,7 +94,7 @@ async def simulate(plan: Plan, postgres: Postgres, verdict: Verdict) -> None:
     verdict.statements = postgres.statements - before
 
 
-async def finish(cluster: Cluster, verdict: Verdict) -> None:
+async def finish(cluster: Cluster, verdict: Verdict, limit_s: float = LIVENESS_S_MAX) -> None:
     """Everything that is due gets done, once nothing breaks any more."""
     while True:
         await asyncio.sleep(cluster.plan.tick_s)
@@ -102,7 +102,7 @@ async def finish(cluster: Cluster, verdict: Verdict) -> None:
             now = cluster.database_now()
             if count_live(cluster.postgres, now, cluster.plan.tenants) == 0:
                 return
-        if cluster.elapsed_s() > cluster.plan.safety_s + LIVENESS_S_MAX:
+        if cluster.elapsed_s() > cluster.plan.safety_s + limit_s:
             tables = await snapshot(cluster)
             overdue = find_overdue(tables, now, timedelta(seconds=cluster.plan.tick_s))
             unfinished = [Violation("liveness", row.id, "never ends") for row in tables.timers]
@@ -113,7 +113,12 @@ async def finish(cluster: Cluster, verdict: Verdict) -> None:
 async def snapshot(cluster: Cluster) -> Tables:
     """Between two transactions; virtual time stands still, so all tables are of one instant."""
     async with cluster.turn:
-        return read_tables(cluster.postgres, cluster.database_now(), cluster.plan.tenants)
+        return read_tables(
+            cluster.postgres,
+            cluster.database_now(),
+            cluster.plan.tenants,
+            with_limits=cluster.has_schedulers,
+        )
 
 
 async def judge(cluster: Cluster, verdict: Verdict) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from duly.domain.history import AttemptRow, DeadLetterRow, KeyRow, Tables, TaskRow, TimerRow
 from duly.domain.ids import key_shard
+from duly.domain.task import concurrency_limit_of
 from duly.store.policies import decode_policy
 from tests.simulation.database import Postgres
 from tests.simulation.plan import KEY_NAMES
@@ -18,6 +19,8 @@ ATTEMPTS = """SELECT attempts.id, fence, charged, holder, started_at, ended_at, 
                WHERE tasks.tenant = ANY($1::integer[]) ORDER BY attempts.id, fence"""
 LETTERS = """SELECT id, execution_key, replayed_as
                FROM duly.dead_letters WHERE tenant = ANY($1::integer[]) ORDER BY id"""
+CAPS = """SELECT id, in_flight_max FROM duly.tenants
+           WHERE id = ANY($1::integer[]) AND in_flight_max IS NOT NULL"""
 KEYS = """SELECT tenant, key, task_id
             FROM unnest($1::smallint[], $2::integer[], $3::text[]) AS asked(shard, tenant, key)
             JOIN duly.idempotency_keys USING (shard, tenant, key)"""
@@ -26,17 +29,22 @@ TOMBSTONES = """SELECT tombstones.id FROM duly.tasks JOIN duly.tombstones USING 
 LIVE = "SELECT count(*) FROM duly.timers WHERE tenant = ANY($1::integer[])"
 
 
-def read_tables(postgres: Postgres, now: datetime, tenants: tuple[int, ...]) -> Tables:
+def read_tables(
+    postgres: Postgres, now: datetime, tenants: tuple[int, ...], *, with_limits: bool
+) -> Tables:
+    """`with_limits`: concurrency keys were minded by a scheduler, and are to be judged."""
+
     def rows(statement: str) -> list[Any]:
         return postgres.fetch(now, statement, list(tenants))
 
     return Tables(
-        tasks=tuple(task_row(row) for row in rows(TASKS)),
+        tasks=tuple(task_row(row, with_limits=with_limits) for row in rows(TASKS)),
         timers=tuple(TimerRow(*row) for row in rows(TIMERS)),
         attempts=tuple(AttemptRow(*row) for row in rows(ATTEMPTS)),
         dead_letters=tuple(DeadLetterRow(*row) for row in rows(LETTERS)),
         keys=tuple(KeyRow(*row) for row in postgres.fetch(now, KEYS, *key_columns(tenants))),
         tombstones=frozenset(row["id"] for row in rows(TOMBSTONES)),
+        caps={row["id"]: row["in_flight_max"] for row in rows(CAPS)},
     )
 
 
@@ -49,15 +57,18 @@ def key_columns(tenants: tuple[int, ...]) -> tuple[list[int], list[int], list[st
     )
 
 
-def task_row(row: Any) -> TaskRow:
+def task_row(row: Any, *, with_limits: bool = False) -> TaskRow:
+    policy = decode_policy(row["policy"])
     return TaskRow(
         id=row["id"],
         tenant=row["tenant"],
         run_at=row["run_at"],
-        max_attempts=decode_policy(row["policy"]).retry.max_attempts,
+        max_attempts=policy.retry.max_attempts,
         execution_key=row["execution_key"],
         replay_of=row["replay_of"],
         request=row["type"],
+        concurrency_key=policy.concurrency_key if with_limits else None,
+        concurrency_limit=concurrency_limit_of(policy),
     )
 
 

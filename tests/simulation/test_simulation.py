@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +10,10 @@ import pytest
 from duly.environment import CrashPoint
 from tests.servers import ServerOfTheRun
 from tests.simulation.database import Postgres
+from tests.simulation.fleet_run import run_fleet_seed
+from tests.simulation.fleet_teeth import FLEET_BUGS, Slip, first_caught_by_fleet
 from tests.simulation.loop import Stuck, run_virtually
+from tests.simulation.plan import FaultKind
 from tests.simulation.run import Verdict, prepare, run_seed, tell_story
 from tests.simulation.teeth import BUGS, Bug, first_caught
 
@@ -27,6 +30,14 @@ QUICKLY_CAUGHT = {
     "a retry after a requested cancel",
     "cancel takes a running task away",
     "a key is taken over",
+}
+FLEET_SEEDS = 20
+FLEET_QUICKLY_CAUGHT = {
+    "a belief outlives its lease",
+    "a hand-over needs no wait",
+    "a cap is free at the deadline of a ticket",
+    "a lost ticket counts for ever",
+    "what is parked stays parked",
 }
 # What simulated nodes pass through; every one of them must have killed somebody.
 SIMULATED = {
@@ -76,14 +87,30 @@ def test_no_seed_breaks_a_promise(postgres: Postgres) -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_replays_bit_for_bit(server: ServerOfTheRun) -> None:
+@pytest.mark.timeout(TIMEOUT_S)
+def test_no_fleet_breaks_a_promise(postgres: Postgres) -> None:
+    """The real scheduler on several nodes: kills, frost, lost tickets; caps, pauses, owners."""
+    faults: Counter[str] = Counter()
+    for seed in range(1, FLEET_SEEDS + 1):
+        verdict = run_fleet_seed(postgres, seed)
+        assert verdict.is_clean, explain(verdict)
+        faults += verdict.faults
+    never = {FaultKind.FREEZE, FaultKind.KILL, FaultKind.TICKET_LOST} - faults.keys()
+    assert not never, "the swarm is too tame"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("run", [run_seed, run_fleet_seed])
+def test_a_seed_replays_bit_for_bit(
+    server: ServerOfTheRun, run: Callable[[Postgres, int], Verdict]
+) -> None:
     """A failure that cannot be repeated cannot be understood."""
     traces = []
     for _ in range(2):
         with server.database() as name:
             postgres = Postgres(server.engine_url(name))
             prepare(postgres)
-            traces.append([run_seed(postgres, seed).trace for seed in (3, 4, 5)])
+            traces.append([run(postgres, seed).trace for seed in (3, 4, 5)])
             postgres.close()
     assert traces[0] == traces[1]
     assert all(len(trace) > 50 for trace in traces[0])
@@ -100,6 +127,21 @@ def test_a_deliberate_bug_is_caught(postgres: Postgres, number: int, bug: Bug) -
     """A simulator that finds nothing may be one that looks at nothing."""
     first = (number + 1) * SEEDS_APART
     assert first_caught(postgres, bug, first, SEEDS_TO_CATCH) is not None
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize(
+    ("number", "bug"),
+    [(n, bug) for n, bug in enumerate(FLEET_BUGS) if bug.name in FLEET_QUICKLY_CAUGHT],
+    ids=lambda value: "" if isinstance(value, int) else value.name,
+)
+def test_a_deliberate_bug_of_the_scheduler_is_caught(
+    postgres: Postgres, number: int, bug: Bug | Slip
+) -> None:
+    """Caps and owners that nobody checks may as well be broken."""
+    first = (number + 1) * SEEDS_APART
+    assert first_caught_by_fleet(postgres, bug, first, SEEDS_TO_CATCH) is not None
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
+from duly.domain.check_caps import caps_are_kept
 from duly.domain.check_leases import (
     every_lease_is_one_attempt,
     held_once_at_a_time,
@@ -305,6 +306,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
     "I4": terminal_states_stay,
     "I5": every_lease_is_one_attempt,
     "I8": one_key_one_task,
+    "I10": caps_are_kept,
     "I12": no_early_start,
     "I13": cancel_is_kept,
 }

@@ -5,7 +5,7 @@ what a harness broke, the tables what is stored. `check.py` compares them; nothi
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -101,6 +101,8 @@ class TaskRow:
     execution_key: str | None = None
     replay_of: UUID | None = None
     request: str | None = None
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,8 @@ class Tables:
     dead_letters: tuple[DeadLetterRow, ...] = ()
     keys: tuple[KeyRow, ...] = ()
     tombstones: frozenset[UUID] = frozenset()
+    # How many tasks of a tenant may be in flight; a tenant that is not here has no cap.
+    caps: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +183,7 @@ class Evidence:
     dead_letters: dict[UUID, DeadLetterRow] = field(default_factory=dict)
     keys: tuple[KeyRow, ...] = ()
     tombstones: frozenset[UUID] = frozenset()
+    caps: Mapping[int, int] = field(default_factory=dict)
     # How far two instants may stand in the wrong order because the clock itself was set back.
     tolerance: timedelta = timedelta()
 
@@ -233,6 +238,7 @@ def gather(logs: Logs, tables: Tables) -> Evidence:
         dead_letters={row.id: row for row in tables.dead_letters},
         keys=tables.keys,
         tombstones=tables.tombstones,
+        caps=tables.caps,
         tolerance=timedelta(seconds=sum(fault.step_back_s for fault in logs.faults)),
     )
 

@@ -35,7 +35,7 @@ from duly.telemetry import Metrics, get_logger
 
 LEASE_S = 15.0
 HEARTBEAT_S = 5.0
-TAKE_MAX = 500
+TAKE_MAX = 200
 TAKE_WAIT_S = 1.0
 RUNNING_MAX = 1000
 BEATS_MAX = 1000
@@ -96,7 +96,8 @@ class Executor:
         self.stats = stats
         self.holder = holder
         self.running_max = running_max
-        self.running: dict[UUID, Run] = {}
+        # By (id, fence): a lease that was lost may still run beside the next one of its task.
+        self.running: dict[tuple[UUID, int], Run] = {}
         self.taking = 0
         self.room = asyncio.Event()
         # Attempts that ended at once and are not settled yet.
@@ -121,6 +122,8 @@ class Executor:
     async def run(self, leases: list[Lease]) -> None:
         """Call the handler for each. Those that answer at once are settled by the loop beside this
         one: starting what waits goes before recording what is done."""
+        # A ticket that was repeated while an answer was lost brings the same lease again.
+        leases = [lease for lease in leases if key_of(lease) not in self.running]
         self.note_started(leases)
         for lease in leases:
             try:
@@ -131,7 +134,7 @@ class Executor:
                 self.ended.append((lease, self.settlement(lease, answer)))
             else:
                 task = asyncio.get_running_loop().create_task(self.finish(lease, answer))
-                self.running[lease.id] = Run(lease, task)
+                self.running[key_of(lease)] = Run(lease, task)
         if self.ended:
             await self.environment.crash_point(CrashPoint.EXECUTION_AFTER_EFFECT)
             self.has_ended.set()
@@ -160,7 +163,7 @@ class Executor:
         try:
             verdict = await self.bounded(lease, pending)
             run_s = self.environment.clock.monotonic() - began
-            if not self.running[lease.id].is_lost:
+            if not self.running[key_of(lease)].is_lost:
                 await self.environment.crash_point(CrashPoint.EXECUTION_AFTER_EFFECT)
                 settlement = self.settlement(lease, verdict)
                 answer = await asyncio.shield(self.desk.settle(settlement))
@@ -168,7 +171,7 @@ class Executor:
         except DulyError as error:
             log.warning("could not settle", task=str(lease.id), error=str(error))
         finally:
-            self.running.pop(lease.id, None)
+            self.running.pop(key_of(lease), None)
             self.room.set()
 
     async def bounded(self, lease: Lease, pending: Awaitable[Verdict]) -> Verdict:
@@ -178,7 +181,7 @@ class Executor:
         except TimeoutError:
             return Verdict(Outcome.FAILED, error="timed out", error_kind="timeout")
         except asyncio.CancelledError:
-            if self.running[lease.id].is_cancel_requested:
+            if self.running[key_of(lease)].is_cancel_requested:
                 return Verdict(Outcome.CANCELLED)
             return Verdict(Outcome.RELEASED)
         except Exception as error:
@@ -271,6 +274,10 @@ class Heartbeat:
 
     async def close(self) -> None:
         """The executor releases what it holds."""
+
+
+def key_of(lease: Lease) -> tuple[UUID, int]:
+    return lease.id, lease.fence
 
 
 def ending_of(settlement: Settlement, answer: SettleAnswer) -> Ending:

@@ -22,6 +22,7 @@ from duly.scheduler.spread import SpreadKeeper
 from duly.store.database import Database
 from duly.store.settle import SettleAnswer, Settlement, SettleStatus
 from duly.store.submit import Submitter
+from duly.store.tenants import read_gate_inputs
 from duly.telemetry import Metrics
 
 
@@ -50,7 +51,11 @@ class Scheduler:
         self, settlements: Sequence[Settlement], answers: Sequence[SettleAnswer]
     ) -> None:
         """Caps have room, and what is tried again soon is expected."""
-        self.dispatcher.on_settled([settlement.id for settlement in settlements])
+        self.dispatcher.on_settled(
+            (settlement.id, settlement.fence)
+            for settlement, answer in zip(settlements, answers, strict=True)
+            if answer.status is not SettleStatus.STALE
+        )
         hints = [
             (answer.place, answer.due_at)
             for answer in answers
@@ -78,10 +83,17 @@ def make_scheduler(
     doorbell = Doorbell(coordinator, loader, dispatcher, send)
     reaper = Reaper(database, environment, loader, dispatcher, metrics, doorbell.ring_hints)
 
-    def learn(bounds: Bounds) -> None:
-        board.weights = {tenant.id: tenant.weight for tenant in bounds.tenants.values()}
+    def place_by(bounds: Bounds) -> None:
         submitter.spreads = {tenant.id: tenant.spread for tenant in bounds.tenants.values()}
         submitter.capped = bounds.capped
+
+    async def inform() -> None:
+        """A task placed before its tenant's cap is known would be counted by another owner."""
+        place_by(Bounds(await read_gate_inputs(database)))
+
+    def learn(bounds: Bounds) -> None:
+        board.weights = {tenant.id: tenant.weight for tenant in bounds.tenants.values()}
+        place_by(bounds)
         dispatcher.release_parked()
         dispatcher.show_gauges()
         dispatcher.wake()
@@ -90,7 +102,14 @@ def make_scheduler(
     loader.wake_dispatcher = lambda: dispatcher.wake()
     dispatcher.wake_loader = lambda: loader.wake()
     dispatcher.expect = loader.expect
-    coordinator.on_change = lambda _gained, _lost: loader.wake()
+    dispatcher.wake_counter = lambda: reaper.wake()
+
+    def change_slots(_gained: frozenset[int], lost: frozenset[int]) -> None:
+        dispatcher.lose(lost)
+        loader.wake()
+
+    coordinator.on_change = change_slots
     submitter.on_stored = doorbell.ring
+    submitter.inform = inform
     spread = SpreadKeeper(database, environment, submitter, dispatcher.gatekeeper)
     return Scheduler(coordinator, loader, dispatcher, reaper, bounds, spread, doorbell)

@@ -15,7 +15,7 @@ from uuid import UUID
 from duly.domain.fairness import BandQueue, RoundRobin
 from duly.domain.task import BANDS
 from duly.domain.wheel import Wheel
-from duly.store.load import Due, Place
+from duly.store.load import Cursor, Due, Place
 
 # Half of what a person could notice, and a start is at most this late because of it.
 TICK_S = 0.005
@@ -51,8 +51,9 @@ class Board:
         self.per_place: dict[Place, int] = {}
         self.seats: dict[Place, tuple[Member, int]] = {}
         self.parked: dict[Obstacle, deque[Ready]] = {}
-        # Where parked work was let go, and which obstacles have since let all they had through.
-        self.overflowed: dict[Obstacle, set[Place]] = {}
+        # Where parked work was let go, the earliest of it in each place, and which obstacles have
+        # since let all they had through.
+        self.overflowed: dict[Obstacle, dict[Place, Cursor]] = {}
         self.drained: set[Obstacle] = set()
         self.blocked: set[Member] = set()
         self.tickets: deque[tuple[float, list[tuple[UUID, int]]]] = deque()
@@ -143,7 +144,8 @@ class Board:
             self.leave_place(entry)
         else:
             self.drained.discard(obstacle)
-            self.overflowed.setdefault(obstacle, set()).add(entry.place)
+            places, before = self.overflowed.setdefault(obstacle, {}), just_before(entry.due)
+            places[entry.place] = min(before, places.get(entry.place, before))
             self.forget(entry)
 
     def unpark(self, obstacle: Obstacle, count: int) -> int:
@@ -164,15 +166,24 @@ class Board:
                 self.turns.join(entry.member)
         return len(chosen)
 
-    def hungry_places(self) -> set[Place]:
-        """Where to look for more of what an obstacle would now let through."""
-        return {place for obstacle in self.drained for place in self.overflowed[obstacle]}
+    def hungry_places(self) -> dict[Place, Cursor]:
+        """Where to look, and from where on, for more of what an obstacle would now let through."""
+        hungry: dict[Place, Cursor] = {}
+        for obstacle in self.drained:
+            for place, cursor in self.overflowed[obstacle].items():
+                hungry[place] = min(cursor, hungry.get(place, cursor))
+        return hungry
 
-    def swept(self, place: Place) -> None:
-        """Everything in the place was seen again: what is still blocked was parked again."""
+    def read_on(self, place: Place, cursor: Cursor | None) -> None:
+        """Everything in the place up to the cursor (None: all) is on the board again; what is still
+        blocked will be parked, and what is let go once more is let go from there."""
         for obstacle in list(self.drained):
-            self.overflowed[obstacle].discard(place)
-            if not self.overflowed[obstacle]:
+            places = self.overflowed[obstacle]
+            if cursor is None:
+                places.pop(place, None)
+            elif place in places:
+                places[place] = max(places[place], cursor)
+            if not places:
                 del self.overflowed[obstacle]
                 self.drained.discard(obstacle)
 
@@ -216,6 +227,11 @@ class Board:
     @property
     def ready_count(self) -> int:
         return sum(len(queue) for queue in self.queues.values())
+
+
+def just_before(due: Due) -> Cursor:
+    """A load from here begins with this timer."""
+    return Cursor(due.due_at, UUID(int=max(due.id.int - 1, 0)))
 
 
 def tick_of(instant: float) -> int:

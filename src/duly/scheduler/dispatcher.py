@@ -5,10 +5,12 @@
 | nobody consumes a lane | it fills to its bound; its tasks wait in their rows |
 | a ticket is lost or its consumer dies | void at its deadline; the sweep finds the task again |
 | a key, a pause or a breaker blocks | parked aside, so that it cannot hide the work behind it |
+| pauses and caps are not known yet | nothing is dispatched |
 | we may have lost the slot | the entry is forgotten: its new owner loads it |
 | publish fails | the entries go back to their queues, the role backs off |
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
@@ -16,10 +18,10 @@ from uuid import UUID
 from duly.broker.contract import Broker
 from duly.coordinator.ownership import Coordinator
 from duly.domain.gates import Gate, Refusal
-from duly.domain.ids import slot_of
+from duly.domain.ids import shard_of, slot_of
 from duly.domain.lanes import TICKET_S, Lane, Ticket, lane_for
 from duly.environment import Environment
-from duly.scheduler.accounts import Accounts, key_of
+from duly.scheduler.accounts import Accounts, Charge, key_of
 from duly.scheduler.board import TICK_S, Board, Member, Obstacle, Ready
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.gatekeeper import Gatekeeper
@@ -29,11 +31,13 @@ from duly.telemetry import Metrics
 
 # Tickets of one publish, and tickets that may wait in one lane: what is in a lane is no longer in
 # fair order with what comes, so a lane holds no more than keeps its consumers busy.
-DISPATCH_MAX = 250
-LANE_DEPTH_MAX = 1500
+DISPATCH_MAX = 200
+LANE_DEPTH_MAX = 400
 IDLE_S = 1.0
 # A full lane is asked about this often, unless its consumer is in this process and tells.
 FULL_POLL_S = 0.05
+# Gates that hold a task back without a count: whoever waits for its key need not wait for it.
+PASSED_ON = frozenset({Gate.PAUSED, Gate.EXPIRED, Gate.BREAKER})
 
 
 class Dispatcher:
@@ -59,6 +63,10 @@ class Dispatcher:
         self.accounts = Accounts()
         self.gatekeeper = Gatekeeper(time, self.accounts, coordinator)
         self.expired: list[Ticket] = []
+        self.has_parked = False
+        # When the next parked hand-over is to be looked at.
+        self.handover_at = math.inf
+        self.wake_counter: Callable[[], None] = lambda: None
         self.wake: Callable[[], None] = lambda: None
         self.wake_loader: Callable[[], None] = lambda: None
         self.expect: Callable[[Place, datetime], None] = lambda _place, _due_at: None
@@ -70,7 +78,7 @@ class Dispatcher:
         broker.on_taken = self.on_taken
 
     async def tick(self) -> float:
-        if not self.time.is_known:
+        if not self.time.is_known or not self.gatekeeper.is_informed:
             return IDLE_S
         now = self.time.now()
         if self.void_tickets(now) or self.full:
@@ -81,6 +89,9 @@ class Dispatcher:
         chosen = self.choose(now)
         if chosen:
             await self.publish(now, chosen)
+        if chosen or self.has_parked:
+            # There is room in memory for what lies behind.
+            self.has_parked = False
             self.wake_loader()
         return self.pause_s(self.time.now(), is_full=len(chosen) == DISPATCH_MAX)
 
@@ -111,7 +122,7 @@ class Dispatcher:
                     self.hold_back(entry, lane, refusal)
                     continue
                 if gatekeeper.is_counted(due):
-                    self.accounts.ticketed(due)
+                    self.accounts.ticketed(due, now + TICKET_S)
             depths[lane] = depth + 1
             chosen.append((lane, entry))
         return chosen
@@ -139,9 +150,8 @@ class Dispatcher:
         self.metrics.dispatched.inc(len(chosen))
 
     def taken_back(self, entries: list[Ready]) -> None:
-        for entry in entries:
-            self.accounts.void(entry.due.id)
-            self.board.taken([(entry.due.id, entry.due.fence)])
+        """They may be loaded again; in the accounts they count until they must be void."""
+        self.board.taken((entry.due.id, entry.due.fence) for entry in entries)
 
     def hold_back(self, entry: Ready, lane: Lane, refusal: Refusal) -> None:
         """Each gate has its own way to wait, none of which blocks another tenant."""
@@ -162,6 +172,12 @@ class Dispatcher:
                 self.board.block(entry.member)
             case _:
                 self.board.park(obstacle_of(entry, refusal.gate), entry)
+                self.has_parked = True
+                if refusal.gate is Gate.HANDOVER and refusal.until is not None:
+                    self.handover_at = min(self.handover_at, refusal.until.timestamp())
+        if refusal.gate in PASSED_ON and entry.due.concurrency_key is not None:
+            # It was let through for its key and does not use it: the next one may.
+            self.board.unpark(obstacle_of(entry, Gate.CONCURRENCY_KEY), 1)
 
     def sit_out(self, member: Member, refusal: Refusal) -> None:
         assert refusal.until is not None
@@ -170,6 +186,10 @@ class Dispatcher:
 
     def reopen(self, now: float) -> None:
         """Let back in whoever waited for this instant, or for room in a lane."""
+        if self.handover_at <= now:
+            # The old tickets are void; now their leases can be counted.
+            self.handover_at = math.inf
+            self.wake_counter()
         passed = [member for member, until in self.until.items() if until <= now]
         for member in passed:
             del self.until[member]
@@ -187,10 +207,8 @@ class Dispatcher:
         self.full.clear()
 
     def void_tickets(self, now: float) -> bool:
-        voided = self.board.void_tickets(now)
-        for task_id in voided:
-            self.release(task_id)
-        return bool(voided)
+        self.accounts.pass_deadlines(now)
+        return bool(self.board.void_tickets(now))
 
     def on_taken(self, tickets: list[Ticket], leases: list[Lease]) -> None:
         """A consumer of this process says what became of its tickets. One that was not leased was
@@ -208,19 +226,18 @@ class Dispatcher:
 
     def account_for(self, tickets: list[Ticket], leased: set[UUID]) -> None:
         for ticket in tickets:
+            self.accounts.taken(ticket.id, ticket.fence)
             if ticket.id in leased:
-                self.accounts.taken(ticket.id, is_leased=True)
                 continue
-            self.release(ticket.id)
             entry = self.board.known.get(ticket.id)
             if entry is not None:
                 self.expect(entry.place, entry.due.due_at)
 
-    def on_settled(self, ids: Sequence[UUID]) -> None:
-        """Leases ended in this process: their caps have room."""
+    def on_settled(self, leases: Iterable[tuple[UUID, int]]) -> None:
+        """Leases, as (id, fence), ended in this process: their caps have room."""
         if self.accounts.leases or self.accounts.tickets:
-            for task_id in ids:
-                self.release(task_id)
+            freed = [self.accounts.settled(task_id, fence) for task_id, fence in leases]
+            self.make_room([charge for charge in freed if charge is not None])
             self.wake()
 
     def capped_places(self, places: Iterable[Place]) -> list[tuple[int, int]]:
@@ -230,13 +247,23 @@ class Dispatcher:
             {(p.tenant, p.shard) for p in places if p.tenant in capped} | self.gatekeeper.keyed
         )
 
-    def release(self, task_id: UUID) -> None:
-        charge = self.accounts.settled(task_id)
-        if charge is None:
-            return
-        if charge.key is not None:
-            self.board.unpark((Gate.CONCURRENCY_KEY, charge.tenant, charge.key[1]), 1)
-        self.board.unblock_tenant(charge.tenant)
+    def make_room(self, freed: Iterable[Charge]) -> None:
+        for charge in freed:
+            if charge.key is not None:
+                self.board.unpark((Gate.CONCURRENCY_KEY, charge.tenant, charge.key[1]), 1)
+            self.board.unblock_tenant(charge.tenant)
+
+    def counted(self, places: Iterable[tuple[int, int]], asked_at: float) -> None:
+        """The leases of these shards are known as of that instant: hand-overs may be complete."""
+        self.gatekeeper.counted_at.update(dict.fromkeys(places, asked_at))
+        for obstacle in [o for o in self.board.parked if o[0] == Gate.HANDOVER]:
+            self.board.unpark(obstacle, len(self.board.parked[obstacle]))
+        self.wake()
+
+    def lose(self, slots: frozenset[int]) -> None:
+        """What is in flight there is the next owner's to count."""
+        self.accounts.forget(lambda task_id: slot_of(shard_of(task_id)) in slots)
+        self.gatekeeper.lose(slots)
 
     def show_gauges(self) -> None:
         """How full the lanes are, and how much of what has a cap is in flight."""
@@ -257,6 +284,7 @@ class Dispatcher:
         tick = self.board.wheel.next_tick()
         if tick is not None:
             waits.append(tick * TICK_S - now)
+        waits.append(self.handover_at - now)
         if self.until:
             waits.append(min(self.until.values()) - now)
         if self.board.tickets:

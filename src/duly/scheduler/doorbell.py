@@ -37,7 +37,7 @@ class Doorbell:
 
     def ring(self, timers: list[Due], database_now: datetime) -> None:
         """Just committed in this process, at that instant by the database's clock."""
-        self.loader.time.observe(database_now)
+        self.loader.observe(database_now)
         ours = [due for due in timers if self.coordinator.owns(due.shard) is not None]
         if ours:
             self.loader.admit(ours)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 
 from duly.coordinator.ownership import Coordinator
 from duly.domain.gates import GateFacts, Refusal, first_refusal
+from duly.domain.ids import slot_of
 from duly.domain.tokens import TokenBucket
 from duly.scheduler.accounts import Accounts, key_of
 from duly.scheduler.board import Ready
@@ -61,13 +62,18 @@ class Gatekeeper:
         self.accounts = accounts
         self.coordinator = coordinator
         self.bounds = Bounds(NOTHING)
+        # Until the bounds were read once, everything would pass: pauses and caps are not known.
+        self.is_informed = False
         self.buckets: dict[int, TokenBucket] = {}
         # Where tasks with a concurrency key were seen: their leases are counted.
         self.keyed: set[tuple[int, int]] = set()
+        # When the leases of a (tenant, shard) were last counted, by the database's clock.
+        self.counted_at: dict[tuple[int, int], float] = {}
 
     def learn(self, bounds: Bounds) -> None:
         """New bounds; a bucket whose rate did not change keeps its tokens."""
         self.bounds = bounds
+        self.is_informed = True
         self.buckets = {
             tenant.id: self.bucket_of(tenant, tenant.dispatch_rate)
             for tenant in bounds.tenants.values()
@@ -89,6 +95,21 @@ class Gatekeeper:
             and due.tenant not in self.bounds.restricted
         )
 
+    def handover_until(self, due: Due, now: float) -> datetime | None:
+        """Until the old owner's tickets are void, and what they became has been counted."""
+        owned = self.coordinator.owns(due.shard)
+        if owned is None:
+            return None
+        counted_at = self.counted_at.get((due.tenant, due.shard))
+        if counted_at is not None and counted_at >= owned.void_at.timestamp():
+            return None
+        return max(owned.void_at, instant(now + NOT_YET_S))
+
+    def lose(self, slots: frozenset[int]) -> None:
+        for place in [place for place in self.counted_at if slot_of(place[1]) in slots]:
+            del self.counted_at[place]
+        self.keyed = {place for place in self.keyed if slot_of(place[1]) not in slots}
+
     def is_counted(self, due: Due) -> bool:
         return due.concurrency_key is not None or due.tenant in self.bounds.capped
 
@@ -108,7 +129,6 @@ class Gatekeeper:
         tenant = self.bounds.tenants.get(due.tenant)
         key = key_of(due)
         bucket = self.buckets.get(due.tenant)
-        owned = self.coordinator.owns(due.shard) if self.is_counted(due) else None
         pause = self.bounds.pause_of(due, entry.member[1])
         return GateFacts(
             now=instant(now),
@@ -117,7 +137,7 @@ class Gatekeeper:
             start_by=due.start_by,
             breaker_open_until=self.bounds.breakers.get((due.tenant, due.host or "")),
             breaker_host=due.host,
-            handover_until=owned.void_at if owned is not None else None,
+            handover_until=self.handover_until(due, now) if self.is_counted(due) else None,
             rate_ready_at=instant(bucket.ready_at(now)) if bucket is not None else None,
             in_flight=self.accounts.in_flight(due.tenant),
             in_flight_max=tenant.in_flight_max if tenant is not None else None,

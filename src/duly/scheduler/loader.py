@@ -5,10 +5,12 @@
 | a doorbell is lost | the next load from the cursor, or the sweep, finds the timer |
 | a transaction commits late | loads overlap back to the oldest writer; the sweep finds the rest |
 | a page ends inside a herd | the cursor is (due_at, id), so the next page goes on there |
-| parked work was let go | its place is swept page by page until it has been seen again |
+| parked work was let go | read again from the first of it, once its obstacle has room |
+| blocked work fills the first page | the sweep goes on behind it, a page at a time |
 | a slot is gained or lost | the board is cleared and every place starts from the beginning |
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -20,7 +22,7 @@ from duly.scheduler.board import PLACE_ENTRIES_MAX, Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.store.database import Database
 from duly.store.load import (
-    BEFORE_ALL,
+    PLACEMENTS_PAGE,
     Cursor,
     Due,
     Place,
@@ -34,8 +36,14 @@ HORIZON_S = 10.0
 # A place that is caught up is looked at again this often; doorbells cover the time between.
 RELOAD_S = 2.0
 SWEEP_S = 5.0
+SWEEP_PAGE_S = 1.0
 PLACEMENTS_S = 5.0
+# Timers of one place, and of all places, in one load; and the least that a place gets.
 PAGE = 2000
+ROWS_PER_LOAD = 20_000
+PAGE_MIN = 100
+# Of what an obstacle lets through again, little more is kept than is parked: read no more.
+HUNGRY_PAGE = 400
 PLACES_PER_LOAD = 256
 
 log = get_logger("duly.scheduler.loader")
@@ -80,8 +88,7 @@ class Loader:
         if not self.slots:
             return RELOAD_S
         if not self.time.is_known:
-            self.time.observe((await read_frontier(self.database)).now)
-            self.board.clear(self.time.now())
+            self.observe((await read_frontier(self.database)).now)
         if now >= self.placements_at:
             await self.find_places()
             self.placements_at = now + PLACEMENTS_S
@@ -93,6 +100,14 @@ class Loader:
 
     async def close(self) -> None:
         """Nothing is held: the board is a cache."""
+
+    def observe(self, database_now: datetime) -> None:
+        """What time it is; the wheel starts turning with the first word of it, whoever brings it:
+        a timer that is admitted before would lie decades ahead."""
+        is_first = not self.time.is_known
+        self.time.observe(database_now)
+        if is_first:
+            self.board.clear(self.time.now())
 
     def notice_slots(self) -> None:
         """After any change of ownership, start over: what we know may be somebody else's."""
@@ -106,11 +121,13 @@ class Loader:
 
     async def find_places(self) -> None:
         for first, last in shard_ranges(self.slots):
-            after = BEFORE_ALL
-            while page := await list_placements(self.database, first, last, after):
+            page = await list_placements(self.database, first, last)
+            while page:
                 for place in page:
                     self.places.setdefault(place, PlaceState())
-                after = page[-1]
+                if len(page) < PLACEMENTS_PAGE:
+                    break
+                page = await list_placements(self.database, first, last, page[-1])
 
     def expect(self, place: Place, due_at: datetime) -> None:
         """A doorbell without the timer itself: read this place again from that instant."""
@@ -137,53 +154,61 @@ class Loader:
         wanted = [
             place
             for place, state in self.places.items()
-            if state.load_at <= now and self.board.room(place) >= PLACE_ENTRIES_MAX // 2
+            if state.load_at <= now and self.has_room(place)
         ][:PLACES_PER_LOAD]
         if not wanted:
             return 0
         # Asked before the load: whoever is still writing then may commit behind our cursor.
         frontier = await read_frontier(self.database)
-        self.time.observe(frontier.now)
+        self.observe(frontier.now)
         oldest_writer = Cursor(frontier.oldest_writer_at - timedelta(microseconds=1))
+        page = page_of(wanted)
         cursors = {place: self.places[place].cursor for place in wanted}
-        timers = await load_due(self.database, cursors, HORIZON_S, PAGE)
-        counts = self.take_in(timers)
+        timers = await load_due(self.database, cursors, HORIZON_S, page)
+        reads = self.take_in(timers)
         for place in wanted:
             state = self.places[place]
-            last = counts.get(place)
-            if last is not None:
-                state.cursor = last.cursor
-            state.is_caught_up = last is None or last.count < PAGE
+            read = reads.get(place)
+            if read is not None:
+                state.cursor = read.cursor
+            state.is_caught_up = read is None or read.count < page
             if state.is_caught_up:
                 # Somebody may still commit a timer before this instant.
                 state.cursor = min(state.cursor, oldest_writer)
-                state.load_at = now + RELOAD_S
+                state.load_at = next_round(now, RELOAD_S)
         return len(timers)
 
     async def sweep(self, now: float) -> int:
-        """The first page of every place now and then; page by page where parked work was let go
-        and its obstacle has room again."""
+        """Every place from its beginning now and then, a page at a time where blocked work fills
+        the first; and where work was let go whose obstacle has room again, from there."""
         hungry = self.board.hungry_places()
         wanted = [
             place
             for place, state in self.places.items()
-            if state.sweep_at <= now or place in hungry
+            if (state.sweep_at <= now or place in hungry) and self.has_room(place)
         ][:PLACES_PER_LOAD]
         if not wanted:
             return 0
-        cursors = {place: self.places[place].sweep for place in wanted}
-        timers = await load_due(self.database, cursors, HORIZON_S, PAGE)
-        counts = self.take_in(timers)
+        page = min(page_of(wanted), HUNGRY_PAGE if hungry else PAGE)
+        cursors = {place: hungry.get(place, self.places[place].sweep) for place in wanted}
+        timers = await load_due(self.database, cursors, HORIZON_S, page)
+        reads = self.take_in(timers)
         for place in wanted:
-            state, last = self.places[place], counts.get(place)
-            state.sweep_at = now + SWEEP_S
-            if place in hungry and last is not None and last.count == PAGE:
-                state.sweep = last.cursor
+            read = reads.get(place)
+            more_after = read.cursor if read is not None and read.count == page else None
+            if place in hungry:
+                self.board.read_on(place, more_after)
             else:
-                state.sweep = Cursor()
-                if place in hungry:
-                    self.board.swept(place)
+                self.sweep_on(place, more_after, now)
         return len(timers)
+
+    def sweep_on(self, place: Place, more_after: Cursor | None, now: float) -> None:
+        """What was not read yet needs no sweep: a place that is not caught up starts again."""
+        state = self.places[place]
+        if more_after is not None and state.is_caught_up:
+            state.sweep, state.sweep_at = more_after, next_round(now, SWEEP_PAGE_S)
+        else:
+            state.sweep, state.sweep_at = Cursor(), next_round(now, SWEEP_S)
 
     def take_in(self, timers: list[Due]) -> dict[Place, "PlaceRead"]:
         reads: dict[Place, PlaceRead] = {}
@@ -198,19 +223,16 @@ class Loader:
             self.board.add(due, place, now)
         return reads
 
-    def wants_more(self, place: Place) -> bool:
-        """The dispatcher emptied a place that had more in the database."""
-        state = self.places.get(place)
-        return state is not None and not state.is_caught_up
+    def has_room(self, place: Place) -> bool:
+        return self.board.room(place) >= PLACE_ENTRIES_MAX // 2
 
     def pause_s(self, now: float) -> float:
-        if self.board.drained:
+        if any(self.has_room(place) for place in self.board.hungry_places()):
             return 0.0
         waits = [self.placements_at - now]
         for place, state in self.places.items():
-            waits.append(state.sweep_at - now)
-            if self.board.room(place) >= PLACE_ENTRIES_MAX // 2:
-                waits.append(state.load_at - now)
+            if self.has_room(place):
+                waits += (state.sweep_at - now, state.load_at - now)
         return max(0.0, min(waits))
 
 
@@ -220,6 +242,16 @@ class PlaceRead:
 
     count: int = 0
     cursor: Cursor = field(default_factory=Cursor)
+
+
+def page_of(places: list[Place]) -> int:
+    """Timers of each place, so that one answer fits in memory however many places are asked."""
+    return min(PAGE, max(PAGE_MIN, ROWS_PER_LOAD // len(places)))
+
+
+def next_round(now: float, period_s: float) -> float:
+    """About a period from now, at an instant that all places share: they are asked together."""
+    return math.ceil((now + period_s / 2) / period_s) * period_s
 
 
 def shard_ranges(slots: frozenset[int]) -> list[tuple[int, int]]:

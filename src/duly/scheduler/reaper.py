@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from datetime import datetime
+from itertools import islice
 
-from duly.domain.ids import shard_of
+from duly.domain.ids import shard_of, slot_of
 from duly.environment import Environment
 from duly.scheduler.accounts import Charge
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
 from duly.store.database import Database
-from duly.store.load import Place, list_capped_leases
+from duly.store.load import Place, find_standing, list_capped_leases
 from duly.store.reap import expire_unstarted, reap_leases
 from duly.telemetry import Metrics
 
@@ -18,6 +19,7 @@ REAP_PLACES_MAX = 5000
 REAP_LEASES_MAX = 500
 EXPIRE_MAX = 500
 CAPPED_LEASES_MAX = 10_000
+TICKETS_MAX = 2000
 
 
 class Reaper:
@@ -41,11 +43,13 @@ class Reaper:
         self.metrics = metrics
         self.expect = expect
         self.next_place = 0
+        self.wake: Callable[[], None] = lambda: None
 
     async def tick(self) -> float:
         await self.expire()
         more = await self.reap()
         await self.correct()
+        await self.correct_tickets()
         return 0.0 if more else REAP_S
 
     async def close(self) -> None:
@@ -58,7 +62,6 @@ class Reaper:
         reaped = await reap_leases(self.database, self.environment, places, REAP_LEASES_MAX)
         if reaped.lost:
             self.metrics.leases_lost.inc(len(reaped.lost))
-            self.dispatcher.on_settled([task_id for task_id, _ in reaped.lost])
             retried = [
                 (answer.place, answer.due_at)
                 for _, answer in reaped.lost
@@ -85,25 +88,43 @@ class Reaper:
         """Ask the database how much is in flight, where a cap makes the answer matter."""
         accounts, bounds = self.dispatcher.accounts, self.dispatcher.gatekeeper.bounds
         asked = self.dispatcher.capped_places(self.loader.places)
-        if not asked:
+        if not asked or not self.dispatcher.time.is_known:
             return
-        before = set(accounts.leases)
+        places = set(asked)
+        before = {
+            task_id: charge
+            for task_id, charge in accounts.leases.items()
+            if (charge.tenant, shard_of(task_id)) in places
+        }
+        asked_at = self.dispatcher.time.now()
         leases = await list_capped_leases(
             self.database,
             [(tenant, shard, tenant in bounds.capped) for tenant, shard in asked],
             CAPPED_LEASES_MAX,
         )
+        # A slot that was lost meanwhile is another node's to count.
+        owned = self.dispatcher.coordinator.owned
         seen = {
             lease.id: Charge(
-                lease.fence,
+                lease.fence - 1,
                 lease.tenant,
                 None if lease.concurrency_key is None else (lease.tenant, lease.concurrency_key),
             )
             for lease in leases
+            if slot_of(shard_of(lease.id)) in owned
         }
-        places = set(asked)
-        ours = {i for i in before if (accounts.leases[i].tenant, shard_of(i)) in places}
-        for task_id in ours - seen.keys():
-            self.dispatcher.release(task_id)
-        accounts.correct(ours, seen)
-        self.dispatcher.wake()
+        self.dispatcher.make_room(accounts.correct(before, seen))
+        self.dispatcher.counted([place for place in asked if slot_of(place[1]) in owned], asked_at)
+
+    async def correct_tickets(self) -> None:
+        """A ticket taken and settled in another process would count until its deadline."""
+        accounts = self.dispatcher.accounts
+        tickets = list(islice(accounts.tickets.items(), TICKETS_MAX))
+        if not tickets:
+            return
+        standing = await find_standing(self.database, [(i, c.fence) for i, c in tickets])
+        over = [(i, c) for i, c in tickets if i not in standing and accounts.tickets.get(i) is c]
+        freed = [accounts.settled(task_id, charge.fence + 1) for task_id, charge in over]
+        if freed:
+            self.dispatcher.make_room([charge for charge in freed if charge is not None])
+            self.dispatcher.wake()

@@ -78,13 +78,21 @@ def translated_faults(url: str) -> Iterator[None]:
         raise DatabaseUnavailable(address=address_of(url), problem=problem) from error
 
 
-async def connect(url: str) -> asyncpg.Connection:
+async def connect(url: str, *, is_pooled: bool = False) -> asyncpg.Connection:
     """One connection outside any pool, for migrations and checks."""
     with translated_faults(url):
         try:
-            return await asyncpg.connect(url, timeout=CONNECT_TIMEOUT_S)
+            return await asyncpg.connect(
+                url, timeout=CONNECT_TIMEOUT_S, **statement_options(is_pooled)
+            )
         except (ValueError, asyncpg.exceptions.ClientConfigurationError) as error:
             raise ConfigurationError(problem=f"the database URL is not valid: {error}") from None
+
+
+def statement_options(is_pooled: bool) -> dict[str, int]:
+    """Behind a transaction-mode pooler a prepared statement may be looked for in another session
+    than the one that knows it."""
+    return {"statement_cache_size": 0} if is_pooled else {}
 
 
 class Session(Protocol):
@@ -96,12 +104,15 @@ class Session(Protocol):
 class Database:
     """Connections of one process to one database, under one login."""
 
+    # A transaction-mode pooler stands between: no session state, no LISTEN.
+    is_pooled = False
+
     def __init__(self, url: str, pool: asyncpg.Pool) -> None:
         self.url = url
         self.pool = pool
 
     @classmethod
-    async def open(cls, url: str, connections_max: int) -> "Database":
+    async def open(cls, url: str, connections_max: int, *, is_pooled: bool = False) -> "Database":
         with translated_faults(url):
             pool = await asyncpg.create_pool(
                 url,
@@ -112,13 +123,21 @@ class Database:
                 command_timeout=STATEMENT_TIMEOUT_S,
                 # The driver's reset is a round trip per release, and no session state is kept.
                 reset=keep_session,
+                **statement_options(is_pooled),
             )
             # The first connection is made now, so that a wrong URL is known at once.
             async with pool.acquire():
-                return cls(url, pool)
+                database = cls(url, pool)
+                database.is_pooled = is_pooled
+                return database
 
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         """One statement in its own transaction: when this returns, it is committed."""
+        if self.is_pooled:
+            # The driver parses and executes in two steps; only an open transaction keeps a pooler
+            # from sending them to two sessions.
+            async with self.transaction() as session:
+                return await session.fetch(statement, *arguments)
         with translated_faults(self.url):
             async with self.pool.acquire() as connection, sound(connection):
                 rows: list[asyncpg.Record] = await connection.fetch(statement, *arguments)

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from duly.domain.ids import shard_of
 from duly.store.database import Database
 from duly.store.statements import statements_beside
 
@@ -100,6 +101,15 @@ async def list_capped_leases(
         limit,
     )
     return [CappedLease(*row) for row in rows]
+
+
+async def find_standing(database: Database, tickets: list[tuple[UUID, int]]) -> set[UUID]:
+    """Those of the tickets, as (id, fence), that are not over: unleased still, or leased."""
+    ids = [task_id for task_id, _ in tickets]
+    rows = await database.fetch(
+        SQL.find_standing, [shard_of(i) for i in ids], ids, [fence for _, fence in tickets]
+    )
+    return {row["id"] for row in rows}
 
 
 async def list_placements(

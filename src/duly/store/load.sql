@@ -37,6 +37,15 @@ SELECT timers.id, timers.fence, timers.tenant, timers.concurrency_key
           AND (place.is_capped OR timers.concurrency_key IS NOT NULL)
         LIMIT $4) AS timers
 
+-- name: find_standing
+-- Of these tickets, those that can still become a lease and those that are one: the row has their
+-- fence, or the next one and a holder. The others were settled by somebody we do not hear.
+SELECT timers.id
+  FROM unnest($1::smallint[], $2::uuid[], $3::integer[]) AS ticket(shard, id, fence)
+  JOIN duly.timers ON timers.shard = ticket.shard AND timers.id = ticket.id
+ WHERE timers.fence = ticket.fence
+    OR (timers.fence = ticket.fence + 1 AND timers.holder IS NOT NULL)
+
 -- name: list_placements
 -- Which places can have work at all; paged, because a tenant with many keys has many.
 SELECT tenant, shard, lane

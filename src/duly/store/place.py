@@ -11,6 +11,7 @@ from pathlib import Path
 
 import asyncpg
 
+from duly.domain.errors import ConfigurationError
 from duly.environment import Environment
 from duly.settings import Settings
 from duly.store.database import SQL, check_server, connect, prepare_login
@@ -38,6 +39,9 @@ class Place:
 async def open_place(settings: Settings, environment: Environment) -> AsyncIterator[Place]:
     """The configured database, or the embedded server for as long as we need it."""
     if settings.database_url:
+        if settings.database_pooler and not settings.migration_database_url:
+            problem = "database_pooler needs migration_database_url, past the pooler: a migration"
+            raise ConfigurationError(problem=f"{problem} holds a lock of its session")
         owner_url = settings.migration_database_url or settings.database_url
         yield Place(owner_url, settings.database_url, "external PostgreSQL")
         return
@@ -67,11 +71,15 @@ async def prepare_place(place: Place, settings: Settings, environment: Environme
             await create_login(owner, place.embedded)
     finally:
         await owner.close()
-    engine = await connect(place.engine_url)
+    engine = await connect(place.engine_url, is_pooled=settings.database_pooler)
     try:
-        await check_server(engine, place.engine_url, allow_unsafe=settings.allow_unsafe_durability)
-        await prepare_login(engine, place.engine_url)
-        await create_partitions(engine)
+        # In one transaction, which a pooler keeps in one session.
+        async with engine.transaction():
+            await check_server(
+                engine, place.engine_url, allow_unsafe=settings.allow_unsafe_durability
+            )
+            await prepare_login(engine, place.engine_url)
+            await create_partitions(engine)
     finally:
         await engine.close()
     return migrator

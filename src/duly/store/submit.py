@@ -11,7 +11,7 @@
 """
 
 from collections import Counter
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -104,6 +104,8 @@ class Submitter:
         # owner counts all of their tasks.
         self.spreads: Mapping[int, int] = {}
         self.capped: Container[int] = frozenset()
+        # Learns both before the first task is placed, where there is somebody to ask.
+        self.inform: Callable[[], Awaitable[None]] | None = None
         self.on_stored: Callable[[list[Due], datetime], None] | None = None
         self.stats: StatsBook | None = None
         self.submitted: Counter[int] = Counter()
@@ -145,6 +147,9 @@ class Submitter:
 
     async def address(self, tasks: Sequence[Submission]) -> list[Entry]:
         """Give every task its id, in id order, so that two batches never lock crosswise."""
+        if self.inform is not None:
+            await self.inform()
+            self.inform = None
         placement = await self.current_range()
         numbers = await self.pools.resolve(
             {(task.tenant, task.pool) for task in tasks if task.url is None}

@@ -1,0 +1,48 @@
+"""The first instant that a scheduler hears of, and who brings it."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from duly.domain.ids import key_shard, shard_of, tenant_shard
+from duly.domain.task import Policy, Submission
+from duly.environment import Environment, SystemClock
+from duly.scheduler.board import Board
+from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.loader import Loader
+from duly.store.database import Database
+from duly.store.load import Due
+from duly.store.submit import Stored
+from duly.store.tenants import TenantLimits, create_tenant
+from duly.testing.engine import Engine
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+NOBODY: Any = None
+
+
+def test_a_timer_that_comes_before_the_first_load_finds_a_turning_wheel() -> None:
+    """A wheel that still stands in 1970 has no room for it, and the submitter would be told so."""
+    board, time = Board(0.0), DatabaseTime(SystemClock())
+    loader = Loader(NOBODY, Environment(), NOBODY, board, time)
+    loader.observe(NOW)
+    due_at = NOW + timedelta(seconds=5)
+    loader.admit([Due(1, 0, 1, UUID(int=1), 0, due_at, 5, None, "t", None, None, None)])
+    assert len(board.wheel) == 1
+
+
+async def test_the_very_first_task_of_a_capped_tenant_stays_at_home(engine_url: str) -> None:
+    """Placed elsewhere before the cap is known, another owner would count it, or nobody (I10)."""
+    database = await Database.open(engine_url, 4)
+    try:
+        tenant = await create_tenant(database, "capped", TenantLimits(in_flight_max=1))
+        assert tenant is not None
+        home = tenant_shard(tenant.id, 1, 0)
+        assert key_shard(tenant.id, "key") != home
+        engine = Engine(database, Environment(), NOBODY)
+        policy = Policy(concurrency_key="key")
+        task = Submission(tenant=tenant.id, type="t", url="http://a.example/", policy=policy)
+        (answer,) = await engine.submitter.submit([task])
+        assert isinstance(answer, Stored)
+        assert shard_of(answer.id) == home
+    finally:
+        await database.close()

@@ -1,0 +1,326 @@
+"""Nodes that run the real roles: ownership, loading, dispatch, reaping, execution, on virtual time.
+
+A node is killed without cleanup, stopped in order, or frozen: then nothing of it runs until it
+thaws and goes on as if no time had passed.
+"""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Generator
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+
+from duly.app import start_loop
+from duly.broker.contract import Broker
+from duly.broker.memory import MemoryBroker
+from duly.broker.postgres import PostgresBroker
+from duly.coordinator.ownership import Coordinator
+from duly.domain.errors import DulyError
+from duly.domain.lanes import ALL_TENANTS, Lane
+from duly.domain.states import Outcome
+from duly.domain.task import BANDS, WEBHOOK_POOL
+from duly.execution.executor import Executor, Heartbeat, Settling, Verdict
+from duly.execution.leasing import SettleDesk
+from duly.role import Role, RoleLoop, stop_roles
+from duly.scheduler.assembly import make_scheduler
+from duly.store.channel import DOORBELL, OWNERSHIP
+from duly.store.lease import Lease
+from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE
+from duly.store.ownership import Node as Member
+from duly.store.stats import StatsBook
+from duly.telemetry import Metrics
+from tests.simulation.cluster import CURRENT_NODE, Behaviour, Cluster, Node, register_task
+from tests.simulation.database import Postgres, SimulatedDatabase
+from tests.simulation.fleet_plan import Carrier, FleetPlan
+from tests.simulation.fleet_queue import SharedLanes, SimulatedBroker
+from tests.simulation.loop import VirtualLoop
+from tests.simulation.plan import FaultKind
+from tests.simulation.witness import WitnessedSettler
+from tests.simulation.workers import HEALED_WEIGHTS, OUTCOMES
+
+POOLS = (1, 2)
+EXECUTOR_LOOPS = 2
+STOP_S = 2.0
+# A statement of a healthy network; time passes even where nothing is slow.
+TRAVEL_S = 0.0005
+RING_S_MAX = 0.05
+
+
+class FleetDatabase(SimulatedDatabase):
+    """After each statement, nobody may believe to own what somebody else owns."""
+
+    node: "FleetNode"
+
+    def run(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        rows = super().run(statement, *arguments)
+        fleet, name = self.node.fleet, self.name_of(statement)
+        if name == "release_seats" or (name == "keep_seats" and rows[0]["rings"]):
+            fleet.ring(self.node, OWNERSHIP, [str(self.node.member.id)])
+        fleet.look_at_owners()
+        return rows
+
+
+class FleetNode(Node):
+    """One process of `duly serve`, without its front door."""
+
+    def __init__(self, fleet: "Fleet", name: str, offset_s: float) -> None:
+        self.fleet = fleet
+        super().__init__(fleet, name, offset_s)
+        plan = fleet.fleet_plan
+        self.metrics = Metrics()
+        roles = (SCHEDULER_ROLE, MAINTENANCE)
+        self.member = Member(UUID(int=self.random.getrandbits(128)), name, "simulated", roles)
+        self.coordinator = Coordinator(
+            self.database,
+            self.environment,
+            self.member,
+            lease_s=plan.slot_lease_s,
+            ticket_s=plan.ticket_s,
+        )
+        self.broker = fleet.make_broker(self)
+        self.scheduler = make_scheduler(
+            self.database,
+            self.environment,
+            self.coordinator,
+            self.broker,
+            self.metrics,
+            self.submitter,
+            send=lambda channel, rings: fleet.ring(self, channel, rings),
+        )
+        self.settling = SettleDesk(self.database, self.environment)
+        self.settling.settler = WitnessedSettler(self.database, self.environment)
+        self.settling.on_settled = self.scheduler.on_settled
+        self.executor = Executor(
+            self.database,
+            self.environment,
+            self.broker,
+            lanes_of(plan),
+            self.settling,
+            self.handle,
+            self.metrics,
+            StatsBook(self.environment),
+            self.holder,
+            plan.running_max,
+        )
+        self.loops: list[RoleLoop] = []
+        self.running: list[asyncio.Task[None]] = []
+
+    def make_database(self) -> SimulatedDatabase:
+        return FleetDatabase(self.fleet, self)
+
+    async def run_roles(self) -> None:
+        executor: list[Role] = [self.executor] * EXECUTOR_LOOPS
+        beside: list[Role] = [Settling(self.executor), Heartbeat(self.executor)]
+        roles = [*self.scheduler.roles, *executor, *beside]
+        self.loops = [start_loop(role, self.environment, self.metrics) for role in roles]
+        self.running = [asyncio.create_task(loop.run()) for loop in self.loops]
+        await asyncio.gather(*self.running)
+
+    async def leave(self) -> None:
+        """As after SIGTERM; then the process ends."""
+        await self.broker.close()
+        await stop_roles(self.loops, self.running, STOP_S)
+        if not self.is_dead:
+            self.fleet.kill(self, "its orderly end")
+
+    def heard(self, channel: str, rings: list[str]) -> None:
+        if self.is_dead:
+            return
+        if channel == DOORBELL:
+            self.scheduler.doorbell.heard(rings)
+        else:
+            self.coordinator.heard(rings)
+
+    # Handlers --------------------------------------------------------------------------------
+
+    def handle(self, lease: Lease) -> Verdict | Awaitable[Verdict]:
+        """Some answer at once, some take their time, some hang, some take the node with them."""
+        self.fleet.recorder.effect(lease.id, lease.fence, self.holder)
+        if self.random.random() < 0.3 and not self.fleet.is_poison(lease):
+            return self.verdict()
+        return Work(self, lease)
+
+    async def work(self, lease: Lease) -> Verdict:
+        plan, is_healed = self.fleet.fleet_plan, self.fleet.is_healed
+        is_hanging = not is_healed and self.random.random() < plan.hang_share
+        own_s = plan.handler_s * self.random.random()
+        await asyncio.sleep(plan.timeout_s * 2 if is_hanging else own_s)
+        if self.fleet.is_poison(lease) and not self.fleet.is_healed:
+            self.fleet.recorder.note(f"{self.name} is poisoned by {lease.id}")
+            self.fleet.kill(self, "a poisonous task")
+            raise asyncio.CancelledError
+        return self.verdict()
+
+    def verdict(self) -> Verdict:
+        weights = HEALED_WEIGHTS if self.fleet.is_healed else self.fleet.plan.outcome_weights
+        (outcome,) = self.random.choices(OUTCOMES, weights)
+        retry_in_s = self.random.choice([None, None, 0.0, 1.0])
+        return Verdict(
+            outcome,
+            result='"done"' if outcome is Outcome.COMPLETED else None,
+            error="boom" if outcome in (Outcome.FAILED, Outcome.REJECTED) else None,
+            retry_in_s=retry_in_s,
+        )
+
+
+class Work:
+    """A handler's work, begun when it is first awaited: a node that dies before has done none."""
+
+    def __init__(self, node: FleetNode, lease: Lease) -> None:
+        self.node = node
+        self.lease = lease
+
+    def __await__(self) -> Generator[Any, None, Verdict]:
+        return self.node.work(self.lease).__await__()
+
+
+def lanes_of(plan: FleetPlan) -> list[Lane]:
+    lanes = [Lane(ALL_TENANTS, WEBHOOK_POOL, band) for band in range(BANDS)]
+    return lanes + [
+        Lane(tenant, pool, band)
+        for tenant in plan.tenants
+        for pool in POOLS
+        for band in range(BANDS)
+    ]
+
+
+class Fleet(Cluster):
+    """A cluster whose nodes run the real roles."""
+
+    has_schedulers = True
+    nodes: dict[int, FleetNode]  # type: ignore[assignment]
+
+    def __init__(self, plan: FleetPlan, postgres: Postgres, behaviours: list[Behaviour]) -> None:
+        super().__init__(plan, postgres, behaviours)
+        self.fleet_plan = plan
+        self.shared = SharedLanes(self)
+        self.shared_ownership: list[str] = []
+
+    def make_node(self, name: str, offset_s: float) -> FleetNode:
+        return FleetNode(self, name, offset_s)
+
+    def make_broker(self, node: FleetNode) -> Broker:
+        match self.fleet_plan.carrier:
+            case Carrier.MEMORY:
+                return MemoryBroker(node.database, node.environment)
+            case Carrier.POSTGRES:
+                return PostgresBroker(node.database, node.environment)
+            case Carrier.SIMULATED:
+                return SimulatedBroker(self.shared, node)
+
+    def latency_s(self) -> float:
+        return TRAVEL_S + super().latency_s()
+
+    def is_poison(self, lease: Lease) -> bool:
+        draw = Random(f"{self.plan.seed} {lease.type}").random()
+        return draw < self.fleet_plan.poison_share
+
+    @property
+    def living(self) -> list[FleetNode]:
+        return [node for node in self.nodes.values() if not node.is_dead]
+
+    # Rings -----------------------------------------------------------------------------------
+
+    def ring(self, sender: FleetNode, channel: str, rings: list[str]) -> None:
+        """To everybody else, each after a while of its own, or never."""
+        loop = asyncio.get_running_loop()
+        for node in self.living:
+            if node is sender or self.strikes(FaultKind.RING_LOST, node):
+                continue
+            context = contextvars.Context()
+            context.run(CURRENT_NODE.set, node)
+            delay_s = self.random.uniform(0.0, RING_S_MAX)
+            loop.call_later(delay_s, node.heard, channel, rings, context=context)
+
+    # Faults ----------------------------------------------------------------------------------
+
+    async def disturb(self) -> None:
+        while not self.is_healed:
+            await asyncio.sleep(self.plan.tick_s * self.random.uniform(0.5, 1.5))
+            if self.strikes(FaultKind.OUTAGE):
+                self.away_until_s = self.elapsed_s() + self.random.uniform(0.0, 4.0)
+            if self.strikes(FaultKind.QUEUE_WIPED):
+                await self.wipe()
+            if not self.living:
+                continue
+            node = self.random.choice(self.living)
+            if self.strikes(FaultKind.KILL, node):
+                self.kill(node, "an arbitrary moment")
+            elif self.strikes(FaultKind.STOP, node):
+                node.spawn(node.leave())
+            elif not node.is_frozen and self.strikes(FaultKind.FREEZE, node):
+                self.freeze(node)
+
+    def freeze(self, node: FleetNode) -> None:
+        """Mostly past its leases, its tickets or its seats; then it goes on as a zombie."""
+        plan = self.fleet_plan
+        longest = self.random.choice([plan.slot_lease_s, plan.lease_s, plan.ticket_s])
+        node.is_frozen = True
+        asyncio.get_running_loop().call_later(
+            longest * self.random.uniform(0.5, 2.0), self.thaw, node, context=contextvars.Context()
+        )
+
+    def thaw(self, node: FleetNode) -> None:
+        if not node.is_frozen:
+            return
+        self.recorder.note(f"{node.name} thaws")
+        node.is_frozen = False
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        steps, node.kept_back = node.kept_back, []
+        loop.resume(steps)
+
+    def kill(self, node: Node, where: str) -> None:
+        super().kill(node, where)
+        assert isinstance(node, FleetNode)
+        # The dead feel no frost: what is left of its tasks must end.
+        self.thaw(node)
+
+    async def wipe(self) -> None:
+        match self.fleet_plan.carrier:
+            case Carrier.SIMULATED:
+                self.shared.lanes.clear()
+            case Carrier.MEMORY:
+                for node in self.living:
+                    await node.broker.wipe()
+            case Carrier.POSTGRES:
+                async with self.turn:
+                    self.postgres.fetch(self.database_now(), "DELETE FROM duly.ready_tickets")
+
+    def heal(self) -> None:
+        super().heal()
+        for node in list(self.nodes.values()):
+            self.thaw(node)
+
+    def look_at_owners(self) -> None:
+        owners: dict[Any, str] = {}
+        for node in self.living:
+            if node.coordinator.is_trusted:
+                for seat in node.coordinator.seats:
+                    if owners.setdefault(seat, node.name) != node.name:
+                        told = f"{seat} is owned by {owners[seat]} and {node.name}"
+                        self.shared_ownership.append(told)
+
+
+async def run_roles(cluster: Cluster, node: Node) -> None:
+    assert isinstance(node, FleetNode)
+    await node.run_roles()
+
+
+def register_fleet_task(task: "asyncio.Task[Any]") -> None:
+    """A background task that fails for a reason of its own is a finding."""
+    register_task(task)
+    node = CURRENT_NODE.get()
+    if node is not None:
+        task.add_done_callback(lambda done: find_failure(node, done))
+
+
+def find_failure(node: Node, task: "asyncio.Task[Any]") -> None:
+    if task.cancelled() or node.is_dead:
+        return
+    error = task.exception()
+    if error is not None and not isinstance(error, DulyError | TimeoutError):
+        node.cluster.failures.append(f"{node.name}: {task.get_name()} {error!r}")

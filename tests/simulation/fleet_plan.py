@@ -1,0 +1,204 @@
+"""What a seed decides for a fleet of nodes with the real scheduler: carrier, bounds, pace.
+
+Periods are short and bounds are small, so that a seed sees many take-overs in few statements.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from random import Random
+from types import ModuleType
+from typing import Any
+
+from duly.broker import memory, watch
+from duly.broker import postgres as postgres_broker
+from duly.execution import executor
+from duly.scheduler import board, dispatcher, gatekeeper, loader, reaper
+from duly.store import load, ready_queue
+from duly.store.tenants import TenantLimits
+from tests.simulation.plan import TENANTS_MAX, Actor, FaultKind, Plan
+
+# Far from the tenants of the other kind of seed.
+FIRST_TENANT = 1_000_000_000
+FAULTS = (
+    FaultKind.ERROR_BEFORE,
+    FaultKind.ANSWER_LOST,
+    FaultKind.OUTAGE,
+    FaultKind.LATENCY,
+    FaultKind.CRASH,
+    FaultKind.KILL,
+    FaultKind.FREEZE,
+    FaultKind.STOP,
+    FaultKind.NODE_CLOCK,
+    FaultKind.RING_LOST,
+    FaultKind.TICKET_LOST,
+    FaultKind.TICKET_REPEATED,
+    FaultKind.TICKET_STALE,
+    FaultKind.TICKET_LATE,
+    FaultKind.REORDER,
+    FaultKind.QUEUE_WIPED,
+)
+ACTORS = (
+    Actor.BULK,
+    Actor.KEYED,
+    Actor.CANCELLER,
+    Actor.MOVER,
+    Actor.READER,
+    Actor.EXPIRER,
+)
+# Asked at every statement, unlike what is asked now and then.
+AT_EVERY_STATEMENT = {FaultKind.ERROR_BEFORE, FaultKind.ANSWER_LOST, FaultKind.CRASH}
+AT_EVERY_TICKET = {
+    FaultKind.TICKET_LOST,
+    FaultKind.TICKET_REPEATED,
+    FaultKind.TICKET_STALE,
+    FaultKind.TICKET_LATE,
+}
+PLACEMENTS_OF_ALL = "WHERE (tenant, shard, lane) >"
+# What is in another real transaction is real time; here nobody commits late.
+OLDEST_WRITER = "SELECT min(xact_start) FROM pg_stat_activity"
+
+
+class Carrier(StrEnum):
+    MEMORY = "memory"
+    POSTGRES = "postgres"
+    SIMULATED = "simulated"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetPlan(Plan):
+    carrier: Carrier
+    slot_lease_s: float
+    ticket_s: float
+    reap_s: float
+    sweep_s: float
+    bounds_s: float
+    running_max: int
+    lane_depth: int
+    parked: int
+    limits: dict[int, TenantLimits]
+    has_pauses: bool
+    poison_share: float
+    hang_share: float
+
+
+def make_fleet_plan(seed: int) -> FleetPlan:
+    random = Random(f"fleet plan {seed}")
+    nodes = random.choice([1, 2, 2, 3])
+    lease_s = random.uniform(1.5, 5.0)
+    kinds = [kind for kind in FAULTS if random.random() < 0.45]
+    tenants = tuple(
+        FIRST_TENANT + seed * TENANTS_MAX + n for n in range(random.randint(1, TENANTS_MAX))
+    )
+    start = random.choice([datetime(2026, 1, 15, 12, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)])
+    shared = [Carrier.POSTGRES, Carrier.SIMULATED, Carrier.SIMULATED, Carrier.SIMULATED]
+    return FleetPlan(
+        seed=seed,
+        tenants=tenants,
+        start=start - timedelta(seconds=random.uniform(0, 20)),
+        safety_s=random.uniform(10.0, 25.0),
+        tick_s=random.uniform(0.5, 2.0),
+        lease_s=lease_s,
+        timeout_s=lease_s * random.choice([1.5, 4.0, 20.0]),
+        handler_s=lease_s * random.choice([0.1, 0.5, 1.5]),
+        delay_s=random.choice([0.0, 2.0, 8.0]),
+        backoff_s=random.choice([0.0, 0.3, 2.0]),
+        latency_s=random.choice([0.01, 0.1, 0.5]),
+        nodes=nodes,
+        batch=random.randint(1, 5),
+        page=random.choice([1, 2, 5, 50]),
+        max_attempts=random.randint(1, 4),
+        submissions=random.randint(10, 40),
+        rates={kind: random.choice(rates_of(kind)) for kind in kinds},
+        actors=frozenset(actor for actor in ACTORS if random.random() < 0.4),
+        outcome_weights=random.choice(
+            [(8, 2, 1, 1, 1, 1), (10, 0, 0, 0, 0, 0), (2, 6, 0, 0, 1, 1)]
+        ),
+        key_limits={"a": random.choice([1, 2]), "b": random.choice([1, 3])},
+        has_webhooks=random.random() < 0.7,
+        carrier=Carrier.MEMORY if nodes == 1 and random.random() < 0.5 else random.choice(shared),
+        slot_lease_s=random.uniform(2.5, 6.0),
+        ticket_s=random.choice([random.uniform(2.0, 6.0), random.uniform(6.0, 12.0)]),
+        reap_s=random.uniform(0.7, 1.5),
+        sweep_s=random.uniform(2.0, 4.0),
+        bounds_s=random.uniform(1.5, 4.0),
+        running_max=random.choice([2, 5, 50]),
+        lane_depth=random.choice([2, 5, 100]),
+        parked=random.choice([1, 3, 64]),
+        limits={tenant: choose_limits(random) for tenant in tenants},
+        has_pauses=random.random() < 0.4,
+        poison_share=random.choice([0.0, 0.0, 0.1]),
+        hang_share=random.choice([0.0, 0.1]),
+    )
+
+
+def rates_of(kind: FaultKind) -> list[float]:
+    if kind in AT_EVERY_STATEMENT:
+        return [0.01, 0.03]
+    return [0.1, 0.3] if kind in AT_EVERY_TICKET else [0.05, 0.15]
+
+
+def choose_limits(random: Random) -> TenantLimits:
+    return TenantLimits(
+        weight=random.choice([1.0, 3.0]),
+        in_flight_max=random.choice([None, 1, 2, 4]),
+        dispatch_rate=random.choice([None, None, None, 2.0]),
+    )
+
+
+def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
+    """What the roles take from their modules."""
+    return [
+        (executor, "LEASE_S", plan.lease_s),
+        (executor, "HEARTBEAT_S", plan.lease_s / 3),
+        (executor, "TAKE_WAIT_S", 2.0),
+        (dispatcher, "TICKET_S", plan.ticket_s),
+        (dispatcher, "LANE_DEPTH_MAX", plan.lane_depth),
+        (dispatcher, "DISPATCH_MAX", 10),
+        (memory, "TICKET_S", plan.ticket_s),
+        (ready_queue, "TICKET_S", plan.ticket_s),
+        (postgres_broker, "SWEEP_EVERY_S", plan.ticket_s / 2),
+        (watch, "POLL_FIRST_S", 0.05),
+        (watch, "POLL_LAST_S", 1.0),
+        (reaper, "REAP_S", plan.reap_s),
+        (loader, "RELOAD_S", plan.sweep_s / 2),
+        (loader, "SWEEP_S", plan.sweep_s),
+        (loader, "PLACEMENTS_S", plan.sweep_s),
+        (loader, "PAGE", plan.page),
+        (loader, "PLACE_ENTRIES_MAX", 2 * plan.page),
+        (board, "PLACE_ENTRIES_MAX", 2 * plan.page),
+        (board, "PARKED_MAX", plan.parked),
+        (gatekeeper, "REFRESH_S", plan.bounds_s),
+    ]
+
+
+@contextlib.contextmanager
+def replaced(values: list[tuple[Any, str, Any]]) -> Iterator[None]:
+    kept = [(place, name, getattr(place, name)) for place, name, _ in values]
+    try:
+        for place, name, value in values:
+            setattr(place, name, value)
+        yield
+    finally:
+        for place, name, value in reversed(kept):
+            setattr(place, name, value)
+
+
+@contextlib.contextmanager
+def confined(plan: FleetPlan) -> Iterator[None]:
+    """The places of other seeds, and the real time of other connections, are no part of this."""
+    kept = dict(load.SQL.blocks)
+    mine = f"WHERE tenant IN {(0, *plan.tenants)} AND (tenant, shard, lane) >"
+    changes = {
+        "list_placements": (PLACEMENTS_OF_ALL, mine),
+        "read_frontier": (OLDEST_WRITER, "SELECT NULL::timestamptz FROM pg_stat_activity"),
+    }
+    for name, (old, new) in changes.items():
+        assert old in kept[name], f"{name} has no longer: {old}"
+        load.SQL.blocks[name] = kept[name].replace(old, new)
+    try:
+        yield
+    finally:
+        load.SQL.blocks.update(kept)

@@ -1,0 +1,166 @@
+"""One seed of a fleet from beginning to end: real roles, faults, heal, liveness, verdict."""
+
+import asyncio
+import contextlib
+import logging
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import asyncpg
+import structlog
+
+from duly.domain.check import Violation
+from duly.store import tenants
+from duly.store.database import Database
+from duly.store.ownership import SLOT, list_ownership
+from duly.store.tenants import PauseKind
+from tests.simulation.clients import CLIENTS, submit
+from tests.simulation.cluster import keep_back
+from tests.simulation.database import Postgres
+from tests.simulation.fleet import Fleet, register_fleet_task, run_roles
+from tests.simulation.fleet_plan import (
+    FleetPlan,
+    confined,
+    constants,
+    make_fleet_plan,
+    replaced,
+)
+from tests.simulation.loop import run_virtually
+from tests.simulation.run import Verdict, finish, judge
+from tests.simulation.witness import WITNESSED
+
+# Everything ends within this once nothing breaks any more, and every slot has an owner.
+LIVENESS_S_MAX = 400.0
+OWNED_S_MAX = 30.0
+# Of a seed that ran before in the same database.
+LEFTOVERS = (
+    "DELETE FROM duly.tenants",
+    "DELETE FROM duly.pauses",
+    "DELETE FROM duly.breakers",
+    "DELETE FROM duly.nodes",
+    "DELETE FROM duly.ready_tickets",
+    "UPDATE duly.ownership SET holder = NULL, epoch = 0, expires_at = 'epoch', void_at = 'epoch'",
+)
+ADD_TENANT = """INSERT INTO duly.tenants (id, name, weight, in_flight_max, dispatch_rate)
+                VALUES ($1, $2, $3, $4, $5)"""
+
+
+class Outside(Database):
+    """An operator's own connection, which never breaks."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        async with self.fleet.turn:
+            return self.fleet.postgres.fetch(self.fleet.database_now(), statement, *arguments)
+
+
+def run_fleet_seed(postgres: Postgres, seed: int) -> Verdict:
+    """Whatever an earlier seed left of nodes and owners is swept away first."""
+    plan = make_fleet_plan(seed)
+    verdict = Verdict(plan)
+    with quietly(), confined(plan), replaced([*constants(plan), *WITNESSED]):
+        prepare_fleet(postgres, plan)
+        try:
+            run_virtually(simulate(plan, postgres, verdict), register_fleet_task, keep_back)
+        except Exception:
+            verdict.failures.append(traceback.format_exc())
+    return verdict
+
+
+def prepare_fleet(postgres: Postgres, plan: FleetPlan) -> None:
+    for statement in LEFTOVERS:
+        postgres.fetch(plan.start, statement)
+    for tenant, limits in plan.limits.items():
+        postgres.fetch(plan.start, ADD_TENANT, tenant, f"tenant-{tenant}", *limits[:3])
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Roles say that the database is away; here it is away all the time."""
+    kept = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    try:
+        yield
+    finally:
+        structlog.configure(**kept)
+
+
+async def simulate(plan: FleetPlan, postgres: Postgres, verdict: Verdict) -> None:
+    before = postgres.statements
+    behaviours = [run_roles, submit, *(CLIENTS[a] for a in CLIENTS if a in plan.actors)]
+    fleet = Fleet(plan, postgres, behaviours)
+    verdict.trace = fleet.recorder.trace
+    verdict.crash_points = fleet.recorder.crash_points
+    fleet.start()
+    others = [asyncio.create_task(fleet.disturb()), asyncio.create_task(operate(fleet))]
+    await asyncio.sleep(plan.safety_s)
+    fleet.heal()
+    await judge(fleet, verdict)
+    await asyncio.gather(*others)
+    await finish(fleet, verdict, LIVENESS_S_MAX)
+    await all_owned(fleet, verdict)
+    await judge(fleet, verdict)
+    verdict.violations += [Violation("owner", None, told) for told in fleet.shared_ownership[:3]]
+    verdict.violations += executed_twice(verdict)
+    verdict.failures += fleet.failures
+    verdict.virtual_s = fleet.elapsed_s()
+    verdict.statements = postgres.statements - before
+
+
+def executed_twice(verdict: Verdict) -> list[Violation]:
+    """A lease is one execution, however often its ticket or its answer came."""
+    counts = Counter((effect.task, effect.fence) for effect in verdict.logs.effects)
+    return [
+        Violation("I5", task, f"was executed {count} times with fence {fence}")
+        for (task, fence), count in counts.items()
+        if count > 1
+    ]
+
+
+async def operate(fleet: Fleet) -> None:
+    """An operator who pauses and resumes, and resumes everything in the end."""
+    outside, plan = Outside(fleet), fleet.fleet_plan
+    while plan.has_pauses and not fleet.is_healed:
+        await asyncio.sleep(plan.tick_s * fleet.random.uniform(0.5, 3.0))
+        tenant = fleet.random.choice(plan.tenants)
+        kind, name = fleet.random.choice([(PauseKind.TENANT, ""), (PauseKind.POOL, "default")])
+        if fleet.random.random() < 0.5:
+            await tenants.set_pause(outside, tenant, kind, name, "operator", "because")
+        else:
+            await tenants.clear_pause(outside, tenant, kind, name)
+    for tenant in plan.tenants:
+        await tenants.clear_pause(outside, tenant, PauseKind.TENANT, "")
+        await tenants.clear_pause(outside, tenant, PauseKind.POOL, "default")
+
+
+async def all_owned(fleet: Fleet, verdict: Verdict) -> None:
+    """Every slot by a living node, which knows it."""
+    ends_at = fleet.elapsed_s() + OWNED_S_MAX
+    while lacking := await unowned(fleet):
+        await asyncio.sleep(fleet.plan.tick_s)
+        if fleet.elapsed_s() > ends_at:
+            told = f"slots {lacking[:5]} have no owner that knows of it"
+            verdict.violations.append(Violation("owner", None, told))
+            return
+
+
+async def unowned(fleet: Fleet) -> list[int]:
+    known = {
+        (node.member.id, number): owned.epoch
+        for node in fleet.living
+        for number, owned in node.coordinator.owned.items()
+    }
+    return [
+        row.number
+        for row in await list_ownership(Outside(fleet))
+        if row.kind == SLOT
+        and (
+            row.holder is None
+            or not row.is_owned
+            or known.get((row.holder, row.number)) != row.epoch
+        )
+    ]

@@ -1,0 +1,149 @@
+"""The calls of the real roles, told to the recorder: the store's own functions with a witness."""
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from duly.broker import memory
+from duly.broker import postgres as postgres_broker
+from duly.domain.errors import DatabaseUnavailable, StatementRefused
+from duly.domain.history import Entry, Operation, Phase
+from duly.domain.lanes import Lane, Ticket
+from duly.environment import Environment
+from duly.execution import executor
+from duly.store import lease, ready_queue
+from duly.store.database import Database
+from duly.store.lease import Beat, BeatAnswer, Lease
+from duly.store.settle import SettleAnswer, Settlement, Settler
+from tests.simulation.cluster import CURRENT_NODE, Node
+
+Answer = TypeVar("Answer")
+
+
+def here() -> Node:
+    node = CURRENT_NODE.get()
+    assert node is not None, "a role runs outside of every node"
+    return node
+
+
+async def lease_tasks_witnessed(
+    database: Database,
+    environment: Environment,
+    holder: UUID,
+    tickets: Sequence[Ticket],
+    lease_s: float,
+) -> list[Lease]:
+    asked = ask_leases(holder, tickets)
+    work = lease.lease_tasks(database, environment, holder, tickets, lease_s)
+    return answer_leases(asked, await told(asked, work))
+
+
+async def read_held_witnessed(
+    database: Database, holder: UUID, tickets: Sequence[Ticket]
+) -> list[Lease]:
+    asked = ask_leases(holder, tickets)
+    return answer_leases(asked, await told(asked, lease.read_held(database, holder, tickets)))
+
+
+async def lease_tickets_witnessed(
+    database: Database,
+    environment: Environment,
+    holder: UUID,
+    lanes: dict[Lane, int],
+    count: int,
+    lease_s: float,
+) -> ready_queue.Taken:
+    """Which tickets are asked for is known only with the answer."""
+    taken = await ready_queue.lease_tickets(database, environment, holder, lanes, count, lease_s)
+    leased = {made.id: made.fence for made in taken.leases}
+    tickets = [
+        ticket
+        for _, _, ticket in taken.tickets
+        if leased.get(ticket.id, ticket.fence + 1) == ticket.fence + 1
+    ]
+    answer_leases(ask_leases(holder, tickets), taken.leases)
+    return taken
+
+
+def ask_leases(holder: UUID, tickets: Sequence[Ticket]) -> list[Entry]:
+    recorder = here().cluster.recorder
+    return [
+        recorder.ask(Operation.LEASE, 0, task=ticket.id, fence=ticket.fence, holder=holder)
+        for ticket in tickets
+    ]
+
+
+def answer_leases(asked: list[Entry], leases: list[Lease]) -> list[Lease]:
+    recorder = here().cluster.recorder
+    got = {made.id: made for made in leases}
+    for entry in asked:
+        made = got.get(entry.task) if entry.task else None
+        if made is None:
+            recorder.answer(entry, answer="refused")
+            continue
+        recorder.answer(
+            entry,
+            answer="leased",
+            fence=made.fence,
+            attempt=made.attempt,
+            started_at=made.started_at,
+            lease_until=made.lease_until,
+        )
+    return leases
+
+
+async def extend_leases_witnessed(
+    database: Database, holder: UUID, beats: Sequence[Beat], lease_s: float
+) -> list[BeatAnswer]:
+    recorder = here().cluster.recorder
+    asked = [
+        recorder.ask(Operation.HEARTBEAT, 0, task=beat.id, fence=beat.fence, holder=holder)
+        for beat in beats
+    ]
+    answers = await told(asked, lease.extend_leases(database, holder, beats, lease_s))
+    for entry, answer in zip(asked, answers, strict=True):
+        recorder.answer(entry, answer=str(answer.status), lease_until=answer.lease_until)
+    return answers
+
+
+class WitnessedSettler(Settler):
+    async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
+        recorder = here().cluster.recorder
+        asked = [
+            recorder.ask(
+                Operation.SETTLE,
+                0,
+                task=item.id,
+                fence=item.fence,
+                holder=item.holder,
+                outcome=str(item.outcome),
+            )
+            for item in settlements
+        ]
+        # Several statements: one that is refused may follow one that was committed.
+        answers = await told(asked, super().settle(settlements), Phase.UNKNOWN)
+        for entry, answer in zip(asked, answers, strict=True):
+            recorder.answer(
+                entry, answer=str(answer.status), state=answer.state, due_at=answer.due_at
+            )
+        return answers
+
+
+async def told(asked: list[Entry], work: Awaitable[Answer], refusal: Phase = Phase.FAIL) -> Answer:
+    """The answer; a failure is written down, and goes on to the role that asked."""
+    try:
+        return await work
+    except (DatabaseUnavailable, StatementRefused) as error:
+        phase = Phase.UNKNOWN if isinstance(error, DatabaseUnavailable) else refusal
+        for entry in asked:
+            here().cluster.recorder.answer(entry, phase)
+        raise
+
+
+# Where the roles find these functions.
+WITNESSED: list[tuple[Any, str, Any]] = [
+    (memory, "lease_tasks", lease_tasks_witnessed),
+    (memory, "read_held", read_held_witnessed),
+    (postgres_broker, "lease_tickets", lease_tickets_witnessed),
+    (executor, "extend_leases", extend_leases_witnessed),
+]
