@@ -9,7 +9,6 @@ from uuid import UUID
 from duly.coordinator.ownership import Coordinator
 from duly.scheduler.accounts import Accounts, Charge
 from duly.scheduler.board import Board
-from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.gatekeeper import Gatekeeper
 from duly.store import lease, ownership
 from tests.simulation.database import Postgres
@@ -75,7 +74,6 @@ FLEET_BUGS: list[Bug | Slip] = [
     Slip("a lost ticket counts for ever", Accounts, "pass_deadlines", do_nothing),
     Slip("what is parked stays parked", Board, "unpark", lambda *_: 0),
     Slip("a lost ticket is never published again", Board, "void_tickets", lambda *_: []),
-    Slip("the old owner's count is kept", Dispatcher, "lose", do_nothing),
 ]
 
 
@@ -86,6 +84,7 @@ def first_caught_by_fleet(
     with bug.planted():
         for seed in range(first, first + seeds_max):
             verdict = run_fleet_seed(postgres, seed)
-            if verdict.violations:
+            # A role that spins is caught as well, though it broke no promise yet.
+            if not verdict.is_clean:
                 return verdict
     return None
