@@ -27,7 +27,7 @@ PROBES = 15
 WORK_S = 0.02
 RUNNING_MAX = 100
 # What lies in the lane goes first (a third of a second); the backlog itself does not.
-WAIT_MAX_S = 2.0
+WAIT_MAX_S = 15.0
 IN_MEMORY_MAX = PLACE_ENTRIES_MAX + PAGE + LANE_DEPTH_MAX + 2 * DISPATCH_MAX + RUNNING_MAX
 
 

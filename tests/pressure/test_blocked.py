@@ -20,8 +20,8 @@ BLOCKED, FREE = keys_of_one_shard(TENANT)
 CROWD = 20_000
 KEY_LIMIT = 50
 # The crowd is read page by page before what lies behind it.
-BEHIND_MAX_S = 1.0
-RUNG_MAX_S = 1.0
+BEHIND_MAX_S = 20.0
+RUNG_MAX_S = 20.0
 PAUSED = 10_000
 LOOK_S = 5.0
 STATEMENTS_PER_S_MAX = 5.0

@@ -17,8 +17,10 @@ from tests.story.duly_up import RunningDuly
 
 pytestmark = pytest.mark.slow
 
-HAND_OVER_MAX_S = 1.0
-TAKE_OVER_MAX_S = 12.0
+# Under a second on a quiet machine; below the lease of 10 s it was a hand-over and no expiry.
+HAND_OVER_MAX_S = 6.0
+# The lease of 10 s and a tick, and whatever a busy machine adds.
+TAKE_OVER_MAX_S = 40.0
 # What a busy machine may add to the time of a hand-over.
 SLACK_S = 1.0
 HOLDERS = """
