@@ -9,8 +9,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from duly.broker.postgres import PostgresBroker
 from duly.broker import watch
+from duly.broker.postgres import PostgresBroker
 from duly.broker.watch import POLL_LAST_S
 from duly.domain.errors import DatabaseUnavailable
 from duly.domain.ids import shard_of
