@@ -20,7 +20,7 @@ from duly.store.load import Cursor, Due, Place
 # Half of what a person could notice, and a start is at most this late because of it.
 TICK_S = 0.005
 # Entries of one place held in memory, and of one blocked key or pause kept at hand.
-PLACE_ENTRIES_MAX = 4000
+PLACE_ENTRIES_MAX = 20_000
 PARKED_MAX = 64
 
 # Whoever takes turns: one pool of one tenant.

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from duly.coordinator.ownership import Coordinator
 from duly.domain.ids import SLOTS, shards_of
 from duly.environment import Environment
-from duly.scheduler.board import PLACE_ENTRIES_MAX, Board
+from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.store.database import Database
 from duly.store.load import (
@@ -149,6 +149,10 @@ class Loader:
                 state = self.places[place] = PlaceState(is_caught_up=True)
             if state.is_caught_up and self.board.room(place) > 0:
                 self.board.add(due, place, now)
+            else:
+                # It may fire before what is in memory: the next load starts no later than here.
+                state.is_caught_up = False
+                self.expect(place, due.due_at)
 
     async def load(self, now: float) -> int:
         wanted = [
@@ -224,7 +228,7 @@ class Loader:
         return reads
 
     def has_room(self, place: Place) -> bool:
-        return self.board.room(place) >= PLACE_ENTRIES_MAX // 2
+        return self.board.room(place) >= PAGE
 
     def pause_s(self, now: float) -> float:
         if any(self.has_room(place) for place in self.board.hungry_places()):
