@@ -10,7 +10,7 @@ from uuid import UUID
 from duly.environment import Environment
 from duly.store.batching import Batcher
 from duly.store.database import Database
-from duly.store.settle import SettleAnswer, Settlement, Settler, SettleStatus
+from duly.store.settle import SettleAnswer, Settlement, Settler
 
 BATCH_SIZE_MAX = 500
 WAITING_MAX = 50_000
@@ -48,7 +48,3 @@ class SettleDesk:
 
 def settlement_key(settlement: Settlement) -> tuple[UUID, int]:
     return settlement.id, settlement.fence
-
-
-def was_settled(answer: SettleAnswer) -> bool:
-    return answer.status is SettleStatus.SETTLED

@@ -224,10 +224,6 @@ class Board:
                     voided.append(task_id)
         return voided
 
-    @property
-    def ready_count(self) -> int:
-        return sum(len(queue) for queue in self.queues.values())
-
 
 def just_before(due: Due) -> Cursor:
     """A load from here begins with this timer."""
