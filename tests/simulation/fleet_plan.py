@@ -167,7 +167,6 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (loader, "SWEEP_S", plan.sweep_s),
         (loader, "PLACEMENTS_S", plan.sweep_s),
         (loader, "PAGE", plan.page),
-        (loader, "PLACE_ENTRIES_MAX", 2 * plan.page),
         (board, "PLACE_ENTRIES_MAX", 2 * plan.page),
         (board, "PARKED_MAX", plan.parked),
         (gatekeeper, "REFRESH_S", plan.bounds_s),
