@@ -14,7 +14,17 @@ from duly.testing.clock import ManualClock
 from tests.servers import ServerOfTheRun
 
 SEED = 20260101
+# Suites that search, race or kill: minutes together, so `make check` leaves them to `make test`.
+SLOW_FOLDERS = frozenset(
+    {"broker", "coordinator", "guards", "interleaving", "maintenance", "model", "plans", "store"}
+)
 POOL_CONNECTIONS_MAX = 10
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if SLOW_FOLDERS & set(item.path.relative_to(item.config.rootpath).parts):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True, scope="session")
