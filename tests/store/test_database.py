@@ -17,6 +17,7 @@ from duly.store.database import (
     connect,
     prepare_login,
     server_problem,
+    sound,
 )
 
 GOOD = {
@@ -60,9 +61,6 @@ def test_an_overridden_clock_is_refused_even_when_unsafe_durability_is_allowed()
     problem = problem_with({"test_now": "2020-01-01"}, allow_unsafe=True)
     assert problem is not None
     assert "clock is overridden" in problem
-
-
-SLEEPING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
 
 
 async def test_a_clock_overridden_for_the_database_is_seen(
@@ -186,17 +184,30 @@ async def test_a_login_without_its_roles_is_told_what_to_run(
         await owner.execute(f"DROP OWNED BY {login}; DROP ROLE {login}")
 
 
-async def test_a_cancelled_statement_leaves_no_broken_connection_behind(
-    engine_url: str, owner: asyncpg.Connection
+class Ending:
+    """Stands for a connection of the pool, and tells whether it was ended."""
+
+    is_ended = False
+
+    def terminate(self) -> None:
+        self.is_ended = True
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [
+        (asyncio.CancelledError(), True),
+        (TimeoutError(), True),
+        (asyncpg.InternalClientError("another operation is in progress"), True),
+        (asyncpg.UniqueViolationError("answered"), False),
+    ],
+)
+async def test_an_interrupted_connection_is_ended_and_an_answered_one_kept(
+    error: BaseException, ends: bool
 ) -> None:
     """The pool resets nothing: a connection cut off in mid-answer would fail the next caller."""
-    database = await Database.open(engine_url, 1)
-    for _ in range(5):
-        slow = asyncio.create_task(database.fetch("SELECT pg_sleep(30)"))
-        async with asyncio.timeout(10):
-            while not await owner.fetchval(SLEEPING):  # noqa: ASYNC110 (the server has no signal)
-                await asyncio.sleep(0.01)
-        slow.cancel()
-        await asyncio.gather(slow, return_exceptions=True)
-        assert [row[0] for row in await database.fetch("SELECT 1")] == [1]
-    await database.close()
+    connection = Ending()
+    with pytest.raises(type(error)):
+        async with sound(connection):
+            raise error
+    assert connection.is_ended is ends
