@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks import engine, heart
+from benchmarks import cluster, engine, heart
 from benchmarks.machine import machine_facts
 from duly.app import calm_collector
 from duly.environment import Environment
@@ -25,7 +25,7 @@ from duly.store.place import open_place, prepare_place
 from duly.telemetry import configure_logs
 
 POOL_CONNECTIONS = 20
-SCENARIOS = {**heart.SCENARIOS, **engine.SCENARIOS}
+SCENARIOS = {**heart.SCENARIOS, **engine.SCENARIOS, **cluster.SCENARIOS}
 
 
 async def run(names: list[str], *, quick: bool, repeat: int) -> dict[str, Any]:
@@ -46,7 +46,8 @@ async def run(names: list[str], *, quick: bool, repeat: int) -> dict[str, Any]:
 
 
 async def run_one(name: str, database: Database, owner_url: str, *, quick: bool) -> dict[str, Any]:
-    """A scenario of the store alone or of the whole engine; each starts with no live task."""
+    """A scenario of the store alone, of the whole engine, or of several processes; each starts with
+    no live task."""
     _, tasks_full, tasks_quick = SCENARIOS[name]
     tasks = tasks_quick if quick else tasks_full
     with Progress(console=Console(stderr=True), transient=True) as bar:
@@ -57,6 +58,9 @@ async def run_one(name: str, database: Database, owner_url: str, *, quick: bool)
 
         if name in heart.SCENARIOS:
             figures = await heart.SCENARIOS[name][0](heart.Heart(database, owner_url, show), tasks)
+        elif name in cluster.SCENARIOS:
+            scenario = cluster.SCENARIOS[name][0]
+            return {"scenario": name, **await scenario(owner_url, database.url, show, tasks)}
         else:
             bench = engine.Bench(database, owner_url, show)
             figures = await engine.SCENARIOS[name][0](bench, tasks)
@@ -72,8 +76,8 @@ def print_table(report: dict[str, Any]) -> None:
         more = {key: rounded(value) for key, value in result.items() if key not in shown}
         table.add_row(
             result["scenario"],
-            f"{result['tasks']:,}",
-            f"{result['tasks_per_s']:,.0f}",
+            f"{result['tasks']:,}" if "tasks" in result else "",
+            f"{result['tasks_per_s']:,.0f}" if "tasks_per_s" in result else "",
             f"{result['p50_ms']:.2f}" if "p50_ms" in result else "",
             f"{result['p99_ms']:.2f}" if "p99_ms" in result else "",
             ", ".join(f"{key} {value}" for key, value in more.items()),

@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from duly import __version__
+from duly.api.front import FrontDoor
 from duly.api.health import HealthDoor
 from duly.api.server import HttpServer, Listener, make_server
+from duly.api.throttle import API_ROLE
+from duly.broker.bell import LaneBell
 from duly.broker.contract import Broker
 from duly.broker.memory import MemoryBroker
 from duly.broker.postgres import PostgresBroker
@@ -28,8 +31,9 @@ from duly.maintenance.role import Maintenance, make_services
 from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import Scheduler, make_scheduler
 from duly.settings import Settings
-from duly.store.channel import DOORBELL, OWNERSHIP, Channel, Notifier
+from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, Channel, Notifier
 from duly.store.database import Database
+from duly.store.keys import make_first_key
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.place import Place, open_place, prepare_place
 from duly.store.stats import StatsBook
@@ -50,6 +54,8 @@ class Ready:
 
     url: str
     place: Place
+    # Shown once, and only by the start that made it.
+    first_key: str | None = None
 
 
 @dataclass(frozen=True)
@@ -98,18 +104,29 @@ async def run(
         )
         stack.push_async_callback(database.close)
         parts = make_parts(database, environment, metrics, is_alone=is_alone)
-        roles = [*parts.roles, *keepers(place)]
-        loops = [start_loop(role, environment, metrics) for role in roles]
+        first_key = await make_first_key(database, environment) if is_alone else None
+        loops: list[RoleLoop] = []
         health = HealthDoor(database, metrics, migrator.latest, lambda: ticking(loops))
-        server = make_server([*health.routes()], settings.stop_timeout_s)
+        front = FrontDoor(
+            database,
+            environment,
+            metrics,
+            parts.submitter,
+            parts.scheduler.doorbell.ring_hints,
+            health,
+        )
+        roles = [*parts.roles, front.waiting, *keepers(place)]
+        loops += [start_loop(role, environment, metrics) for role in roles]
+        server = make_server(front.application(), settings.stop_timeout_s)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(serve_http(server, listener, stop))
             running = [group.create_task(loop.run()) for loop in loops]
             await started(server, serving)
-            announce(Ready(listener.url, place))
+            announce(Ready(listener.url, place, first_key))
             await stop.wait()
             log.info("stopping", limit_s=settings.stop_timeout_s)
             server.should_exit = True
+            await front.close()
             await parts.broker.close()
             await stop_roles(loops, running, settings.stop_timeout_s)
 
@@ -122,7 +139,7 @@ def make_parts(
         UUID(int=environment.entropy.getrandbits(128)),
         f"{socket.gethostname()}:{os.getpid()}",
         __version__,
-        (SCHEDULER_ROLE, MAINTENANCE),
+        (SCHEDULER_ROLE, MAINTENANCE, API_ROLE),
     )
     coordinator = Coordinator(database, environment, node)
     submitter = Submitter(database, environment)
@@ -149,8 +166,14 @@ def make_parts(
         make=lambda: make_services(database, metrics),
     )
     roles: list[Role] = [*scheduler.roles, maintenance, StatsKeeper(database, stats)]
-    if is_heard:
-        listeners = {OWNERSHIP: coordinator.heard, DOORBELL: scheduler.doorbell.heard}
+    if notifier is not None:
+        listeners = {
+            OWNERSHIP: coordinator.heard,
+            DOORBELL: scheduler.doorbell.heard,
+            FREED: scheduler.freed.heard,
+        }
+        if isinstance(broker, PostgresBroker):
+            listeners[READY] = LaneBell(broker, notifier.ring).heard
         roles.append(Channel(database, environment, listeners))
     return Parts(roles, broker, submitter, scheduler, stats, notifier)
 

@@ -5,9 +5,8 @@ from collections.abc import AsyncIterator
 import asyncpg
 import msgspec
 import pytest
-from starlette.requests import Request
-from starlette.responses import Response
 
+from duly.api.call import Answer, Call
 from duly.api.health import HealthDoor
 from duly.api.server import Listener
 from duly.domain.errors import PortInUse
@@ -16,7 +15,7 @@ from duly.store.migrate import read_migrations
 from duly.telemetry import METRICS_CONTENT_TYPE, Metrics
 
 LATEST = len(read_migrations())
-REQUEST = Request({"type": "http", "method": "GET", "path": "/", "headers": []})
+SCOPE = {"method": "GET", "path": "/", "headers": [], "query_string": b""}
 
 
 class Doors:
@@ -34,16 +33,24 @@ async def doors(engine_url: str) -> AsyncIterator[Doors]:
     await database.close()
 
 
-def body_of(response: Response) -> dict[str, object]:
-    body: dict[str, object] = msgspec.json.decode(response.body)
+async def nothing() -> dict[str, object]:
+    return {"type": "http.request"}
+
+
+def a_call() -> Call:
+    return Call(dict(SCOPE), nothing)
+
+
+def body_of(answer: Answer) -> dict[str, object]:
+    body: dict[str, object] = msgspec.json.decode(answer.encoded())
     return body
 
 
 async def test_everything_in_order_is_ready(doors: Doors) -> None:
     """A false alarm takes a healthy node out of service."""
     doors.ticking = {"scheduler": True}
-    response = await doors.door.ready(REQUEST)
-    assert response.status_code == 200
+    response = await doors.door.ready(a_call())
+    assert response.status == 200
     assert body_of(response) == {
         "status": "ready",
         "checks": {"database": "ok", "schema": "ok", "role:scheduler": "ok"},
@@ -53,8 +60,8 @@ async def test_everything_in_order_is_ready(doors: Doors) -> None:
 async def test_a_role_that_does_not_tick_is_not_ready(doors: Doors) -> None:
     """An API that takes tasks which nobody fires looks healthy from outside."""
     doors.ticking = {"scheduler": True, "executor": False}
-    response = await doors.door.ready(REQUEST)
-    assert response.status_code == 503
+    response = await doors.door.ready(a_call())
+    assert response.status == 503
     assert "not ticking" in str(body_of(response))
 
 
@@ -64,19 +71,19 @@ async def test_an_older_schema_is_not_ready_and_a_newer_one_is(
     """Somebody migrated back under a running node; the other way is how every upgrade looks."""
     insert = "INSERT INTO duly.migrations (number, name) VALUES ($1, 'newer')"
     await owner.execute(insert, LATEST + 1)
-    assert (await doors.door.ready(REQUEST)).status_code == 200
+    assert (await doors.door.ready(a_call())).status == 200
     await owner.execute("DELETE FROM duly.migrations WHERE number >= $1", LATEST)
-    response = await doors.door.ready(REQUEST)
-    assert response.status_code == 503
+    response = await doors.door.ready(a_call())
+    assert response.status == 503
     assert f"at {LATEST - 1}, needs {LATEST}" in str(body_of(response))
 
 
 async def test_without_a_database_it_is_alive_and_not_ready(doors: Doors) -> None:
     """Restarting a process because its database is away makes an outage longer."""
     await doors.door.database.close()
-    assert (await doors.door.alive(REQUEST)).status_code == 200
-    response = await doors.door.ready(REQUEST)
-    assert response.status_code == 503
+    assert (await doors.door.alive(a_call())).status == 200
+    response = await doors.door.ready(a_call())
+    assert response.status == 503
     assert body_of(response)["checks"] == {"database": "unreachable", "schema": "unknown"}
 
 
@@ -87,15 +94,15 @@ async def test_a_database_that_hangs_is_not_ready_within_the_probes_time(
     monkeypatch.setattr("duly.api.health.PROBE_TIMEOUT_S", 0.1)
     async with owner.transaction():
         await owner.execute("LOCK TABLE duly.migrations IN ACCESS EXCLUSIVE MODE")
-        assert (await doors.door.ready(REQUEST)).status_code == 503
-    assert (await doors.door.ready(REQUEST)).status_code == 200
+        assert (await doors.door.ready(a_call())).status == 503
+    assert (await doors.door.ready(a_call())).status == 200
 
 
 async def test_numbers_come_in_the_form_prometheus_reads(doors: Doors) -> None:
     """With another content type the scrape is refused."""
-    response = await doors.door.numbers(REQUEST)
-    assert response.headers["content-type"] == METRICS_CONTENT_TYPE
-    assert b"# TYPE duly_build_info gauge" in response.body
+    response = await doors.door.numbers(a_call())
+    assert response.content_type == METRICS_CONTENT_TYPE.encode()
+    assert b"# TYPE duly_build_info gauge" in response.encoded()
 
 
 def test_a_taken_port_is_known_before_anything_starts() -> None:

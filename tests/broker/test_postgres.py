@@ -53,7 +53,7 @@ class TestPostgres(Conformance):
         (ticket,) = await stage.submit(1)
         consumer = await stage.wait_in_turn(1)
         ringing = other_process(stage)
-        ringing.on_published = lambda lanes: broker.wake() if lanes == [LANE] else None
+        ringing.on_published = broker.wake
         loop = asyncio.get_running_loop()
         before = loop.time()
         await ringing.publish([(LANE, ticket)])
@@ -122,7 +122,7 @@ class TestPostgres(Conformance):
             raise DatabaseUnavailable(address="here", problem="gone")
 
         stage.world.database.fetch = broken  # type: ignore[method-assign]
-        own(stage).wake()
+        own(stage).wake([LANE])
         with pytest.raises(DatabaseUnavailable):
             await consumer
         del stage.world.database.fetch

@@ -37,7 +37,8 @@ RULES = {
     "read_policies": LOOKUP,
     "find_expired": LOAD,
     "rearm_leases": LOOKUP,
-    "cancel_tasks": LOOKUP,
+    # Locks its rows in the order of their ids, so it sorts what it was given.
+    "cancel_tasks": Rule(KEY, ("shard", "id"), may_sort=True),
     "move_tasks": LOOKUP,
     "classify_tasks": LOOKUP,
     "read_tasks": LOOKUP,

@@ -1,11 +1,10 @@
 """Caps when the work is done in another process than the one that counts it (I10)."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import pytest
 
-from duly.domain.ids import tenant_shard
 from duly.environment import Environment
 from duly.scheduler import dispatcher
 from duly.store.lease import Lease
@@ -13,14 +12,13 @@ from duly.store.submit import Stored
 from duly.store.tenants import Tenant, TenantLimits, create_tenant
 from duly.testing.engine import Engine
 from tests.pressure.counting import CountingDatabase
+from tests.pressure.pair import TICKET_S, owner_and_worker
 from tests.pressure.watching import Watcher, task, until
 
 pytestmark = pytest.mark.slow
 
 CAP = 2
 TASKS = 12
-# Short, so that a handler easily outlives its ticket.
-TICKET_S = 1.5
 # Each pair of tasks waits until the owner has asked what became of the last; a ticket's life is
 # what it must not wait for.
 PASS_MAX_S = TASKS / CAP * TICKET_S * 0.9
@@ -30,31 +28,6 @@ LOOK_S = 3 * TICKET_S
 @pytest.fixture(autouse=True)
 def short_tickets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dispatcher, "TICKET_S", TICKET_S)
-
-
-@contextlib.asynccontextmanager
-async def owner_and_worker(
-    pool: CountingDatabase, tenant: Tenant, watcher: Watcher
-) -> AsyncIterator[tuple[Engine, Engine]]:
-    """Two processes: one owns the tenant's shard and runs nothing, the other runs everything."""
-    engines = [Engine(pool, Environment(), watcher, is_alone=False) for _ in range(2)]
-    shard = tenant_shard(tenant.id, spread=1, choice=0)
-    async with contextlib.AsyncExitStack() as stack:
-        for engine in engines:
-            engine.scheduler.coordinator.ticket_s = TICKET_S
-            engine.executor.running_max = 0
-            await stack.enter_async_context(engine)
-        coordinators = [engine.scheduler.coordinator for engine in engines]
-        await until(lambda: all(len(each.owned) == 32 for each in coordinators))
-        await until(lambda: all(knows(engine, tenant) for engine in engines))
-        engines.sort(key=lambda engine: engine.scheduler.coordinator.owns(shard) is None)
-        engines[1].executor.running_max = 100
-        engines[1].executor.room.set()
-        yield engines[0], engines[1]
-
-
-def knows(engine: Engine, tenant: Tenant) -> bool:
-    return tenant.id in engine.scheduler.dispatcher.gatekeeper.bounds.tenants
 
 
 async def capped_tenant(pool: CountingDatabase) -> Tenant:
@@ -81,10 +54,11 @@ async def test_a_lease_that_outlives_its_ticket_still_counts(pool: CountingDatab
 async def test_work_done_elsewhere_frees_its_cap_before_its_ticket_is_void(
     pool: CountingDatabase,
 ) -> None:
-    """A cap of two would otherwise mean two tasks for each life of a ticket."""
+    """A cap of two would otherwise mean two tasks for each life of a ticket, if hints are lost."""
     tenant = await capped_tenant(pool)
     watcher = Watcher()
-    async with owner_and_worker(pool, tenant, watcher) as (owner, _worker):
+    async with owner_and_worker(pool, tenant, watcher) as (owner, worker):
+        worker.scheduler.freed.bell = None
         await owner.submitter.submit([task(tenant.id) for _ in range(CAP)])
         await until(lambda: len(watcher.leases) == CAP)
         await owner.submitter.submit([task(tenant.id) for _ in range(TASKS)])

@@ -14,6 +14,7 @@ from uuid import UUID
 import asyncpg
 
 from duly.app import start_loop
+from duly.broker.bell import LaneBell
 from duly.broker.contract import Broker
 from duly.broker.memory import MemoryBroker
 from duly.broker.postgres import PostgresBroker
@@ -26,7 +27,7 @@ from duly.execution.executor import Executor, Heartbeat, Settling, Verdict
 from duly.execution.leasing import SettleDesk
 from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import make_scheduler
-from duly.store.channel import DOORBELL, OWNERSHIP
+from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, Listener
 from duly.store.lease import Lease
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE
 from duly.store.ownership import Node as Member
@@ -88,8 +89,15 @@ class FleetNode(Node):
             self.broker,
             self.metrics,
             self.submitter,
-            send=lambda channel, rings: fleet.ring(self, channel, rings),
+            send=self.send,
         )
+        self.listeners: dict[str, Listener] = {
+            OWNERSHIP: self.coordinator.heard,
+            DOORBELL: self.scheduler.doorbell.heard,
+            FREED: self.scheduler.freed.heard,
+        }
+        if isinstance(self.broker, PostgresBroker):
+            self.listeners[READY] = LaneBell(self.broker, self.send).heard
         self.settling = SettleDesk(self.database, self.environment)
         self.settling.settler = WitnessedSettler(self.database, self.environment)
         self.settling.on_settled = self.scheduler.on_settled
@@ -126,13 +134,13 @@ class FleetNode(Node):
         if not self.is_dead:
             self.fleet.kill(self, "its orderly end")
 
+    def send(self, channel: str, rings: list[str]) -> None:
+        self.fleet.ring(self, channel, rings)
+
     def heard(self, channel: str, rings: list[str]) -> None:
         if self.is_dead:
             return
-        if channel == DOORBELL:
-            self.scheduler.doorbell.heard(rings)
-        else:
-            self.coordinator.heard(rings)
+        self.listeners[channel](rings)
 
     # Handlers --------------------------------------------------------------------------------
 

@@ -14,12 +14,16 @@ from duly.store.channel import (
     BACKOFF_FIRST_S,
     BACKOFF_MAX_S,
     DOORBELL,
+    FREED,
     OWNERSHIP,
+    PACE_S,
+    PACED_MAX,
     PAYLOAD_BYTES_MAX,
     PAYLOADS_MAX,
     PROBE_EVERY_S,
     Channel,
     Notifier,
+    Paced,
     payloads,
 )
 from duly.store.database import Database
@@ -248,3 +252,36 @@ async def test_a_closed_channel_keeps_no_connection(room: Room, owner: asyncpg.C
         while await owner.fetchval(question, name):  # noqa: ASYNC110 (the server's own list)
             await asyncio.sleep(0.01)
     assert not room.channel.is_working
+
+
+async def test_a_paced_channel_rings_at_once_and_then_together() -> None:
+    """As many rings as tasks, each a commit that waits for all others, or a hint that came late."""
+    sent: list[list[str]] = []
+    paced = Paced(lambda channel, rings: sent.append([channel, *rings]), FREED)
+    paced.ring([])
+    assert sent == []
+    paced.ring(["a"])
+    assert sent == [[FREED, "a"]]
+    for ring in ("b", "c", "b"):
+        paced.ring([ring])
+    assert sent == [[FREED, "a"]]
+    await until_rested(paced)
+    assert sent == [[FREED, "a"], [FREED, "b", "c"]]
+    paced.ring(["d"])
+    assert sent[2:] == [[FREED, "d"]]
+
+
+async def test_a_paced_channel_keeps_a_bounded_number_of_rings() -> None:
+    """A burst of settlements within one rest must not become a burst of notifications."""
+    sent: list[list[str]] = []
+    paced = Paced(lambda _channel, rings: sent.append(rings), FREED)
+    paced.ring(["first"])
+    paced.ring(str(number) for number in range(PACED_MAX + 1))
+    await until_rested(paced)
+    assert [len(rings) for rings in sent] == [1, PACED_MAX]
+
+
+async def until_rested(paced: Paced) -> None:
+    async with asyncio.timeout(WAIT_MAX_S):
+        while paced.rest is not None:  # noqa: ASYNC110 (a timer of the loop has no signal)
+            await asyncio.sleep(PACE_S / 10)

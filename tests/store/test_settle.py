@@ -25,10 +25,11 @@ NOT_COMPLETED = sorted(SETTLEABLE - {Outcome.COMPLETED})
 
 
 def answer(state: State | None = None, due_in_s: float | None = None) -> SettleAnswer:
-    """What goes on says when and where, so that its owner can be told."""
+    """What goes on says when and where, and all say whose, so that their owners can be told."""
     if due_in_s is None:
-        return SettleAnswer(SETTLED, state)
-    return SettleAnswer(SETTLED, state, START + timedelta(seconds=due_in_s), USUAL_PLACE)
+        return SettleAnswer(SETTLED, state, tenant=TENANT)
+    due_at = START + timedelta(seconds=due_in_s)
+    return SettleAnswer(SETTLED, state, due_at, USUAL_PLACE, TENANT)
 
 
 async def test_completed_ends_the_task_and_keeps_its_result(world: World) -> None:

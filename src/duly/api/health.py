@@ -4,10 +4,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 import msgspec
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
 
+from duly.api.call import Answer, Call
+from duly.api.door import Endpoint, Kind
 from duly.domain.errors import DulyError
 from duly.store.database import Database
 from duly.store.migrate import schema_version
@@ -15,6 +14,16 @@ from duly.telemetry import METRICS_CONTENT_TYPE, Metrics
 
 # A probe that waits longer than this is an answer too: not ready.
 PROBE_TIMEOUT_S = 2.0
+TAG = "Probes"
+
+
+class Alive(msgspec.Struct, frozen=True):
+    status: str
+
+
+class Readiness(msgspec.Struct, frozen=True):
+    status: str
+    checks: dict[str, str]
 
 
 class HealthDoor:
@@ -30,17 +39,41 @@ class HealthDoor:
         self.schema_wanted = schema_wanted
         self.ticking = ticking
 
-    def routes(self) -> list[Route]:
+    def endpoints(self) -> list[Endpoint]:
         return [
-            Route("/healthz", self.alive, methods=["GET"]),
-            Route("/readyz", self.ready, methods=["GET"]),
-            Route("/metrics", self.numbers, methods=["GET"]),
+            Endpoint(
+                method="GET",
+                path="/healthz",
+                summary="Is the process alive?",
+                handler=self.alive,
+                kind=Kind.OPEN,
+                answers={200: Alive},
+                tag=TAG,
+            ),
+            Endpoint(
+                method="GET",
+                path="/readyz",
+                summary="Can it do its work?",
+                handler=self.ready,
+                kind=Kind.OPEN,
+                answers={200: Readiness, 503: Readiness},
+                tag=TAG,
+            ),
+            Endpoint(
+                method="GET",
+                path="/metrics",
+                summary="Numbers for Prometheus",
+                handler=self.numbers,
+                kind=Kind.OPEN,
+                answers={200: None},
+                tag=TAG,
+            ),
         ]
 
-    async def alive(self, _request: Request) -> Response:
-        return json_response(200, {"status": "alive"})
+    async def alive(self, _call: Call) -> Answer:
+        return Answer(200, Alive("alive"))
 
-    async def ready(self, _request: Request) -> Response:
+    async def ready(self, _call: Call) -> Answer:
         checks = await self.database_checks()
         checks |= {
             f"role:{name}": "ok" if is_ticking else "not ticking"
@@ -48,7 +81,7 @@ class HealthDoor:
         }
         is_ready = all(answer == "ok" for answer in checks.values())
         status = "ready" if is_ready else "not ready"
-        return json_response(200 if is_ready else 503, {"status": status, "checks": checks})
+        return Answer(200 if is_ready else 503, Readiness(status, checks))
 
     async def database_checks(self) -> dict[str, str]:
         try:
@@ -60,9 +93,5 @@ class HealthDoor:
             return {"database": "ok", "schema": f"at {found}, needs {self.schema_wanted}"}
         return {"database": "ok", "schema": "ok"}
 
-    async def numbers(self, _request: Request) -> Response:
-        return Response(self.metrics.render(), media_type=METRICS_CONTENT_TYPE)
-
-
-def json_response(status: int, body: object) -> Response:
-    return Response(msgspec.json.encode(body), status, media_type="application/json")
+    async def numbers(self, _call: Call) -> Answer:
+        return Answer(200, self.metrics.render(), content_type=METRICS_CONTENT_TYPE.encode())

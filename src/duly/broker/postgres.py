@@ -13,7 +13,7 @@ The table is unlogged: a crash of the server empties it, and the schedulers publ
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from uuid import UUID
 
 from duly.broker.bookmarks import Bookmarks
@@ -50,12 +50,13 @@ class PostgresBroker:
         self.database = database
         self.environment = environment
         self.on_taken = on_taken
-        # For whoever can tell other processes to `wake`.
+        # For whoever can tell other processes to `wake`: lanes with more than our own consumers
+        # waited for.
         self.on_published = on_published
         self.depths: dict[Lane, int] = {}
         self.bookmarks = Bookmarks(environment.clock, environment.random)
         self.watch = Watch(self.count)
-        # Rises with each publish here, so that a consumer knows what it cannot have seen.
+        # Rises with each publish we know of, so that a consumer knows what it cannot have seen.
         self.publications = 0
         self.swept_to = FIRST_SPOT
         self.sweep_at = environment.clock.monotonic() + SWEEP_EVERY_S
@@ -70,9 +71,9 @@ class PostgresBroker:
             self.depths[lane] = self.depth(lane) + number
         self.publications += 1
         self.watch.hurry()
-        self.watch.tell(published)
-        if self.on_published is not None:
-            self.on_published(list(published))
+        left = self.watch.tell(published)
+        if left and self.on_published is not None:
+            self.on_published(left)
 
     async def lease(
         self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float, wait_s: float
@@ -92,9 +93,10 @@ class PostgresBroker:
                 return []
         return []
 
-    def wake(self) -> None:
-        """Somebody else published: look now."""
-        self.watch.wake()
+    def wake(self, lanes: Collection[Lane]) -> None:
+        """Somebody else published there: look now."""
+        self.publications += 1
+        self.watch.look(lanes)
 
     def depth(self, lane: Lane) -> int:
         return self.depths.get(lane, 0)

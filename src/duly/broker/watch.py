@@ -11,7 +11,7 @@ which grows from `POLL_FIRST_S` to `POLL_LAST_S` while nothing happens and start
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from duly.domain.lanes import Lane
 
@@ -69,8 +69,15 @@ class Watch:
         """Something happened, and more may follow: look often for a while."""
         self.interval_s = POLL_FIRST_S
 
-    def tell(self, tickets: Mapping[Lane, int]) -> None:
-        """Wake as many as these tickets can serve."""
+    def look(self, lanes: Iterable[Lane]) -> None:
+        """Tickets came to these lanes: if anybody waits there, look now. Once: where others were
+        quicker, there is nothing to hurry for."""
+        awaited = {lane for waiter in self.waiters for lane in waiter.lanes}
+        if not awaited.isdisjoint(lanes):
+            self.signal.set()
+
+    def tell(self, tickets: Mapping[Lane, int]) -> list[Lane]:
+        """Wake as many as these tickets can serve; answers where more of them are than that."""
         left = {lane: number for lane, number in tickets.items() if number > 0}
         for waiter in list(self.waiters) if left else ():
             wanted = waiter.count
@@ -82,6 +89,7 @@ class Watch:
             if wanted < waiter.count:
                 del self.waiters[waiter]
                 waiter.woken.set_result(None)
+        return [lane for lane, number in left.items() if number]
 
     def start(self) -> None:
         if self.polling is None:

@@ -35,7 +35,7 @@ def announce_json(ready: Ready) -> None:
     embedded = ready.place.embedded
     line = {
         "url": ready.url,
-        "api_key": None,
+        "api_key": ready.first_key,
         "data_dir": str(embedded.data_dir) if embedded else None,
     }
     sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
@@ -46,4 +46,7 @@ def announce_text(ready: Ready) -> None:
     click.echo(f"duly {__version__} is ready")
     click.echo(f"  API       {ready.url}")
     click.echo(f"  database  {ready.place.description}")
+    if ready.first_key is not None:
+        click.echo(f"  API key   {ready.first_key}")
+        click.echo("            (an admin's; keep it, it is not shown again)")
     click.echo("Ctrl-C stops it.")

@@ -52,6 +52,8 @@ class Submission:
     execution_key: str | None = None
     tags: dict[str, str] | None = None
     replay_of: UUID | None = None
+    # What was asked, as a digest, before defaults of its type were filled in: those may change.
+    asked: bytes | None = None
 
 
 def band_of(priority: int) -> int:
@@ -78,9 +80,11 @@ def concurrency_limit_of(policy: Policy) -> int | None:
 
 def request_hash(submission: Submission) -> bytes:
     """Equal for equal requests: what decides between a replay and a mismatch of a key."""
+    if submission.asked is not None:
+        return submission.asked
     facts: dict[str, Any] = {
         name: value
         for name, value in asdict(submission).items()
-        if name not in ("idempotency_key", "execution_key")
+        if name not in ("idempotency_key", "execution_key", "asked")
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).digest()

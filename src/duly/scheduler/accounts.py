@@ -1,14 +1,14 @@
 """Who has how much in flight: tickets before their deadline, and leases, of whatever has a cap.
 
-Told by consumers in this process, corrected from the database. Counting too much only delays; what
-could count too little waits instead.
+Told by consumers, here and elsewhere, corrected from the database. Counting too much only delays;
+what could count too little waits instead.
 
 | event | what happens |
 |---|---|
 | a ticket is published | it counts until its deadline, also if publishing failed or the board forgot |
 | its consumer here got the lease | it counts as a lease |
 | its consumer here got none, or its deadline passed | a copy, or a consumer elsewhere, may have got it: counts as a lease until the database says otherwise |
-| its lease was settled here | it counts no more; the word of another fence changes nothing |
+| its lease was settled, here or where we hear of it | it counts no more; the word of another fence changes nothing |
 | the database is asked | its word replaces what we knew before we asked |
 | the slot is lost | it counts for the next owner |
 """  # noqa: E501 (a table row is one line)

@@ -4,7 +4,7 @@ Whoever composes a process gives each role a loop and connects `wake`; nothing e
 how loader, dispatcher, reaper and doorbell hang together.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duly.broker.contract import Broker
@@ -15,10 +15,12 @@ from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.doorbell import Doorbell
+from duly.scheduler.freed import Freed
 from duly.scheduler.gatekeeper import Bounds, BoundsKeeper
 from duly.scheduler.loader import Loader
 from duly.scheduler.reaper import Reaper
 from duly.scheduler.spread import SpreadKeeper
+from duly.store.channel import Send
 from duly.store.database import Database
 from duly.store.settle import SettleAnswer, Settlement, SettleStatus
 from duly.store.submit import Submitter
@@ -35,6 +37,7 @@ class Scheduler:
     bounds: BoundsKeeper
     spread: SpreadKeeper
     doorbell: Doorbell
+    freed: Freed
 
     @property
     def roles(self) -> list[Role]:
@@ -56,6 +59,7 @@ class Scheduler:
             for settlement, answer in zip(settlements, answers, strict=True)
             if answer.status is not SettleStatus.STALE
         )
+        self.freed.tell(settlements, answers)
         hints = [
             (answer.place, answer.due_at)
             for answer in answers
@@ -74,7 +78,7 @@ def make_scheduler(
     broker: Broker,
     metrics: Metrics,
     submitter: Submitter,
-    send: Callable[[str, list[str]], None] | None = None,
+    send: Send | None = None,
 ) -> Scheduler:
     time = DatabaseTime(environment.clock)
     board = Board(0.0)
@@ -112,4 +116,5 @@ def make_scheduler(
     submitter.on_stored = doorbell.ring
     submitter.inform = inform
     spread = SpreadKeeper(database, environment, submitter, dispatcher.gatekeeper)
-    return Scheduler(coordinator, loader, dispatcher, reaper, bounds, spread, doorbell)
+    freed = Freed(coordinator, dispatcher, send)
+    return Scheduler(coordinator, loader, dispatcher, reaper, bounds, spread, doorbell, freed)

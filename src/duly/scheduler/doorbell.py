@@ -13,10 +13,9 @@ from duly.coordinator.ownership import Coordinator
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
 from duly.store.channel import DOORBELL
-from duly.store.load import Due, Place
+from duly.store.load import Due, Hint, Place
 from duly.telemetry import get_logger
 
-Hint = tuple[Place, datetime]
 DECODER = msgspec.json.Decoder(tuple[int, int, int, datetime])
 
 log = get_logger("duly.scheduler.doorbell")

@@ -1,7 +1,8 @@
 """Hints between processes by LISTEN and NOTIFY. Losing them makes things slower and nothing worse.
 
 A ring is a short text; several travel in one payload, a line each. `Channel` hears, over a connection
-of its own; `Notifier` sends, through the pool. Neither knows what a ring means.
+of its own; `Notifier` sends, through the pool; `Paced` stands before it where rings are as many as
+tasks. None of them knows what a ring means.
 
 | event | what happens |
 |---|---|
@@ -28,6 +29,8 @@ from duly.telemetry import get_logger
 SQL = statements_beside(__file__)
 OWNERSHIP = "duly_ownership"
 DOORBELL = "duly_doorbell"
+FREED = "duly_freed"
+READY = "duly_ready"
 # PostgreSQL refuses a payload of 8,000 bytes.
 PAYLOAD_BYTES_MAX = 7999
 SEPARATOR = "\n"
@@ -39,10 +42,14 @@ CLOSE_TIMEOUT_S = 1.0
 WAITING_MAX = 50_000
 # Payloads of one NOTIFY statement; the rest waits for the next.
 PAYLOADS_MAX = 200
+# Of a paced channel: how often it may ring, and how many different rings may wait for that.
+PACE_S = 0.05
+PACED_MAX = 1000
 
 log = get_logger("duly.channel")
 
 Listener = Callable[[list[str]], None]
+Send = Callable[[str, list[str]], None]
 
 
 class Channel:
@@ -213,6 +220,32 @@ class Notifier:
         if self.flight is not None:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.flight, timeout_s)
+
+
+class Paced:
+    """One channel, rung at most every `PACE_S`: the first ring goes at once, what comes soon after
+    it goes together and once. More than may wait is lost, like any ring may be."""
+
+    def __init__(self, send: Send, channel: str) -> None:
+        self.send = send
+        self.channel = channel
+        self.waiting: dict[str, None] = {}
+        self.rest: asyncio.TimerHandle | None = None
+
+    def ring(self, rings: Iterable[str]) -> None:
+        for ring in rings:
+            if len(self.waiting) >= PACED_MAX:
+                break
+            self.waiting[ring] = None
+        if self.waiting and self.rest is None:
+            self.send_waiting()
+
+    def send_waiting(self) -> None:
+        self.rest = None
+        if self.waiting:
+            rings, self.waiting = list(self.waiting), {}
+            self.rest = asyncio.get_running_loop().call_later(PACE_S, self.send_waiting)
+            self.send(self.channel, rings)
 
 
 def payloads(rings: list[str]) -> Iterator[list[str]]:

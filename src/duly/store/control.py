@@ -18,7 +18,8 @@ from uuid import UUID
 
 from duly.domain.ids import shard_of
 from duly.domain.states import State
-from duly.store.database import Database
+from duly.store.database import Session
+from duly.store.load import Hint, Place
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -57,30 +58,33 @@ def run_now(task_id: UUID) -> Move:
 
 
 async def cancel_tasks(
-    database: Database, tenant: int, ids: Sequence[UUID]
+    session: Session, tenant: int, ids: Sequence[UUID]
 ) -> dict[UUID, ControlAnswer]:
     async def change(remaining: list[UUID]) -> dict[UUID, ControlAnswer]:
-        rows = await database.fetch(SQL.cancel_tasks, tenant, *address_columns(remaining))
+        rows = await session.fetch(SQL.cancel_tasks, tenant, *address_columns(remaining))
         return {row["id"]: ControlAnswer(row["answer"]) for row in rows}
 
-    return await in_rounds(database, tenant, ids, change, cancel_refusal)
+    return await in_rounds(session, tenant, ids, change, cancel_refusal)
 
 
 async def move_tasks(
-    database: Database, tenant: int, moves: Sequence[Move]
+    session: Session, tenant: int, moves: Sequence[Move], hints: list[Hint] | None = None
 ) -> dict[UUID, ControlAnswer]:
+    """`hints` learns where something is due anew, for the doorbell to ring after the commit."""
     wanted = {move.id: move for move in moves}
 
     async def change(remaining: list[UUID]) -> dict[UUID, ControlAnswer]:
         asked = move_columns([wanted[task_id] for task_id in remaining])
-        rows = await database.fetch(SQL.move_tasks, tenant, *asked)
+        rows = await session.fetch(SQL.move_tasks, tenant, *asked)
+        if hints is not None:
+            hints.extend((Place(*row[1:4]), row["due_at"]) for row in rows)
         return {row["id"]: ControlAnswer.MOVED for row in rows}
 
-    return await in_rounds(database, tenant, list(wanted), change, move_refusal)
+    return await in_rounds(session, tenant, list(wanted), change, move_refusal)
 
 
 async def in_rounds(
-    database: Database,
+    session: Session,
     tenant: int,
     ids: Sequence[UUID],
     change: Callable[[list[UUID]], Awaitable[dict[UUID, ControlAnswer]]],
@@ -93,7 +97,7 @@ async def in_rounds(
         answers |= await change(remaining)
         remaining = [task_id for task_id in remaining if task_id not in answers]
         if remaining:
-            rows = await database.fetch(SQL.classify_tasks, tenant, *address_columns(remaining))
+            rows = await session.fetch(SQL.classify_tasks, tenant, *address_columns(remaining))
             refusals = {row["id"]: refusal(row) for row in rows}
             answers |= {task_id: why for task_id, why in refusals.items() if why is not None}
             remaining = [task_id for task_id in remaining if task_id not in answers]

@@ -1,13 +1,23 @@
 -- name: cancel_tasks
 -- Unleased: ended at once, with a record that says so and a fence that voids every ticket. Leased:
 -- only asked for, and the fence stays, so that the holder can still finish. A task that is leased or
--- released at this very moment matches neither part and is asked about again. The sum keeps the
--- planner from finding a key by the tenant's index, which on a small table looks as good.
-WITH ended AS (
+-- released at this very moment matches neither part and is asked about again. All rows are locked
+-- first, in the one order of their ids whatever their state: two of these that took the unleased
+-- before the leased, and saw a lease between them, would wait for each other. The lock decides
+-- nothing: the guards stand on the rows that change. The sum keeps the planner from finding a key
+-- by the tenant's index, which on a small table looks as good.
+WITH locked AS MATERIALIZED (
+    SELECT timers.shard, timers.id
+      FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
+      JOIN duly.timers
+        ON timers.shard = asked.shard AND timers.id = asked.id AND timers.tenant + 0 = $1
+     ORDER BY timers.id
+       FOR UPDATE OF timers
+), ended AS (
     DELETE FROM duly.timers
-     USING unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
-     WHERE timers.shard = asked.shard
-       AND timers.id = asked.id
+     USING locked
+     WHERE timers.shard = locked.shard
+       AND timers.id = locked.id
        AND timers.tenant + 0 = $1
        AND timers.holder IS NULL
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence
@@ -17,9 +27,9 @@ WITH ended AS (
 ), requested AS (
     UPDATE duly.timers
        SET cancel_requested = true
-      FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
-     WHERE timers.shard = asked.shard
-       AND timers.id = asked.id
+      FROM locked
+     WHERE timers.shard = locked.shard
+       AND timers.id = locked.id
        AND timers.tenant + 0 = $1
        AND timers.holder IS NOT NULL
  RETURNING timers.id
@@ -55,7 +65,7 @@ WITH moved AS (
     SELECT DISTINCT tenant, shard, lane FROM moved
         ON CONFLICT DO NOTHING
 )
-SELECT id, fence, due_at FROM moved
+SELECT id, tenant, shard, lane, due_at FROM moved
 
 -- name: classify_tasks
 -- Why did a change not happen? Timer, record and task seen at one instant, of this tenant only.

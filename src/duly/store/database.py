@@ -153,6 +153,13 @@ class Database:
             ):
                 yield connection
 
+    @contextlib.asynccontextmanager
+    async def tenant(self, tenant: int) -> AsyncIterator[Session]:
+        """A transaction that sees and writes one tenant's rows, whatever its statements say."""
+        async with self.transaction() as session:
+            await session.fetch(SQL.become_tenant, str(tenant))
+            yield session
+
     async def close(self, timeout_s: float = 5.0) -> None:
         try:
             async with asyncio.timeout(timeout_s):

@@ -35,3 +35,7 @@ SELECT format('CREATE ROLE %I LOGIN PASSWORD %L IN ROLE duly_engine, duly_tenant
 -- The embedded server is made with PostgreSQL's own databases only.
 SELECT format('CREATE DATABASE %I', $1::text) AS statement
  WHERE NOT EXISTS (SELECT FROM pg_database WHERE datname = $1::text)
+
+-- name: become_tenant
+-- For the rest of this transaction: the role that row-level security binds, and whose rows.
+SELECT set_config('role', 'duly_tenant', true), set_config('duly.tenant', $1, true)

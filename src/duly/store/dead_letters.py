@@ -8,7 +8,8 @@ from uuid import UUID
 
 from duly.domain.ids import make_task_id, milliseconds, shard_of
 from duly.environment import Environment
-from duly.store.database import Database
+from duly.store.database import Session
+from duly.store.load import Hint, Place
 from duly.store.partitions import placement_range
 from duly.store.statements import statements_beside
 
@@ -54,7 +55,7 @@ class LetterFilter:
 
 
 async def list_dead_letters(
-    database: Database,
+    session: Session,
     tenant: int,
     wanted: LetterFilter,
     cursor: str | None = None,
@@ -65,7 +66,7 @@ async def list_dead_letters(
     if cursor:
         instant, _, last = cursor.partition("|")
         before_at, before_id = datetime.fromisoformat(instant), UUID(last)
-    rows = await database.fetch(
+    rows = await session.fetch(
         SQL.list_dead_letters,
         tenant,
         before_at,
@@ -83,32 +84,38 @@ async def list_dead_letters(
 
 
 async def list_failed_ids(
-    database: Database, tenant: int, cursor: str | None, limit: int
+    session: Session, tenant: int, cursor: str | None, limit: int
 ) -> tuple[list[UUID], str | None]:
-    letters, following = await list_dead_letters(database, tenant, LetterFilter(), cursor, limit)
+    letters, following = await list_dead_letters(session, tenant, LetterFilter(), cursor, limit)
     return [letter.id for letter in letters], following
 
 
-async def group_dead_letters(database: Database, tenant: int) -> list[Group]:
+async def group_dead_letters(session: Session, tenant: int) -> list[Group]:
     """The newest failures by fingerprint, most frequent first."""
-    rows = await database.fetch(SQL.group_dead_letters, tenant, GROUPED_MAX, GROUPS_MAX)
+    rows = await session.fetch(SQL.group_dead_letters, tenant, GROUPED_MAX, GROUPS_MAX)
     return [Group(*row) for row in rows]
 
 
 async def replay_dead_letters(
-    database: Database, environment: Environment, tenant: int, ids: Sequence[UUID]
+    session: Session,
+    environment: Environment,
+    tenant: int,
+    ids: Sequence[UUID],
+    hints: list[Hint] | None = None,
 ) -> dict[UUID, UUID]:
-    """Old id to new id, for those that this call replayed."""
-    placement = await placement_range(database)
+    """Old id to new id, for those that this call replayed; `hints` learns where they are due."""
+    placement = await placement_range(session)
     placed_ms = milliseconds(placement.clamp(environment.clock.now()))
     ordered = sorted(set(ids), key=lambda task_id: task_id.int)
     shards = [shard_of(task_id) for task_id in ordered]
     new_ids = [make_task_id(placed_ms, shard, environment.random) for shard in shards]
-    rows = await database.fetch(SQL.replay_dead_letters, tenant, shards, ordered, new_ids)
+    rows = await session.fetch(SQL.replay_dead_letters, tenant, shards, ordered, new_ids)
+    if hints is not None:
+        hints.extend((Place(*row[2:5]), row["run_at"]) for row in rows)
     return {row["id"]: row["new_id"] for row in rows}
 
 
-async def purge_dead_letters(database: Database, tenant: int, ids: Sequence[UUID]) -> int:
+async def purge_dead_letters(session: Session, tenant: int, ids: Sequence[UUID]) -> int:
     ordered = sorted(set(ids), key=lambda task_id: task_id.int)
     shards = [shard_of(task_id) for task_id in ordered]
-    return len(await database.fetch(SQL.purge_dead_letters, tenant, shards, ordered))
+    return len(await session.fetch(SQL.purge_dead_letters, tenant, shards, ordered))

@@ -55,7 +55,9 @@ WITH chosen AS (
     SELECT DISTINCT tenant, shard, duly.lane_of(pool, priority) FROM stored
         ON CONFLICT DO NOTHING
 )
-SELECT replay_of AS id, id AS new_id FROM stored
+SELECT replay_of AS id, id AS new_id, tenant, shard, duly.lane_of(pool, priority) AS lane,
+       run_at
+  FROM stored
 
 -- name: purge_dead_letters
 -- The letters go; the tasks stay FAILED by their final attempts.

@@ -1,14 +1,19 @@
-"""Where single submits from many callers become group commits.
+"""Where single calls from many callers become one statement: submits and reads.
 
 Tasks without a key share one stream of batches. Tasks with a key go through a stream of their own
 tenant, because a key held by somebody's open transaction makes its batch wait.
 """
 
+from uuid import UUID
+
 from duly.domain.task import Submission
 from duly.store.batching import Batcher
+from duly.store.database import Database
+from duly.store.read import Task, read_asked
 from duly.store.submit import SubmitAnswer, Submitter
 
 BATCH_SIZE_MAX = 500
+READ_BATCH_MAX = 200
 WAITING_MAX = 20_000
 # Two statements in flight keep the server busy while the answers of one are handed out.
 FLIGHTS_MAX = 2
@@ -33,6 +38,10 @@ class SubmitDesk:
             if stream.is_idle:
                 self.keyed.pop(task.tenant, None)
 
+    async def submit_all(self, tasks: list[Submission]) -> list[SubmitAnswer]:
+        """A batch of one caller, in a commit of its own: all of it or nothing."""
+        return await self.submitter.submit_all(tasks)
+
     def stream(self, name: str, flights_max: int = 1) -> Batcher[Submission, SubmitAnswer]:
         return Batcher(
             name,
@@ -46,6 +55,24 @@ class SubmitDesk:
     async def close(self) -> None:
         for stream in (self.plain, *list(self.keyed.values())):
             await stream.close()
+
+
+class ReadDesk:
+    def __init__(self, database: Database) -> None:
+        self.queue: Batcher[tuple[int, UUID], Task | None] = Batcher(
+            "read",
+            lambda asked: read_asked(database, asked),
+            batch_size_max=READ_BATCH_MAX,
+            waiting_max=WAITING_MAX,
+            flights_max=FLIGHTS_MAX,
+        )
+
+    async def read(self, tenant: int, task_id: UUID) -> Task | None:
+        """None for another tenant's task, as for one that never was."""
+        return await self.queue.submit((tenant, task_id))
+
+    async def close(self) -> None:
+        await self.queue.close()
 
 
 def key_of(task: Submission) -> object:

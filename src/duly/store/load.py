@@ -20,6 +20,8 @@ class Place(NamedTuple):
     lane: int
 
 
+# Something in the place is due at that instant.
+Hint = tuple[Place, datetime]
 BEFORE_ALL = Place(-1, -1, -1)
 
 

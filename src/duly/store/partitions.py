@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 
-from duly.store.database import Database, Session
+from duly.store.database import Session
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -36,21 +36,19 @@ async def create_partitions(session: Session, months_ahead: int = MONTHS_AHEAD) 
     return [row["created"] for row in rows if row["created"] is not None]
 
 
-async def list_months(database: Database) -> list[date]:
-    return [row["month"] for row in await database.fetch(SQL.list_partitions)]
+async def list_months(session: Session) -> list[date]:
+    return [row["month"] for row in await session.fetch(SQL.list_partitions)]
 
 
-async def placement_range(database: Database) -> PlacementRange:
-    (row,) = await database.fetch(SQL.placement_range)
+async def placement_range(session: Session) -> PlacementRange:
+    (row,) = await session.fetch(SQL.placement_range)
     first, last = row["first_month"], row["last_month"]
     assert last is not None, "create_partitions runs before anything is submitted"
     return PlacementRange(month_start(first), month_start(following_month(last)))
 
 
-async def drop_month(
-    database: Database, month: date, retention_s: float = RETENTION_S
-) -> str | None:
+async def drop_month(session: Session, month: date, retention_s: float = RETENTION_S) -> str | None:
     """None when it is gone, else why it stays: current, live or recent."""
-    (row,) = await database.fetch(SQL.drop_behind, month, retention_s)
+    (row,) = await session.fetch(SQL.drop_behind, month, retention_s)
     kept: str | None = row["kept_because"]
     return kept

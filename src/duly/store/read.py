@@ -16,7 +16,7 @@ import msgspec
 from duly.domain.ids import shard_of
 from duly.domain.states import State, live_state
 from duly.domain.task import Policy
-from duly.store.database import Database
+from duly.store.database import Session
 from duly.store.dead_letters import list_failed_ids
 from duly.store.load import BEGINNING, FIRST_ID
 from duly.store.policies import decode_policy
@@ -90,55 +90,68 @@ class Page(NamedTuple):
     next_cursor: str | None
 
 
-async def read_task(database: Database, tenant: int, task_id: UUID) -> Task | None:
-    found = await read_tasks(database, tenant, [task_id])
+async def read_task(session: Session, tenant: int, task_id: UUID) -> Task | None:
+    found = await read_tasks(session, tenant, [task_id])
     return found[0] if found else None
 
 
-async def read_tasks(database: Database, tenant: int, ids: Sequence[UUID]) -> list[Task]:
+async def read_tasks(session: Session, tenant: int, ids: Sequence[UUID]) -> list[Task]:
     """In the order asked; those of other tenants are as missing as those that never were."""
+    found = await read_asked(session, [(tenant, task_id) for task_id in ids])
+    return [task for task in found if task is not None]
+
+
+async def read_asked(session: Session, asked: Sequence[tuple[int, UUID]]) -> list[Task | None]:
+    """Many callers' tasks in one look: (tenant, id) each, and None where it is not theirs."""
+    tenants, ids = [tenant for tenant, _ in asked], [task_id for _, task_id in asked]
     shards = [shard_of(task_id) for task_id in ids]
-    rows = await database.fetch(SQL.read_tasks, tenant, shards, list(ids))
-    found = {row["id"]: task_from(row) for row in rows}
-    return [found[task_id] for task_id in ids if task_id in found]
+    rows = await session.fetch(SQL.read_tasks, tenants, shards, ids)
+    found = {(row["tenant"], row["id"]): task_from(row) for row in rows}
+    return [found.get(pair) for pair in asked]
+
+
+async def read_ended(session: Session, ids: Sequence[UUID]) -> list[UUID]:
+    """Those without a timer; whether they ever were is for their readers to find out."""
+    rows = await session.fetch(SQL.read_ended, [shard_of(task_id) for task_id in ids], list(ids))
+    return [row["id"] for row in rows]
 
 
 async def read_attempts(
-    database: Database, tenant: int, task_id: UUID, after_fence: int = -1, limit: int = PAGE_MAX
+    session: Session, tenant: int, task_id: UUID, after_fence: int = -1, limit: int = PAGE_MAX
 ) -> list[Attempt]:
-    rows = await database.fetch(
+    rows = await session.fetch(
         SQL.read_attempts, tenant, shard_of(task_id), task_id, after_fence, limit
     )
     return [Attempt(*row) for row in rows]
 
 
 async def list_tasks(
-    database: Database, tenant: int, wanted: Filter, cursor: str | None = None, limit: int = 50
+    session: Session, tenant: int, wanted: Filter, cursor: str | None = None, limit: int = 50
 ) -> Page:
     """One page; `next_cursor` is opaque and None at the end."""
     assert 1 <= limit <= PAGE_MAX
     if wanted.state is State.FAILED:
-        ids, following = await list_failed_ids(database, tenant, cursor, limit)
+        ids, following = await list_failed_ids(session, tenant, cursor, limit)
     elif wanted.state in (State.SCHEDULED, State.READY, State.RUNNING):
-        ids, following = await list_live_ids(database, tenant, wanted.state, cursor, limit)
+        ids, following = await list_live_ids(session, tenant, wanted.state, cursor, limit)
     elif wanted.state is State.WAITING:
-        ids, following = await list_waiting_ids(database, tenant, cursor, limit)
+        ids, following = await list_waiting_ids(session, tenant, cursor, limit)
     else:
-        return await list_window(database, tenant, wanted, cursor, limit)
-    tasks = await read_tasks(database, tenant, ids)
+        return await list_window(session, tenant, wanted, cursor, limit)
+    tasks = await read_tasks(session, tenant, ids)
     return Page([task for task in tasks if matches(task, wanted)], following)
 
 
 async def list_window(
-    database: Database, tenant: int, wanted: Filter, cursor: str | None, limit: int
+    session: Session, tenant: int, wanted: Filter, cursor: str | None, limit: int
 ) -> Page:
     """Newest first; reads windows of ids until one page is full or the window is used up."""
     before = UUID(cursor) if cursor else LAST_ID
-    rows = await database.fetch(SQL.list_recent, tenant, before, WINDOW_MAX)
+    rows = await session.fetch(SQL.list_recent, tenant, before, WINDOW_MAX)
     kept: list[Task] = []
     for start in range(0, len(rows), PAGE_MAX):
         chunk = [row["id"] for row in rows[start : start + PAGE_MAX] if may_match(row, wanted)]
-        for task in await read_tasks(database, tenant, chunk):
+        for task in await read_tasks(session, tenant, chunk):
             if matches(task, wanted):
                 kept.append(task)
             if len(kept) == limit:
@@ -147,7 +160,7 @@ async def list_window(
 
 
 async def list_live_ids(
-    database: Database, tenant: int, state: State, cursor: str | None, limit: int
+    session: Session, tenant: int, state: State, cursor: str | None, limit: int
 ) -> tuple[list[UUID], str | None]:
     after_due_at, after_id = BEGINNING, FIRST_ID
     if cursor:
@@ -155,7 +168,7 @@ async def list_live_ids(
         after_due_at, after_id = datetime.fromisoformat(instant), UUID(last)
     is_running = state is State.RUNNING
     is_due = None if is_running else state is State.READY
-    rows = await database.fetch(
+    rows = await session.fetch(
         SQL.list_live, tenant, is_running, after_due_at, after_id, is_due, limit
     )
     following = f"{rows[-1]['due_at'].isoformat()}|{rows[-1]['id']}" if len(rows) == limit else None
@@ -163,9 +176,9 @@ async def list_live_ids(
 
 
 async def list_waiting_ids(
-    database: Database, tenant: int, cursor: str | None, limit: int
+    session: Session, tenant: int, cursor: str | None, limit: int
 ) -> tuple[list[UUID], str | None]:
-    rows = await database.fetch(
+    rows = await session.fetch(
         SQL.list_waiting, tenant, UUID(cursor) if cursor else FIRST_ID, limit
     )
     ids = [row["id"] for row in rows]

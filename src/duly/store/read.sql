@@ -18,9 +18,9 @@ SELECT tasks.id, tasks.tenant, tasks.type, tasks.payload, tasks.policy, tasks.ur
        EXISTS (SELECT FROM duly.tombstones
                 WHERE tombstones.shard = asked.shard AND tombstones.id = asked.id) AS is_purged,
        duly.now() AS now
-  FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
+  FROM unnest($1::integer[], $2::smallint[], $3::uuid[]) AS asked(tenant, shard, id)
   JOIN duly.tasks
-    ON tasks.shard = asked.shard AND tasks.id = asked.id AND tasks.tenant + 0 = $1
+    ON tasks.shard = asked.shard AND tasks.id = asked.id AND tasks.tenant + 0 = asked.tenant
   LEFT JOIN duly.pools ON pools.tenant = tasks.tenant AND pools.number = tasks.pool
   LEFT JOIN duly.timers ON timers.shard = asked.shard AND timers.id = asked.id
   LEFT JOIN LATERAL (
@@ -36,6 +36,13 @@ SELECT fence, charged, holder, started_at, ended_at, outcome, state, reason, res
  WHERE shard = $2 AND id = $3 AND tenant = $1 AND fence > $4
  ORDER BY fence
  LIMIT $5
+
+-- name: read_ended
+-- Which of these have ended; asked for many waiting callers at once, each of whom then reads its own.
+SELECT asked.id
+  FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
+ WHERE NOT EXISTS (SELECT FROM duly.timers
+                    WHERE timers.shard = asked.shard AND timers.id = asked.id)
 
 -- name: list_recent
 -- A bounded window of one tenant's tasks, newest first; filters look only at the window.

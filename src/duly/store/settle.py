@@ -56,11 +56,13 @@ class SettleAnswer(NamedTuple):
     state: State | None = None
     due_at: datetime | None = None
     place: Place | None = None
+    # Of what was settled just now: whose caps may have room, and whether a key of theirs has.
+    tenant: int | None = None
+    has_key: bool = False
 
 
 STALE = SettleAnswer(SettleStatus.STALE)
 REPLAY = SettleAnswer(SettleStatus.REPLAY)
-COMPLETED = SettleAnswer(SettleStatus.SETTLED, State.COMPLETED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +106,14 @@ class Settler:
         rows = await self.database.fetch(
             SQL.settle_completed, *key_columns(done), [item.result for item in done]
         )
-        if len(rows) == len(items):
-            return dict.fromkeys((ordinal for ordinal, _ in items), COMPLETED)
-        ended = {(row[0], row[1]) for row in rows}
-        return {ordinal: COMPLETED for ordinal, item in items if (item.id, item.fence) in ended}
+        ended = {(row[0], row[1]): (row[2], row[3]) for row in rows}
+        # A batch has few different answers.
+        told = {facts: completed_answer(*facts) for facts in set(ended.values())}
+        return {
+            ordinal: told[ended[key]]
+            for ordinal, item in items
+            if (key := (item.id, item.fence)) in ended
+        }
 
     async def decide_ends(self, items: list[tuple[int, Settlement]]) -> dict[int, End]:
         """Branch here, so that the statements below only apply what was decided."""
@@ -162,9 +168,9 @@ class Settler:
             [end.fingerprint for end in final.values()],
             expired,
         )
-        ended = {(row["id"], row["fence"]): State(row["state"]) for row in rows}
+        ended = {(row["id"], row["fence"]): row for row in rows}
         return {
-            ordinal: SettleAnswer(SettleStatus.SETTLED, ended[key])
+            ordinal: final_answer(ended[key])
             for ordinal, end in final.items()
             if (key := (end.settlement.id, end.settlement.fence)) in ended
         }
@@ -211,9 +217,19 @@ class Settler:
         )
 
 
+def completed_answer(tenant: int, has_key: bool) -> SettleAnswer:
+    return SettleAnswer(SettleStatus.SETTLED, State.COMPLETED, tenant=tenant, has_key=has_key)
+
+
+def final_answer(row: Any) -> SettleAnswer:
+    state = State(row["state"])
+    return SettleAnswer(SettleStatus.SETTLED, state, tenant=row["tenant"], has_key=row["has_key"])
+
+
 def again_answer(row: Any) -> SettleAnswer:
-    place = Place(row["tenant"], row["shard"], row["lane"])
-    return SettleAnswer(SettleStatus.SETTLED, None, row["due_at"], place)
+    tenant = row["tenant"]
+    place = Place(tenant, row["shard"], row["lane"])
+    return SettleAnswer(SettleStatus.SETTLED, None, row["due_at"], place, tenant, row["has_key"])
 
 
 def decided(

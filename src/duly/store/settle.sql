@@ -10,7 +10,7 @@ WITH ended AS (
        AND timers.fence = done.fence
        AND timers.holder = done.holder
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.started_at,
-           done.holder, done.result
+           timers.concurrency_key IS NOT NULL AS has_key, done.holder, done.result
 ), recorded AS (
     INSERT INTO duly.attempts (shard, id, fence, tenant, charged, holder, started_at, ended_at,
                                outcome, state, result)
@@ -18,7 +18,7 @@ WITH ended AS (
            greatest(duly.now(), started_at), 'completed', 'COMPLETED', result
       FROM ended
 )
-SELECT id, fence FROM ended
+SELECT id, fence, tenant, has_key FROM ended
 
 -- name: settle_final
 -- An end that is not a success: FAILED with a dead letter, or CANCELLED if that was asked for. The
@@ -34,7 +34,8 @@ WITH ended AS (
        AND timers.holder = done.holder
        AND (NOT $10::boolean OR timers.lease_until <= duly.now())
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.priority,
-           timers.started_at, done.holder, done.outcome, done.error, done.fingerprint, done.reason,
+           timers.started_at, timers.concurrency_key IS NOT NULL AS has_key,
+           done.holder, done.outcome, done.error, done.fingerprint, done.reason,
            CASE WHEN timers.cancel_requested THEN 'CANCELLED' ELSE done.state END AS state,
            CASE WHEN done.outcome IN ('released', 'snoozed') THEN 0 ELSE timers.attempt + 1 END
                AS charged
@@ -57,7 +58,7 @@ WITH ended AS (
       JOIN duly.tasks ON tasks.shard = ended.shard AND tasks.id = ended.id
      WHERE ended.state = 'FAILED'
 )
-SELECT id, fence, state FROM ended
+SELECT id, fence, state, tenant, has_key FROM ended
 
 -- name: settle_again
 -- The attempt is over and the task goes on: the fence rises, so that nothing of this lease counts
@@ -82,7 +83,8 @@ WITH again AS (
        AND NOT timers.cancel_requested
        AND (NOT $10::boolean OR timers.lease_until <= duly.now())
  RETURNING timers.shard, timers.id, timers.tenant, timers.lane, done.fence,
-           timers.attempt * done.charge AS charged, done.holder, timers.started_at, done.outcome, done.error, timers.due_at
+           timers.attempt * done.charge AS charged, done.holder, timers.started_at, done.outcome,
+           done.error, timers.due_at, timers.concurrency_key IS NOT NULL AS has_key
 ), recorded AS (
     INSERT INTO duly.attempts (shard, id, fence, tenant, charged, holder, started_at, ended_at,
                                outcome, error)
@@ -90,7 +92,7 @@ WITH again AS (
            greatest(duly.now(), started_at), outcome, error
       FROM again
 )
-SELECT id, fence, due_at, tenant, shard, lane FROM again
+SELECT id, fence, due_at, tenant, shard, lane, has_key FROM again
 
 -- name: classify_settlements
 -- Why did a settlement change nothing? One statement, so that the timer and the record are seen at

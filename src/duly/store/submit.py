@@ -68,6 +68,14 @@ class Mismatch(NamedTuple):
 SubmitAnswer = Stored | Replayed | Mismatch
 
 
+class Undone(Exception):
+    """Rolls back a call of which one part was refused; never leaves this module."""
+
+    def __init__(self, answers: dict[int, SubmitAnswer]) -> None:
+        super().__init__()
+        self.answers = answers
+
+
 @dataclass(slots=True)
 class Entry:
     """One submission on its way: its address and its place in the caller's batch."""
@@ -124,18 +132,41 @@ class Submitter:
         plain = [entry for entry in entries if entry.task.idempotency_key is None]
         if plain:
             answers |= await self.store(self.database, plain)
-        # Those that lost their key were not stored, and neither were their places.
-        won = [entry for entry in keyed if isinstance(answers[entry.ordinal], Stored)]
-        self.placements |= lanes_of(plain + won)
+        return await self.finish(entries, answers)
+
+    async def submit_all(self, tasks: Sequence[Submission]) -> list[SubmitAnswer]:
+        """All of it or nothing, in one commit: with a Mismatch among the answers, nothing.
+
+        Of one tenant, and its keys are unique within the call.
+        """
+        entries = await self.address(tasks)
+        keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
+        if not keyed:
+            return await self.finish(entries, await self.store(self.database, entries))
+        plain = [entry for entry in entries if entry.task.idempotency_key is None]
+        try:
+            async with self.database.transaction() as session:
+                answers = await self.store_claimed(session, keyed, plain)
+                if any(isinstance(answer, Mismatch) for answer in answers.values()):
+                    raise Undone(answers)
+        except Undone as undone:
+            return [undone.answers[ordinal] for ordinal in range(len(tasks))]
+        return await self.finish(entries, answers)
+
+    async def finish(
+        self, entries: list[Entry], answers: dict[int, SubmitAnswer]
+    ) -> list[SubmitAnswer]:
+        """What follows the commit. Those that lost their key were not stored, nor their places."""
+        stored = [entry for entry in entries if isinstance(answers[entry.ordinal], Stored)]
+        self.placements |= lanes_of(stored)
         await self.environment.crash_point(CrashPoint.SUBMIT_AFTER_COMMIT)
-        stored = plain + won
         self.count(stored)
         if self.on_stored is not None and stored:
             created_at = max(
                 answer.created_at for answer in answers.values() if isinstance(answer, Stored)
             )
             self.on_stored(near_timers(stored, answers), created_at)
-        return [answers[ordinal] for ordinal in range(len(tasks))]
+        return [answers[ordinal] for ordinal in range(len(entries))]
 
     def count(self, stored: list[Entry]) -> None:
         """For the statistics, and for whoever spreads busy tenants."""
@@ -199,22 +230,25 @@ class Submitter:
         return {entry.ordinal: found[entry.id] for entry in entries}
 
     async def store_keyed(self, entries: list[Entry]) -> dict[int, SubmitAnswer]:
-        """The keys decide first, then only the winners are stored, in one transaction."""
-        hashes = {entry.ordinal: request_hash(entry.task) for entry in entries}
-        claims = sorted((*key_of(entry), hashes[entry.ordinal], entry.id) for entry in entries)
         async with self.database.transaction() as session:
-            await session.fetch(SQL.bound_key_wait)
-            won = {
-                row[0]
-                for row in await session.fetch(SQL.claim_keys, *columns(claims, 5), KEY_TTL_S)
-            }
-            answers: dict[int, SubmitAnswer] = {}
-            winners = [entry for entry in entries if entry.id in won]
-            if winners:
-                answers |= await self.store(session, winners)
-            losers = [entry for entry in entries if entry.id not in won]
-            if losers:
-                answers |= await self.answer_known(session, losers, hashes)
+            return await self.store_claimed(session, entries, [])
+
+    async def store_claimed(
+        self, session: Session, keyed: list[Entry], plain: list[Entry]
+    ) -> dict[int, SubmitAnswer]:
+        """The keys decide first, then only the winners are stored, with those that need no key."""
+        hashes = {entry.ordinal: request_hash(entry.task) for entry in keyed}
+        claims = sorted((*key_of(entry), hashes[entry.ordinal], entry.id) for entry in keyed)
+        await session.fetch(SQL.bound_key_wait)
+        rows = await session.fetch(SQL.claim_keys, *columns(claims, 5), KEY_TTL_S)
+        won = {row[0] for row in rows}
+        winners = plain + [entry for entry in keyed if entry.id in won]
+        answers: dict[int, SubmitAnswer] = {}
+        if winners:
+            answers |= await self.store(session, winners)
+        losers = [entry for entry in keyed if entry.id not in won]
+        if losers:
+            answers |= await self.answer_known(session, losers, hashes)
         return answers
 
     async def answer_known(

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from duly.domain.limits import IN_FLIGHT_MAX_MAX
-from duly.store.database import Database
+from duly.store.database import Session
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -32,6 +32,9 @@ class TenantLimits(NamedTuple):
     in_flight_max: int | None = None
     dispatch_rate: float | None = None
     dispatch_burst: float | None = None
+    submit_rate: float | None = None
+    submit_burst: float | None = None
+    stored_max: int | None = None
 
 
 NO_BOUNDS = TenantLimits()
@@ -45,6 +48,10 @@ class Tenant(NamedTuple):
     dispatch_rate: float | None
     dispatch_burst: float | None
     spread: int
+    # Asked at the front door; the gates do not look at these.
+    submit_rate: float | None = None
+    submit_burst: float | None = None
+    stored_max: int | None = None
 
 
 class PauseKind(StrEnum):
@@ -86,12 +93,12 @@ class PauseAnswer(StrEnum):
     TOO_MANY = "too_many"
 
 
-async def read_gate_inputs(database: Database, page: int = TENANTS_PAGE) -> GateInputs:
+async def read_gate_inputs(session: Session, page: int = TENANTS_PAGE) -> GateInputs:
     """Everything, one statement for each page of tenants."""
     inputs = GateInputs({}, [], [])
     after = BEFORE_ALL
     while True:
-        rows = await database.fetch(SQL.read_gate_inputs, after, page, CLOSED_READ_MAX)
+        rows = await session.fetch(SQL.read_gate_inputs, after, page, CLOSED_READ_MAX)
         known = len(inputs.tenants)
         for row in rows:
             inputs.tenants[row["id"]] = Tenant(*row[:7])
@@ -119,34 +126,54 @@ def add_closed(
 
 
 async def create_tenant(
-    database: Database, name: str, limits: TenantLimits = NO_BOUNDS
+    session: Session, name: str, limits: TenantLimits = NO_BOUNDS
 ) -> Tenant | None:
     """None: the name is taken."""
-    rows = await database.fetch(SQL.create_tenant, name, *limits)
+    rows = await session.fetch(SQL.create_tenant, name, *limits)
     return Tenant(*rows[0]) if rows else None
 
 
-async def find_tenant(database: Database, name: str) -> Tenant | None:
-    rows = await database.fetch(SQL.find_tenant, name)
+async def find_tenant(session: Session, name: str) -> Tenant | None:
+    rows = await session.fetch(SQL.find_tenant, name)
     return Tenant(*rows[0]) if rows else None
 
 
-async def update_tenant(database: Database, tenant: int, limits: TenantLimits) -> Tenant | None:
+async def read_tenant(session: Session, tenant: int) -> Tenant | None:
+    rows = await session.fetch(SQL.read_tenant, tenant)
+    return Tenant(*rows[0]) if rows else None
+
+
+async def list_tenants(
+    session: Session, cursor: str | None, limit: int
+) -> tuple[list[Tenant], str | None]:
+    rows = await session.fetch(SQL.list_tenants, cursor or "", limit)
+    tenants = [Tenant(*row) for row in rows]
+    return tenants, tenants[-1].name if len(tenants) == limit else None
+
+
+async def count_stored(session: Session, tenant: int, most: int) -> int:
+    """Live tasks; above `most` the count is a lower bound."""
+    (row,) = await session.fetch(SQL.count_stored, tenant, most)
+    stored: int = row["stored"]
+    return stored
+
+
+async def update_tenant(session: Session, tenant: int, limits: TenantLimits) -> Tenant | None:
     """None: there is no such tenant."""
-    rows = await database.fetch(SQL.update_tenant, tenant, *limits)
+    rows = await session.fetch(SQL.update_tenant, tenant, *limits)
     return Tenant(*rows[0]) if rows else None
 
 
-async def raise_spread(database: Database, tenant: int, old: int, new: int) -> bool:
+async def raise_spread(session: Session, tenant: int, old: int, new: int) -> bool:
     """False: somebody changed it first, it is no wider, or the tenant's cap is too tight."""
-    return bool(await database.fetch(SQL.raise_spread, tenant, old, new))
+    return bool(await session.fetch(SQL.raise_spread, tenant, old, new))
 
 
 async def set_pause(
-    database: Database, tenant: int, kind: PauseKind, name: str, actor: str, reason: str
+    session: Session, tenant: int, kind: PauseKind, name: str, actor: str, reason: str
 ) -> PauseAnswer:
     """Pausing what is paused already replaces actor and reason."""
-    (row,) = await database.fetch(
+    (row,) = await session.fetch(
         SQL.set_pause, tenant, kind.value, name, actor, reason, PAUSES_PER_TENANT_MAX
     )
     if not row["is_known"]:
@@ -154,45 +181,45 @@ async def set_pause(
     return PauseAnswer.PAUSED if row["is_written"] else PauseAnswer.TOO_MANY
 
 
-async def clear_pause(database: Database, tenant: int, kind: PauseKind, name: str) -> bool:
-    return bool(await database.fetch(SQL.clear_pause, tenant, kind.value, name))
+async def clear_pause(session: Session, tenant: int, kind: PauseKind, name: str) -> bool:
+    return bool(await session.fetch(SQL.clear_pause, tenant, kind.value, name))
 
 
 async def open_breaker(
-    database: Database, tenant: int, host: str, open_s: float, reason: str
+    session: Session, tenant: int, host: str, open_s: float, reason: str
 ) -> datetime | None:
     """Until when it is open now; None if the tenant is unknown or has too many open ones."""
-    rows = await database.fetch(
+    rows = await session.fetch(
         SQL.open_breaker, tenant, host, open_s, reason, BREAKERS_PER_TENANT_MAX
     )
     open_until: datetime | None = rows[0]["open_until"] if rows else None
     return open_until
 
 
-async def close_breaker(database: Database, tenant: int, host: str) -> bool:
-    return bool(await database.fetch(SQL.close_breaker, tenant, host))
+async def close_breaker(session: Session, tenant: int, host: str) -> bool:
+    return bool(await session.fetch(SQL.close_breaker, tenant, host))
 
 
-async def count_in_flight(database: Database, tenants: Iterable[int]) -> dict[int, int]:
+async def count_in_flight(session: Session, tenants: Iterable[int]) -> dict[int, int]:
     """Leases of each tenant, over every shard it was ever placed on."""
     asked = sorted(set(tenants))
     counts = dict.fromkeys(asked, 0)
     for start in range(0, len(asked), COUNT_BATCH_MAX):
         batch = asked[start : start + COUNT_BATCH_MAX]
-        for row in await database.fetch(SQL.count_in_flight, batch, COUNT_MAX):
+        for row in await session.fetch(SQL.count_in_flight, batch, COUNT_MAX):
             counts[row["tenant"]] = row["in_flight"]
     return counts
 
 
 async def count_in_flight_by_key(
-    database: Database, keys: Sequence[tuple[int, int, str]]
+    session: Session, keys: Sequence[tuple[int, int, str]]
 ) -> dict[tuple[int, int, str], int]:
     """Leases of each (tenant, shard, concurrency key)."""
     asked = sorted(set(keys))
     counts = dict.fromkeys(asked, 0)
     for start in range(0, len(asked), COUNT_BATCH_MAX):
         batch = asked[start : start + COUNT_BATCH_MAX]
-        rows = await database.fetch(
+        rows = await session.fetch(
             SQL.count_in_flight_by_key,
             [tenant for tenant, _, _ in batch],
             [shard for _, shard, _ in batch],

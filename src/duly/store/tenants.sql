@@ -1,22 +1,58 @@
 -- name: create_tenant
 -- The name decides: a second one of the same name changes nothing and is told so.
-INSERT INTO duly.tenants (name, weight, in_flight_max, dispatch_rate, dispatch_burst, created_at)
-VALUES ($1, $2, $3, $4, $5, duly.now())
+INSERT INTO duly.tenants (name, weight, in_flight_max, dispatch_rate, dispatch_burst, submit_rate,
+                          submit_burst, stored_max, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, duly.now())
     ON CONFLICT (name) DO NOTHING
-RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread
+RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
+          submit_burst, stored_max
 
 -- name: find_tenant
 -- A person says a name; every row of the heart says a number.
-SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread
+SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
+       submit_burst, stored_max
   FROM duly.tenants
  WHERE name = $1
+
+-- name: read_tenant
+-- The same by its number, for the door that knows a credential.
+SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
+       submit_burst, stored_max
+  FROM duly.tenants
+ WHERE id = $1
+
+-- name: list_tenants
+-- By name, a page at a time.
+SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
+       submit_burst, stored_max
+  FROM duly.tenants
+ WHERE name > $1
+ ORDER BY name
+ LIMIT $2
+
+-- name: count_stored
+-- Live tasks of a tenant, place by place and no further than the bound: for its quota.
+SELECT coalesce(sum(counted.rows), 0)::bigint AS stored
+  FROM (SELECT DISTINCT placements.shard, lanes.lane
+          FROM duly.placements
+         CROSS JOIN LATERAL (VALUES (placements.lane), (0::smallint)) AS lanes(lane)
+         WHERE placements.tenant = $1) AS place
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS rows
+         FROM (SELECT FROM duly.timers
+                WHERE timers.tenant = $1
+                  AND timers.shard = place.shard
+                  AND timers.lane = place.lane
+                LIMIT $2) AS found) AS counted
 
 -- name: update_tenant
 -- The limits as a whole, so that no two writers can mix theirs.
 UPDATE duly.tenants
-   SET weight = $2, in_flight_max = $3, dispatch_rate = $4, dispatch_burst = $5
+   SET weight = $2, in_flight_max = $3, dispatch_rate = $4, dispatch_burst = $5, submit_rate = $6,
+       submit_burst = $7, stored_max = $8
  WHERE id = $1
-RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread
+RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
+          submit_burst, stored_max
 
 -- name: raise_spread
 -- Only from the spread that was believed, only wider, and only as wide as the cap allows now: with

@@ -1,0 +1,197 @@
+"""From bytes to a checked request: strict JSON, every error with a pointer to its place.
+
+What Python's own parser lets through is refused here: duplicate keys, NaN, numbers out of range,
+lone surrogates, other encodings than UTF-8, and nesting past a bound.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import msgspec
+
+from duly.api.problems import Code, Refused, invalid
+from duly.domain.limits import Problem
+
+DEPTH_MAX = 64
+ERRORS_MAX = 50
+AT = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
+UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
+MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
+STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+NESTING = re.compile(r'[\[\]{}]|"(?:[^"\\]|\\.)*"', re.DOTALL)
+
+Model = TypeVar("Model")
+
+
+def decode(body: bytes, model: type[Model]) -> Model:
+    """A request of this shape, or Refused with everything that is wrong with it."""
+    check_framing(body)
+    try:
+        return msgspec.json.decode(body, type=model)
+    except msgspec.ValidationError as error:
+        raise invalid(all_problems(body, model, str(error))) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        malformed(error)
+
+
+def check_framing(body: bytes) -> None:
+    """Refuse what is not JSON, or is JSON that two readers would read differently."""
+    if not body:
+        raise Refused(Code.MALFORMED_BODY, "the body is empty; a JSON object is expected")
+    check_depth(body)
+    try:
+        # The whole document: a payload that is carried unread must be as sound as what is read.
+        msgspec.json.decode(body)
+        PAIRS.decode(body.decode())
+    except msgspec.ValidationError as error:
+        raise Refused(Code.MALFORMED_BODY, f"the body has a value out of range: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        malformed(error)
+
+
+def check_depth(body: bytes) -> None:
+    if body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
+        return
+    depth = 0
+    for token in NESTING.finditer(body.decode(errors="replace")):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+        if depth > DEPTH_MAX:
+            raise Refused(Code.MALFORMED_BODY, f"the body is nested deeper than {DEPTH_MAX} levels")
+
+
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Refused(
+            Code.MALFORMED_BODY, f"the body has an object with two members {twice[:64]!r}"
+        )
+    return found
+
+
+# Reads only to find members that occur twice; every number is left as it stands.
+PAIRS = json.JSONDecoder(object_pairs_hook=unique, parse_float=str, parse_int=str)
+
+
+def malformed(error: Exception) -> NoReturn:
+    reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
+    if isinstance(error, RecursionError):
+        reason = "it is nested too deeply"
+    raise Refused(Code.MALFORMED_BODY, f"the body is not valid JSON: {reason}") from None
+
+
+def convert_query(given: Mapping[str, str], model: type[Model]) -> Model:
+    """Query parameters, which are all text, as the types that the model says."""
+    try:
+        return msgspec.convert(dict(given), type=model, strict=False)
+    except msgspec.ValidationError as error:
+        problem = problem_from(str(error), model)
+        raise Refused(
+            Code.INVALID_QUERY,
+            f"{problem.pointer.lstrip('/')}: {problem.reason}",
+            [problem],
+        ) from None
+
+
+def all_problems(body: bytes, model: type, first: str) -> list[Problem]:
+    """msgspec stops at its first error; the fields are asked one by one for the others."""
+    document = msgspec.json.decode(body)
+    found = list(struct_problems(document, model, ""))[:ERRORS_MAX]
+    return found or [problem_from(first, model)]
+
+
+def struct_problems(document: Any, model: Any, pointer: str) -> Iterator[Problem]:
+    fields = fields_of(model)
+    if not isinstance(document, dict) or fields is None:
+        return
+    for name in document:
+        if name not in fields:
+            yield Problem(f"{pointer}/{escape(name)}", unknown_reason(name, fields))
+    for name, (kind, is_required) in fields.items():
+        if name in document:
+            yield from field_problems(document[name], kind, f"{pointer}/{name}")
+        elif is_required:
+            yield Problem(f"{pointer}/{name}", "is required")
+
+
+def field_problems(value: Any, kind: Any, pointer: str) -> Iterator[Problem]:
+    """Of one value: those of its parts where the type has parts, else its own."""
+    found: list[Problem] = []
+    for shape in shapes_of(kind):
+        if isinstance(value, dict) and fields_of(shape) is not None:
+            found += struct_problems(value, shape, pointer)
+        elif isinstance(value, list) and get_origin(shape) is list:
+            (element,) = get_args(shape)
+            for index, item in enumerate(value):
+                found += struct_problems(item, element, f"{pointer}/{index}")
+    if not found:
+        try:
+            msgspec.json.decode(msgspec.json.encode(value), type=kind)
+        except msgspec.ValidationError as error:
+            problem = problem_from(str(error), kind)
+            found = [Problem(pointer + problem.pointer, problem.reason)]
+    yield from found
+
+
+def shapes_of(kind: Any) -> Iterator[Any]:
+    """The plain types behind `Annotated` and unions."""
+    if get_origin(kind) is Annotated:
+        yield from shapes_of(get_args(kind)[0])
+    elif get_origin(kind) in (Union, UnionType):
+        for part in get_args(kind):
+            yield from shapes_of(part)
+    else:
+        yield kind
+
+
+def fields_of(model: Any) -> dict[str, tuple[Any, bool]] | None:
+    """Of a Struct: each field's type, and whether it must be given."""
+    if not (isinstance(model, type) and issubclass(model, msgspec.Struct)):
+        return None
+    hints = get_type_hints(model, include_extras=True)
+    return {
+        field.encode_name: (hints[field.name], field.required)
+        for field in msgspec.structs.fields(model)
+    }
+
+
+def problem_from(message: str, model: Any) -> Problem:
+    """msgspec's sentence as a pointer and a reason in our words."""
+    match = AT.match(message)
+    assert match is not None
+    reason, pointer = match["reason"], pointer_of(match["path"] or "$")
+    if unknown := UNKNOWN_FIELD.match(reason):
+        fields = fields_of(model) or {}
+        return Problem(
+            f"{pointer}/{escape(unknown['name'])}", unknown_reason(unknown["name"], fields)
+        )
+    if missing := MISSING_FIELD.match(reason):
+        return Problem(f"{pointer}/{missing['name']}", "is required")
+    return Problem(pointer, reason.replace("`", "").replace("Expected", "expected", 1))
+
+
+def unknown_reason(name: str, known: Mapping[str, object]) -> str:
+    close = difflib.get_close_matches(name[:64], known, n=1)
+    return f"is not a known field; did you mean {close[0]}?" if close else "is not a known field"
+
+
+def pointer_of(path: str) -> str:
+    return "".join(f"/{escape(name or index)}" for name, index in STEP.findall(path))
+
+
+def escape(name: str) -> str:
+    return name[:64].replace("~", "~0").replace("/", "~1")

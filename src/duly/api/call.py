@@ -1,0 +1,161 @@
+"""One call on its way through the front door: what was sent, who sent it, and the answer to it."""
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from duly.api.problems import Code, Refused
+from duly.domain.access import Credential
+from duly.store.database import Session
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+JSON_CONTENT_TYPE: Final = b"application/json"
+QUERY_PARAMETERS_MAX = 32
+# Given twice, two readers could each believe another one.
+SINGLE_HEADERS = frozenset(
+    {
+        b"authorization",
+        b"content-type",
+        b"host",
+        b"idempotency-key",
+        b"x-duly-key",
+        b"x-duly-timestamp",
+        b"x-duly-nonce",
+        b"x-duly-signature",
+    }
+)
+
+
+@dataclass(slots=True)
+class Answer:
+    """`kept` is what a remembered call is answered with, where `body` holds a secret."""
+
+    status: int = 200
+    body: object = None
+    headers: dict[str, str] = field(default_factory=dict)
+    content_type: bytes = JSON_CONTENT_TYPE
+    kept: object = None
+
+    def encoded(self) -> bytes:
+        return self.body if isinstance(self.body, bytes) else msgspec.json.encode(self.body)
+
+
+@dataclass(slots=True)
+class AuditNote:
+    action: str
+    subject: str
+    detail: dict[str, object]
+
+
+class Call:
+    """`tenant` is whose things are asked for: the credential's, or one that an operator named."""
+
+    __slots__ = (
+        "after",
+        "credential",
+        "headers",
+        "method",
+        "notes",
+        "open_session",
+        "params",
+        "path",
+        "query",
+        "raw_body",
+        "receive",
+        "scope",
+        "tenant",
+        "tenant_name",
+    )
+
+    credential: Credential
+    tenant: int
+    tenant_name: str
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
+        self.scope = scope
+        self.receive = receive
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        if len(self.headers) != len(scope["headers"]):
+            refuse_repeated(scope["headers"])
+        self.params: dict[str, str] = {}
+        self.query = query_of(scope["query_string"]) if scope["query_string"] else {}
+        self.raw_body = b""
+        self.open_session: Session | None = None
+        self.notes: list[AuditNote] = []
+        self.after: list[Callable[[], None]] = []
+
+    def header(self, name: bytes) -> str | None:
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1")
+
+    @property
+    def session(self) -> Session:
+        """The transaction that the door opened for this call."""
+        assert self.open_session is not None
+        return self.open_session
+
+    def note(self, action: str, subject: str, **detail: object) -> None:
+        """For the audit, written in the transaction of the call."""
+        self.notes.append(AuditNote(action, subject, detail))
+
+    async def read_body(self, bytes_max: int) -> bytes:
+        """At most that many bytes; more is refused before it is read, or as soon as it is known."""
+        announced = self.headers.get(b"content-length", b"")
+        if announced.isdigit() and int(announced) > bytes_max:
+            raise too_large(bytes_max)
+        pieces: list[bytes] = []
+        size, has_more = 0, True
+        while has_more:
+            message = await self.receive()
+            if message["type"] == "http.disconnect":
+                # Half a call is no call; nobody is there to read this.
+                raise Refused(Code.MALFORMED_REQUEST, "the body ended before its end")
+            piece: bytes = message.get("body", b"")
+            size += len(piece)
+            if size > bytes_max:
+                raise too_large(bytes_max)
+            pieces.append(piece)
+            has_more = message.get("more_body", False)
+        self.raw_body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return self.raw_body
+
+    async def gone(self) -> None:
+        """Returns when the caller hung up; for calls that wait."""
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+
+
+def refuse_repeated(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    seen: set[bytes] = set()
+    for name, _ in headers:
+        if name in seen and name in SINGLE_HEADERS:
+            raise Refused(Code.MALFORMED_REQUEST, f"the header {name.decode()} is given twice")
+        seen.add(name)
+
+
+def too_large(bytes_max: int) -> Refused:
+    return Refused(Code.BODY_TOO_LARGE, f"the body may have {bytes_max} bytes at most")
+
+
+def query_of(text: bytes) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(
+            text.decode("ascii"),
+            keep_blank_values=True,
+            errors="strict",
+            max_num_fields=QUERY_PARAMETERS_MAX,
+        )
+    except ValueError:
+        raise Refused(Code.INVALID_QUERY, "the query string cannot be read") from None
+    given = dict(pairs)
+    if len(given) != len(pairs):
+        raise Refused(Code.INVALID_QUERY, "a query parameter is given twice")
+    return given

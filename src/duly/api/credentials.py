@@ -1,0 +1,164 @@
+"""Who calls: an API key, a JWT, or a signed request. What the caller may do is asked at the door.
+
+| event | what happens |
+|---|---|
+| no credential, two kinds at once | 401 |
+| one character changed, expired, revoked, unknown | 401, all with the same words |
+| a signature older or newer than 300 s, or used before | 401 |
+| a key of another kind (bearer key signs, signing key bears) | 401 |
+| the database is away | 503: nobody is let in on trust |
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from datetime import datetime
+
+import jwt
+
+from duly.api.call import Call
+from duly.api.problems import Code, Refused
+from duly.api.recall import Recall
+from duly.domain.access import Access, Credential, Reach
+from duly.environment import Clock, Environment
+from duly.store.database import Database
+from duly.store.keys import KEY_PREFIX, Key, claim_nonce, hash_secret, read_key
+from duly.store.tenants import Tenant, find_tenant
+
+SIGNATURE_AGE_MAX_S = 300
+NONCE_CHARACTERS_MAX = 128
+NONCE_CHARACTERS_MIN = 8
+TOKEN_CHARACTERS_MAX = 8192
+REFUSAL = "the credential is missing, wrong, expired or revoked"
+
+
+@dataclass(frozen=True)
+class JwtSettings:
+    """Algorithms and keys come from configuration alone, never from a token."""
+
+    issuer: str
+    audience: str
+    algorithms: tuple[str, ...]
+    key: str
+
+
+class Authenticator:
+    def __init__(
+        self, database: Database, environment: Environment, tokens: JwtSettings | None
+    ) -> None:
+        self.database = database
+        self.clock: Clock = environment.clock
+        self.tokens = tokens
+        self.keys: Recall[str, Key | None] = Recall(
+            environment.clock, lambda key_id: read_key(database, key_id)
+        )
+        self.tenants: Recall[str, Tenant | None] = Recall(
+            environment.clock, lambda name: find_tenant(database, name)
+        )
+
+    async def identify(self, call: Call, body: bytes) -> Credential:
+        bearer, signer = call.header(b"authorization"), call.header(b"x-duly-key")
+        if (bearer is None) == (signer is None):
+            raise unauthenticated()
+        if signer is not None:
+            return await self.signed(call, signer, body)
+        assert bearer is not None
+        scheme, _, token = bearer.partition(" ")
+        if scheme.lower() != "bearer" or not token or len(token) > TOKEN_CHARACTERS_MAX:
+            raise unauthenticated()
+        if token.startswith(KEY_PREFIX + "_"):
+            return await self.keyed(token)
+        return await self.tokened(token)
+
+    async def keyed(self, token: str) -> Credential:
+        _, _, rest = token.partition("_")
+        key_id, _, secret = rest.partition("_")
+        key = await self.live_key(key_id)
+        if key.secret_hash is None or not hmac.compare_digest(key.secret_hash, hash_secret(secret)):
+            raise unauthenticated()
+        return credential_of(key)
+
+    async def live_key(self, key_id: str) -> Key:
+        key = await self.keys.get(key_id)
+        if key is None or not key.is_live or has_passed(key.expires_at, self.clock):
+            raise unauthenticated()
+        return key
+
+    async def signed(self, call: Call, key_id: str, body: bytes) -> Credential:
+        """HMAC-SHA256 over method, path with query, timestamp, nonce and the body's digest."""
+        timestamp = call.header(b"x-duly-timestamp") or ""
+        nonce = call.header(b"x-duly-nonce") or ""
+        signature = call.header(b"x-duly-signature") or ""
+        if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
+            raise unauthenticated()
+        if abs(self.clock.now().timestamp() - int(timestamp)) > SIGNATURE_AGE_MAX_S:
+            raise unauthenticated()
+        is_plain = nonce.isascii() and nonce.isprintable()
+        if not (is_plain and NONCE_CHARACTERS_MIN <= len(nonce) <= NONCE_CHARACTERS_MAX):
+            raise unauthenticated()
+        key = await self.live_key(key_id)
+        if key.signing_secret is None:
+            raise unauthenticated()
+        expected = sign(key.signing_secret, call.method, target_of(call), timestamp, nonce, body)
+        if not hmac.compare_digest(expected.encode(), signature.encode("latin-1")):
+            raise unauthenticated()
+        if not await claim_nonce(self.database, key_id, nonce, 2 * SIGNATURE_AGE_MAX_S):
+            raise unauthenticated()
+        return credential_of(key)
+
+    async def tokened(self, token: str) -> Credential:
+        if self.tokens is None:
+            raise unauthenticated()
+        try:
+            claims = jwt.decode(
+                token,
+                self.tokens.key,
+                algorithms=list(self.tokens.algorithms),
+                issuer=self.tokens.issuer,
+                audience=self.tokens.audience,
+                options={"require": ["exp", "aud", "iss", "sub", "tenant", "role"]},
+            )
+            access = Access(claims["role"])
+            reach = Reach(claims.get("reach", Reach.TENANT))
+        except (jwt.PyJWTError, ValueError, TypeError):
+            raise unauthenticated() from None
+        if reach is Reach.INSTALLATION and access not in (Access.OPERATOR, Access.ADMIN):
+            raise unauthenticated()
+        tenant = await self.tenants.get(str(claims["tenant"]))
+        if tenant is None:
+            raise unauthenticated()
+        actor = f"jwt:{str(claims['sub'])[:128]}"
+        return Credential(actor, tenant.id, tenant.name, access, reach)
+
+
+def credential_of(key: Key) -> Credential:
+    return Credential(
+        actor=f"key:{key.id}",
+        tenant=key.tenant,
+        tenant_name=key.tenant_name,
+        access=Access(key.role),
+        reach=Reach(key.reach),
+        types=None if key.types is None else frozenset(key.types),
+        key_id=key.id,
+    )
+
+
+def has_passed(instant: datetime | None, clock: Clock) -> bool:
+    return instant is not None and clock.now() >= instant
+
+
+def sign(secret: bytes, method: str, target: str, timestamp: str, nonce: str, body: bytes) -> str:
+    """What a client computes too; docs/how-to/sign-requests.md says it in words."""
+    digest = hashlib.sha256(body).hexdigest()
+    text = f"{method}\n{target}\n{timestamp}\n{nonce}\n{digest}"
+    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+
+
+def target_of(call: Call) -> str:
+    raw: bytes = call.scope.get("raw_path") or call.path.encode()
+    query: bytes = call.scope["query_string"]
+    return (raw + (b"?" + query if query else b"")).decode("latin-1")
+
+
+def unauthenticated() -> Refused:
+    return Refused(Code.UNAUTHENTICATED, REFUSAL, headers={"www-authenticate": "Bearer"})

@@ -1,0 +1,306 @@
+"""The front door itself: finds the endpoint, asks who calls, reads, runs, answers.
+
+An endpoint is declared once (`Endpoint`); routing, validation, authorisation, audit, idempotency
+and the OpenAPI description all come from that declaration.
+
+| kind | what its handler gets |
+|---|---|
+| OPEN | nothing: anybody may ask |
+| HOT | no transaction; it batches with other callers, and names its tenant in every row |
+| READ | a transaction bound to the tenant by row-level security |
+| CONTROL | the same, and audit and remembered answer commit with what it did |
+| INSTALLATION | like CONTROL, but over all tenants; needs a credential with that reach |
+"""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+import msgspec
+
+from duly.api.body import convert_query, decode
+from duly.api.call import Answer, Call, Receive, Scope, Send
+from duly.api.credentials import Authenticator
+from duly.api.problems import (
+    PROBLEM_CONTENT_TYPE,
+    Code,
+    Refused,
+    later,
+    not_found,
+    problem_of,
+)
+from duly.domain.access import Access, Reach
+from duly.domain.errors import DulyError, StatementRefused
+from duly.domain.limits import key_reason
+from duly.store.audit import append_audit
+from duly.store.calls import claim_call, keep_answer
+from duly.store.database import Database, Session
+from duly.telemetry import Metrics, get_logger
+
+BODY_BYTES_MAX = 256 * 1024
+REQUEST_TIMEOUT_S = 30.0
+CONFLICT_CODES = frozenset({"40001", "40P01"})
+CONFLICT_TRIES_MAX = 3
+NO_CONTENT_TYPE = b""
+
+log = get_logger("duly.api")
+
+Handler = Callable[..., Awaitable[Answer]]
+
+
+class Kind(Enum):
+    OPEN = auto()
+    HOT = auto()
+    READ = auto()
+    CONTROL = auto()
+    INSTALLATION = auto()
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One route. `body` and `query` are msgspec Structs; `answers` maps a status to its body."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    kind: Kind
+    access: frozenset[Access] = frozenset()
+    body: type | None = None
+    query: type | None = None
+    answers: dict[int, Any] = field(default_factory=dict)
+    refusals: tuple[Code, ...] = ()
+    tag: str = ""
+    body_bytes_max: int = BODY_BYTES_MAX
+    is_body_optional: bool = False
+    media_types: tuple[str, ...] = ("application/json",)
+    # Longer for calls that wait on purpose.
+    timeout_s: float = REQUEST_TIMEOUT_S
+    # Decodes a body that is not one JSON document.
+    decode: Callable[[Call, bytes], Any] | None = None
+
+    @property
+    def segments(self) -> list[str]:
+        return self.path.strip("/").split("/")
+
+
+class Routes:
+    """Paths by exact text, then by segments; `{name}` stands for one segment."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self.exact: dict[str, dict[str, Endpoint]] = {}
+        self.patterns: dict[int, list[tuple[list[str], dict[str, Endpoint]]]] = {}
+        for endpoint in endpoints:
+            self.methods_of(endpoint)[endpoint.method] = endpoint
+
+    def methods_of(self, endpoint: Endpoint) -> dict[str, Endpoint]:
+        if "{" not in endpoint.path:
+            return self.exact.setdefault(endpoint.path, {})
+        of_length = self.patterns.setdefault(len(endpoint.segments), [])
+        for segments, known in of_length:
+            if segments == endpoint.segments:
+                return known
+        methods: dict[str, Endpoint] = {}
+        of_length.append((endpoint.segments, methods))
+        return methods
+
+    def find(self, path: str) -> tuple[dict[str, Endpoint], dict[str, str]]:
+        """The endpoints of a path by method, and its parameters."""
+        methods = self.exact.get(path)
+        if methods is not None:
+            return methods, {}
+        given = path.strip("/").split("/")
+        for segments, found in self.patterns.get(len(given), ()):
+            params = parameters(segments, given)
+            if params is not None:
+                return found, params
+        return {}, {}
+
+
+def parameters(segments: list[str], given: list[str]) -> dict[str, str] | None:
+    params: dict[str, str] = {}
+    for segment, text in zip(segments, given, strict=True):
+        if segment[0] == "{":
+            params[segment[1:-1]] = text
+        elif segment != text:
+            return None
+    return params
+
+
+class Door:
+    """The ASGI application."""
+
+    def __init__(
+        self,
+        endpoints: Sequence[Endpoint],
+        database: Database,
+        authenticator: Authenticator,
+        metrics: Metrics,
+    ) -> None:
+        self.routes = Routes(endpoints)
+        self.database = database
+        self.authenticator = authenticator
+        self.metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "uvicorn is told to speak nothing else"
+        answer = await self.answer(scope, receive)
+        body = answer.encoded() if answer.status != 204 else b""
+        headers = [(b"content-length", str(len(body)).encode())]
+        if body:
+            headers.append((b"content-type", answer.content_type))
+        for name, value in answer.headers.items():
+            headers.append((name.encode(), value.encode("latin-1")))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def answer(self, scope: Scope, receive: Receive) -> Answer:
+        """Whatever happens, an answer: a problem for what is expected to go wrong, 500 else."""
+        try:
+            call = Call(scope, receive)
+            endpoint = self.endpoint_of(call)
+            async with asyncio.timeout(endpoint.timeout_s):
+                return await self.serve(endpoint, call)
+        except Refused as refused:
+            return refusal(refused)
+        except DulyError as error:
+            log.warning("a call failed", path=scope["path"], error=str(error))
+            return refusal(problem_of(error))
+        except TimeoutError:
+            return refusal(later(Code.TIMEOUT, "the call took too long and was given up"))
+        except Exception:
+            log.exception("a call met a mistake of ours", path=scope["path"])
+            return refusal(Refused(Code.INTERNAL, "duly made a mistake; it is in its log"))
+
+    def endpoint_of(self, call: Call) -> Endpoint:
+        methods, call.params = self.routes.find(call.path)
+        endpoint = methods.get(call.method)
+        if endpoint is None:
+            if not methods:
+                raise Refused(Code.NOT_FOUND, "there is no such path; /docs lists them")
+            raise Refused(
+                Code.METHOD_NOT_ALLOWED,
+                f"{call.path} does not take {call.method[:16]}",
+                headers={"allow": ", ".join(sorted(methods))},
+            )
+        return endpoint
+
+    async def serve(self, endpoint: Endpoint, call: Call) -> Answer:
+        if endpoint.kind is Kind.OPEN:
+            return await endpoint.handler(call)
+        raw = b""
+        if endpoint.method != "GET":
+            raw = await call.read_body(endpoint.body_bytes_max)
+        call.credential = await self.authenticator.identify(call, raw)
+        await self.authorise(endpoint, call)
+        arguments = [call]
+        if endpoint.body is not None:
+            arguments.append(self.read(endpoint, call, raw))
+        named = call.query
+        if endpoint.query is not None:
+            arguments.append(convert_query(named, endpoint.query))
+        elif named:
+            raise Refused(Code.INVALID_QUERY, f"{next(iter(named))[:64]} is not a parameter here")
+        if endpoint.kind is Kind.HOT:
+            return await endpoint.handler(*arguments)
+        return await self.in_transaction(endpoint, call, arguments)
+
+    async def authorise(self, endpoint: Endpoint, call: Call) -> None:
+        """May this credential do it, and whose things does it ask for?"""
+        credential = call.credential
+        if credential.access not in endpoint.access:
+            needed = " or ".join(sorted(endpoint.access))
+            raise Refused(Code.FORBIDDEN, f"this needs the role {needed}")
+        call.tenant, call.tenant_name = credential.tenant, credential.tenant_name
+        wanted = call.query.pop("tenant", None)
+        if wanted is not None and wanted != credential.tenant_name:
+            tenant = None
+            if credential.reach is Reach.INSTALLATION:
+                tenant = await self.authenticator.tenants.get(wanted)
+            if tenant is None:
+                raise not_found()
+            call.tenant, call.tenant_name = tenant.id, tenant.name
+        if endpoint.kind is Kind.INSTALLATION and credential.reach is not Reach.INSTALLATION:
+            raise Refused(Code.FORBIDDEN, "this needs a credential that reaches the installation")
+
+    def read(self, endpoint: Endpoint, call: Call, raw: bytes) -> Any:
+        assert endpoint.body is not None
+        if not raw and endpoint.is_body_optional:
+            return endpoint.body()
+        if b"content-encoding" in call.headers:
+            raise Refused(Code.UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not taken")
+        media_type = (call.header(b"content-type") or "").partition(";")[0].strip().lower()
+        if media_type not in endpoint.media_types:
+            taken = " or ".join(endpoint.media_types)
+            raise Refused(Code.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {taken}")
+        if endpoint.decode is not None:
+            return endpoint.decode(call, raw)
+        return decode(raw, endpoint.body)
+
+    async def in_transaction(self, endpoint: Endpoint, call: Call, arguments: list[Any]) -> Answer:
+        for remaining in reversed(range(CONFLICT_TRIES_MAX)):
+            call.notes.clear()
+            call.after.clear()
+            try:
+                async with self.session_of(endpoint, call) as session:
+                    call.open_session = session
+                    answer = await self.run_once(endpoint, call, arguments)
+                break
+            except StatementRefused as refused:
+                if refused.facts["code"] not in CONFLICT_CODES or not remaining:
+                    raise
+        for action in call.after:
+            action()
+        return answer
+
+    @contextlib.asynccontextmanager
+    async def session_of(self, endpoint: Endpoint, call: Call) -> AsyncIterator[Session]:
+        opened = (
+            self.database.transaction()
+            if endpoint.kind is Kind.INSTALLATION
+            else self.database.tenant(call.tenant)
+        )
+        async with opened as session:
+            yield session
+
+    async def run_once(self, endpoint: Endpoint, call: Call, arguments: list[Any]) -> Answer:
+        """A second call with the same key gets the first one's answer and changes nothing."""
+        key = call.header(b"idempotency-key") if endpoint.method != "GET" else None
+        if key is not None:
+            if reason := key_reason(key):
+                raise Refused(Code.MALFORMED_BODY, f"the Idempotency-Key {reason}")
+            digest = call_digest(call)
+            known = await claim_call(call.session, call.tenant, key, digest)
+            if known is not None:
+                if known.request_hash != digest:
+                    detail = "the Idempotency-Key was used for another call"
+                    raise Refused(Code.IDEMPOTENCY_MISMATCH, detail)
+                replay = {"idempotent-replay": "true"}
+                return Answer(known.status, known.answer.encode(), replay)
+        answer = await endpoint.handler(*arguments)
+        for note in call.notes:
+            await append_audit(
+                call.session,
+                call.tenant,
+                call.credential.actor,
+                note.action,
+                note.subject,
+                msgspec.json.encode(note.detail).decode(),
+            )
+        if key is not None:
+            kept = answer.encoded() if answer.kept is None else msgspec.json.encode(answer.kept)
+            await keep_answer(call.session, call.tenant, key, answer.status, kept.decode())
+        return answer
+
+
+def call_digest(call: Call) -> bytes:
+    text = f"{call.method}\n{call.path}\n{call.scope['query_string'].decode('latin-1')}\n"
+    return hashlib.sha256(text.encode() + call.raw_body).digest()
+
+
+def refusal(refused: Refused) -> Answer:
+    return Answer(refused.status, refused.body(), refused.headers, PROBLEM_CONTENT_TYPE)

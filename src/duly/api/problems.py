@@ -1,0 +1,174 @@
+"""Everything that can be wrong with a call, as RFC 9457 problem details.
+
+The one edge where faults of the world become HTTP: `problem_of` translates them. A `detail` says
+what to do about it and never how duly is built.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from http import HTTPStatus
+
+import msgspec
+
+from duly.domain.errors import (
+    DatabaseUnavailable,
+    DatabaseUnfit,
+    DulyError,
+    Overloaded,
+    StatementRefused,
+    TooManyPools,
+)
+from duly.domain.limits import Problem
+
+PROBLEM_CONTENT_TYPE = b"application/problem+json"
+RETRY_AFTER_S = 1
+
+
+class Code(StrEnum):
+    """Stable names of everything that can be wrong."""
+
+    MALFORMED_REQUEST = "malformed_request"
+    MALFORMED_BODY = "malformed_body"
+    INVALID = "invalid"
+    INVALID_QUERY = "invalid_query"
+    BODY_TOO_LARGE = "body_too_large"
+    UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
+    UNAUTHENTICATED = "unauthenticated"
+    FORBIDDEN = "forbidden"
+    NOT_FOUND = "not_found"
+    METHOD_NOT_ALLOWED = "method_not_allowed"
+    IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
+    ALREADY_TERMINAL = "already_terminal"
+    RUNNING = "running"
+    WAITING = "waiting"
+    STALE = "stale"
+    CONFLICT = "conflict"
+    TOO_MANY = "too_many"
+    RATE_LIMITED = "rate_limited"
+    QUOTA_EXCEEDED = "quota_exceeded"
+    REQUEST_TIMEOUT = "request_timeout"
+    URL_TOO_LONG = "url_too_long"
+    HEADERS_TOO_LARGE = "headers_too_large"
+    TIMEOUT = "timeout"
+    OVERLOADED = "overloaded"
+    UNAVAILABLE = "unavailable"
+    INTERNAL = "internal"
+
+
+STATUS: dict[Code, int] = {
+    Code.MALFORMED_REQUEST: 400,
+    Code.MALFORMED_BODY: 400,
+    Code.INVALID: 422,
+    Code.INVALID_QUERY: 400,
+    Code.BODY_TOO_LARGE: 413,
+    Code.UNSUPPORTED_MEDIA_TYPE: 415,
+    Code.UNAUTHENTICATED: 401,
+    Code.FORBIDDEN: 403,
+    Code.NOT_FOUND: 404,
+    Code.METHOD_NOT_ALLOWED: 405,
+    Code.IDEMPOTENCY_MISMATCH: 409,
+    Code.ALREADY_TERMINAL: 409,
+    Code.RUNNING: 409,
+    Code.WAITING: 409,
+    Code.STALE: 409,
+    Code.CONFLICT: 409,
+    Code.TOO_MANY: 409,
+    Code.RATE_LIMITED: 429,
+    Code.QUOTA_EXCEEDED: 429,
+    Code.REQUEST_TIMEOUT: 408,
+    Code.URL_TOO_LONG: 414,
+    Code.HEADERS_TOO_LARGE: 431,
+    Code.TIMEOUT: 503,
+    Code.OVERLOADED: 503,
+    Code.UNAVAILABLE: 503,
+    Code.INTERNAL: 500,
+}
+
+
+class ErrorItem(msgspec.Struct, frozen=True):
+    """One thing that is wrong, and where: a JSON pointer into the body, or a query parameter."""
+
+    pointer: str
+    detail: str
+
+
+class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """RFC 9457. `code` is stable; `detail` is for people."""
+
+    type: str
+    title: str
+    status: int
+    code: Code
+    detail: str = ""
+    errors: list[ErrorItem] = []
+
+
+class Refused(Exception):
+    """A call that is answered with a problem. Raised only inside the front door."""
+
+    def __init__(
+        self,
+        code: Code,
+        detail: str,
+        errors: Sequence[Problem] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.errors = errors
+        self.headers = dict(headers or {})
+
+    @property
+    def status(self) -> int:
+        return STATUS[self.code]
+
+    def body(self) -> bytes:
+        details = ProblemDetails(
+            type=f"/docs#problem-{self.code}",
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            code=self.code,
+            detail=self.detail,
+            errors=[ErrorItem(problem.pointer, problem.reason) for problem in self.errors],
+        )
+        return msgspec.json.encode(details)
+
+
+NOT_FOUND = "there is no such thing, or it is not yours"
+
+
+def not_found() -> Refused:
+    """The same for a foreign id as for one that never was, to the last byte."""
+    return Refused(Code.NOT_FOUND, NOT_FOUND)
+
+
+def invalid(problems: Sequence[Problem]) -> Refused:
+    count = len(problems)
+    detail = (
+        f"{count} fields are wrong"
+        if count > 1
+        else f"{problems[0].pointer or 'the body'} is wrong"
+    )
+    return Refused(Code.INVALID, detail, problems)
+
+
+def later(code: Code, detail: str, retry_after_s: int = RETRY_AFTER_S) -> Refused:
+    return Refused(code, detail, headers={"retry-after": str(retry_after_s)})
+
+
+def problem_of(error: DulyError) -> Refused:
+    """What the caller is told when the world fails. The log has the rest."""
+    match error:
+        case Overloaded():
+            return later(Code.OVERLOADED, "too many calls wait; try again")
+        case TooManyPools():
+            return Refused(Code.TOO_MANY, str(error))
+        case DatabaseUnavailable() | DatabaseUnfit():
+            return later(Code.UNAVAILABLE, "the database cannot be reached; try again")
+        case StatementRefused():
+            return later(
+                Code.UNAVAILABLE, "the database is busy with a conflicting change; try again"
+            )
+        case _:
+            return Refused(Code.INTERNAL, "duly made a mistake; it is in its log")

@@ -1,0 +1,252 @@
+"""The bounds of one connection that uvicorn does not have: sizes, times and how many at once.
+
+What goes over a bound is answered with a problem, as everything else, and the connection ends.
+
+| what a caller does | what happens |
+|---|---|
+| too many connections | 503 with Retry-After |
+| says nothing, or drips its headers; drips its body | 408 |
+| a long URL; many or large headers | 414; 431 |
+| what is not HTTP, or two readers would read differently | 400 |
+| hides a header behind its body (a trailer) | the header is dropped |
+| sends on after it was refused | read and dropped for a while, so that it sees the refusal |
+"""
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, NoReturn
+
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
+
+from duly.api.problems import PROBLEM_CONTENT_TYPE, Code, Refused, later
+
+# What we rely on and uvicorn does not promise; a version without it must not start silently.
+OVERRIDDEN = (
+    "connection_made",
+    "connection_lost",
+    "data_received",
+    "send_400_response",
+    "on_message_begin",
+    "on_url",
+    "on_header",
+    "on_headers_complete",
+    "on_body",
+    "on_message_complete",
+    "on_response_complete",
+    "_unsupported_upgrade_warning",
+)
+MISSING = [name for name in OVERRIDDEN if not hasattr(HttpToolsProtocol, name)]
+assert not MISSING, f"this uvicorn has no {MISSING}; the limits of the HTTP server would not hold"
+
+VERSIONS = frozenset({"1.0", "1.1"})
+
+
+@dataclass(frozen=True)
+class HttpLimits:
+    connections_max: int = 1000
+    header_bytes_max: int = 32 * 1024
+    headers_max: int = 100
+    url_bytes_max: int = 8 * 1024
+    # From the connection, or the end of the call before, to the end of the headers.
+    headers_s: float = 10.0
+    body_s: float = 30.0
+    keep_alive_s: float = 75.0
+    pipelined_max: int = 64
+    # Of a body whose call was answered before it was read.
+    dropped_bytes_max: int = 16 * 1024 * 1024
+
+
+class Stage(Enum):
+    """Where the reading of this connection stands."""
+
+    BETWEEN = auto()
+    HEADERS = auto()
+    BODY = auto()
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection. `limits` is set by `bounded_protocol`, because uvicorn makes these itself."""
+
+    limits = HttpLimits()
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.stage = Stage.BETWEEN
+        self.deadline: asyncio.TimerHandle | None = None
+        self.deadline_stage = Stage.BETWEEN
+        self.refusal: Refused | None = None
+        self.url = b""
+        self.header_bytes = 0
+        self.header_count = 0
+        self.dropped_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.limits.connections_max:
+            self.refuse(later(Code.OVERLOADED, "too many connections are open; try again"))
+        else:
+            self.watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.cancel_deadline()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        was_reading_headers = self.stage is Stage.HEADERS
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if was_reading_headers and self.stage is Stage.HEADERS:
+            # The parser keeps an unfinished header to itself; only what it was fed can be counted.
+            self.header_bytes += len(data)
+            if self.header_bytes > self.limits.header_bytes_max:
+                self.refuse(headers_too_large(self.limits))
+                return
+        self.watch()
+
+    def watch(self) -> None:
+        """One clock for whatever the caller owes us; a call that came whole never starts one."""
+        stage = self.stage
+        if stage is Stage.BETWEEN and not self.is_quiet():
+            self.cancel_deadline()
+            return
+        if self.deadline is not None:
+            if self.deadline_stage is stage or stage is not Stage.BODY:
+                return
+            self.deadline.cancel()
+        allowed_s = self.limits.body_s if stage is Stage.BODY else self.limits.headers_s
+        self.deadline_stage = stage
+        self.deadline = self.loop.call_later(allowed_s, self.time_is_up)
+
+    def is_quiet(self) -> bool:
+        """Nothing is being read or answered, and the keep-alive clock does not run either."""
+        is_idle = self.cycle is None or self.cycle.response_complete
+        return is_idle and self.timeout_keep_alive_task is None
+
+    def cancel_deadline(self) -> None:
+        if self.deadline is not None:
+            self.deadline.cancel()
+            self.deadline = None
+
+    def time_is_up(self) -> None:
+        self.deadline = None
+        if self.transport.is_closing():
+            return
+        if self.stage is Stage.BODY and self.cycle.response_complete:
+            self.transport.close()
+            return
+        part = "body" if self.stage is Stage.BODY else "headers"
+        self.refuse(Refused(Code.REQUEST_TIMEOUT, f"the {part} took too long to arrive"))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.stage = Stage.HEADERS
+        self.header_bytes = self.header_count = self.dropped_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > self.limits.url_bytes_max:
+            most = self.limits.url_bytes_max
+            self.stop(Refused(Code.URL_TOO_LONG, f"the URL may have {most} bytes at most"))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.header_count += 1
+        self.header_bytes += len(name) + len(value) + 4
+        limits = self.limits
+        if self.header_count > limits.headers_max or self.header_bytes > limits.header_bytes_max:
+            self.stop(headers_too_large(limits))
+        if self.stage is Stage.BODY:
+            return
+        if name.lower() == b"transfer-encoding" and value.lower() != b"chunked":
+            self.stop(malformed("the only transfer encoding taken is chunked"))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self.parser.get_http_version() not in VERSIONS:
+            self.stop(malformed("only HTTP/1.1 and HTTP/1.0 are spoken here"))
+        if len(self.pipeline) >= self.limits.pipelined_max:
+            self.stop(malformed("too many calls at once on one connection"))
+        self.stage = Stage.BODY
+        # Trailers are counted on their own.
+        self.header_bytes = self.header_count = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        super().on_body(body)
+        if self.cycle.response_complete:
+            self.dropped_bytes += len(body)
+            if self.dropped_bytes > self.limits.dropped_bytes_max:
+                self.transport.close()
+
+    def on_message_complete(self) -> None:
+        self.stage = Stage.BETWEEN
+        self.cancel_deadline()
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        # It asked whether to send its body and was told no: it may send another call instead,
+        # which must not be read as that body.
+        if self.stage is Stage.BODY and self.expect_100_continue and self.cycle.response_complete:
+            self.transport.close()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """The parser reads nothing after such a call, so the connection ends with its answer."""
+        self.cycle.keep_alive = False
+
+    def stop(self, refused: Refused) -> NoReturn:
+        """From inside the parser: it hands our refusal to `send_400_response`."""
+        self.refusal = refused
+        raise ValueError(refused.detail)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (uvicorn's words, not ours)
+        self.refuse(self.refusal or malformed("this is not a sound HTTP request"))
+
+    def refuse(self, refused: Refused) -> None:
+        """Say why, and end the connection. A call that came whole is owed its own answer first."""
+        self.cancel_deadline()
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            if not cycle.more_body:
+                cycle.keep_alive = False
+                self.flow.pause_reading()
+                return
+            # Its own answer is this refusal; the handler's may not follow it.
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self.transport.write(encoded(refused))
+        self.transport.close()
+
+
+def bounded_protocol(limits: HttpLimits) -> type[BoundedProtocol]:
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
+
+
+def malformed(detail: str) -> Refused:
+    return Refused(Code.MALFORMED_REQUEST, detail)
+
+
+def headers_too_large(limits: HttpLimits) -> Refused:
+    detail = f"{limits.headers_max} headers of {limits.header_bytes_max} bytes together at most"
+    return Refused(Code.HEADERS_TOO_LARGE, detail)
+
+
+def encoded(refused: Refused) -> bytes:
+    """The whole response, for where there is no call to answer."""
+    body = refused.body()
+    headers = {
+        "content-length": str(len(body)),
+        "content-type": PROBLEM_CONTENT_TYPE.decode(),
+        "connection": "close",
+        **refused.headers,
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    status_line: bytes = STATUS_LINE[refused.status]
+    return status_line + lines.encode("latin-1") + b"\r\n" + body

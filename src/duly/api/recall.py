@@ -1,0 +1,49 @@
+"""A short memory for what nearly every call asks: keys, tenants, task types.
+
+What is changed elsewhere takes effect within `KEEP_S`; what is changed through this process, at
+once. Many callers that ask for one thing at the same time make one look.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+from duly.environment import Clock
+
+KEEP_S = 2.0
+ENTRIES_MAX = 10_000
+
+Name = TypeVar("Name", bound=Hashable)
+Thing = TypeVar("Thing")
+
+
+class Recall(Generic[Name, Thing]):
+    def __init__(self, clock: Clock, look: Callable[[Name], Awaitable[Thing]]) -> None:
+        self.clock = clock
+        self.look = look
+        self.kept: OrderedDict[Name, tuple[float, Thing]] = OrderedDict()
+        self.looking: dict[Name, asyncio.Future[Thing]] = {}
+
+    async def get(self, name: Name) -> Thing:
+        entry = self.kept.get(name)
+        if entry is not None and self.clock.monotonic() < entry[0]:
+            return entry[1]
+        flight = self.looking.get(name)
+        if flight is None:
+            flight = asyncio.ensure_future(self.fetch(name))
+            self.looking[name] = flight
+            flight.add_done_callback(lambda _: self.looking.pop(name, None))
+        # A caller that goes away takes nobody else's answer along.
+        return await asyncio.shield(flight)
+
+    async def fetch(self, name: Name) -> Thing:
+        thing = await self.look(name)
+        self.kept[name] = (self.clock.monotonic() + KEEP_S, thing)
+        self.kept.move_to_end(name)
+        if len(self.kept) > ENTRIES_MAX:
+            self.kept.popitem(last=False)
+        return thing
+
+    def forget(self, name: Name) -> None:
+        self.kept.pop(name, None)

@@ -1,0 +1,223 @@
+"""Changing tasks that exist, over HTTP: cancel one or many, reschedule, run now."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC
+from functools import partial
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from duly.api.call import Answer, Call
+from duly.api.door import Endpoint, Kind
+from duly.api.problems import Code, Refused, invalid, later, not_found
+from duly.api.tasks import TAG, tag_of, task_id_of
+from duly.api.waiting import Waiting
+from duly.api.wire import Instant, Priority, Seconds, TaskView, TypeName, task_view
+from duly.domain.access import PRODUCERS
+from duly.domain.limits import Problem, submission_problems
+from duly.domain.states import TERMINAL, State
+from duly.domain.task import Submission
+from duly.environment import Environment
+from duly.store.control import ControlAnswer, Move, cancel_tasks, move_tasks, run_now
+from duly.store.load import Hint
+from duly.store.read import Filter, list_tasks, read_task
+
+CANCEL_MANY_MAX = 1000
+
+Ring = Callable[[list[Hint]], None]
+
+
+class Reschedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    run_at: Instant | None = None
+    delay_s: Seconds | None = None
+    priority: Priority | None = None
+
+
+class TaskFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    state: State | None = None
+    type: TypeName | None = None
+    tag: Annotated[str, Meta(pattern="^[^:]+:", max_length=400)] | None = None
+    created_after: Instant | None = None
+    run_before: Instant | None = None
+
+
+class CancelMany(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    filter: TaskFilter
+    dry_run: bool = False
+
+
+class CancelManyAnswer(msgspec.Struct, frozen=True):
+    """`has_more`: the filter may match further tasks; ask again."""
+
+    dry_run: bool
+    matched: int
+    cancelled: int
+    cancel_requested: int
+    has_more: bool
+
+
+@dataclass(frozen=True)
+class TaskControlDoor:
+    environment: Environment
+    waiting: Waiting
+    ring: Ring
+
+    def endpoints(self) -> list[Endpoint]:
+        route = partial(Endpoint, access=PRODUCERS, tag=TAG)
+        return [
+            route(
+                "POST",
+                "/v1/tasks/cancel",
+                "Cancel many tasks by filter",
+                self.cancel_many,
+                Kind.CONTROL,
+                body=CancelMany,
+                answers={200: CancelManyAnswer},
+                refusals=(Code.MALFORMED_BODY, Code.INVALID),
+            ),
+            *(
+                route(
+                    method,
+                    path,
+                    "Cancel a task; a running one is asked to stop",
+                    self.cancel,
+                    Kind.CONTROL,
+                    answers={200: TaskView, 202: TaskView},
+                    refusals=(Code.NOT_FOUND, Code.ALREADY_TERMINAL),
+                )
+                for method, path in (
+                    ("POST", "/v1/tasks/{id}/cancel"),
+                    ("DELETE", "/v1/tasks/{id}"),
+                )
+            ),
+            route(
+                "PATCH",
+                "/v1/tasks/{id}",
+                "Give a task another instant or priority",
+                self.reschedule,
+                Kind.CONTROL,
+                body=Reschedule,
+                answers={200: TaskView},
+                refusals=(
+                    Code.NOT_FOUND,
+                    Code.ALREADY_TERMINAL,
+                    Code.RUNNING,
+                    Code.WAITING,
+                    Code.MALFORMED_BODY,
+                    Code.INVALID,
+                ),
+            ),
+            route(
+                "POST",
+                "/v1/tasks/{id}/run-now",
+                "Make a task due at once",
+                self.run_now,
+                Kind.CONTROL,
+                answers={200: TaskView},
+                refusals=(Code.NOT_FOUND, Code.ALREADY_TERMINAL, Code.RUNNING, Code.WAITING),
+            ),
+        ]
+
+    async def cancel(self, call: Call) -> Answer:
+        task_id = task_id_of(call)
+        answer = (await cancel_tasks(call.session, call.tenant, [task_id]))[task_id]
+        if answer is ControlAnswer.CANCELLED:
+            call.after.append(lambda: self.waiting.tell(task_id))
+        if answer in (ControlAnswer.CANCELLED, ControlAnswer.CANCEL_REQUESTED):
+            call.note("task.cancel", str(task_id), answer=answer.value)
+        elif answer is not ControlAnswer.ALREADY_CANCELLED:
+            raise control_refusal(answer)
+        status = 202 if answer is ControlAnswer.CANCEL_REQUESTED else 200
+        return Answer(status, await self.view_in(call, task_id))
+
+    async def view_in(self, call: Call, task_id: UUID) -> TaskView:
+        """As this call's own transaction sees it."""
+        found = await read_task(call.session, call.tenant, task_id)
+        if found is None:
+            raise not_found()
+        return task_view(found)
+
+    async def reschedule(self, call: Call, asked: Reschedule) -> Answer:
+        if asked == Reschedule():
+            raise invalid([Problem("", "give run_at, delay_s or priority")])
+        if asked.run_at is not None and asked.delay_s is not None:
+            raise invalid([Problem("/delay_s", "give run_at or delay_s, not both")])
+        if asked.run_at is not None:
+            probe = Submission(tenant=call.tenant, type="probe", run_at=asked.run_at)
+            problems = submission_problems(probe, self.environment.clock.now())
+            if problems:
+                raise invalid(problems)
+        run_at = None if asked.run_at is None else asked.run_at.astimezone(UTC)
+        move = Move(task_id_of(call), run_at, asked.delay_s, asked.priority)
+        return await self.move(call, move, "task.reschedule")
+
+    async def run_now(self, call: Call) -> Answer:
+        return await self.move(call, run_now(task_id_of(call)), "task.run_now")
+
+    async def move(self, call: Call, move: Move, action: str) -> Answer:
+        hints: list[Hint] = []
+        answer = (await move_tasks(call.session, call.tenant, [move], hints))[move.id]
+        if answer is not ControlAnswer.MOVED:
+            raise control_refusal(answer)
+        call.after.append(lambda: self.ring(hints))
+        call.note(action, str(move.id), **facts_of(move))
+        return Answer(200, await self.view_in(call, move.id))
+
+    async def cancel_many(self, call: Call, asked: CancelMany) -> Answer:
+        """One bounded bite: the newest tasks that match."""
+        ids, has_more = await self.matching(call, asked.filter)
+        counts: Counter[ControlAnswer] = Counter()
+        if ids and not asked.dry_run:
+            counts.update((await cancel_tasks(call.session, call.tenant, ids)).values())
+            call.note(
+                "task.cancel_many",
+                call.tenant_name,
+                filter=msgspec.to_builtins(asked.filter),
+                matched=len(ids),
+            )
+        return Answer(
+            200,
+            CancelManyAnswer(
+                asked.dry_run,
+                len(ids),
+                counts[ControlAnswer.CANCELLED],
+                counts[ControlAnswer.CANCEL_REQUESTED],
+                has_more,
+            ),
+        )
+
+    async def matching(self, call: Call, asked: TaskFilter) -> tuple[list[UUID], bool]:
+        wanted = Filter(
+            asked.state, asked.type, tag_of(asked.tag), asked.created_after, asked.run_before
+        )
+        ids: list[UUID] = []
+        cursor: str | None = None
+        while True:
+            found = await list_tasks(call.session, call.tenant, wanted, cursor, 200)
+            ids += [task.id for task in found.items if task.state not in TERMINAL]
+            cursor = found.next_cursor
+            if cursor is None or len(ids) >= CANCEL_MANY_MAX:
+                return ids[:CANCEL_MANY_MAX], cursor is not None or len(ids) > CANCEL_MANY_MAX
+
+
+def control_refusal(answer: ControlAnswer) -> Refused:
+    match answer:
+        case ControlAnswer.UNKNOWN:
+            return not_found()
+        case ControlAnswer.RUNNING:
+            return Refused(Code.RUNNING, "the task is running; cancel it, or wait for its end")
+        case ControlAnswer.WAITING:
+            return Refused(Code.WAITING, "the task waits for others of its workflow")
+        case ControlAnswer.ALREADY_TERMINAL | ControlAnswer.ALREADY_CANCELLED:
+            return Refused(Code.ALREADY_TERMINAL, "the task has ended, and that never changes")
+        case _:
+            return later(Code.OVERLOADED, "the task is being changed by others; try again")
+
+
+def facts_of(move: Move) -> dict[str, object]:
+    facts = {"run_at": move.run_at, "delay_s": move.delay_s, "priority": move.priority}
+    return {name: value for name, value in facts.items() if value is not None}

@@ -1,0 +1,80 @@
+"""Callers that wait for the end of a task: one look for all of them, now and then.
+
+An end that this process settled itself is told at once; ends elsewhere are seen at the next look.
+With nobody waiting there is no look at all.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from uuid import UUID
+
+from duly.domain.states import TERMINAL
+from duly.store.database import Database
+from duly.store.read import read_ended
+from duly.store.settle import SettleAnswer, Settlement
+
+LOOK_EVERY_S = 0.1
+IDLE_S = 60.0
+WAITERS_MAX = 10_000
+LOOK_MAX = 1000
+
+
+class Waiting:
+    """A role; `wait` is what callers use."""
+
+    name = "waiting"
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.ended: dict[UUID, tuple[asyncio.Event, int]] = {}
+        self.is_needed = asyncio.Event()
+
+    @contextlib.contextmanager
+    def waiter(self, task_id: UUID) -> Iterator[asyncio.Event]:
+        """An event that is set soon after the task has ended."""
+        event, count = self.ended.get(task_id, (asyncio.Event(), 0))
+        self.ended[task_id] = (event, count + 1)
+        self.is_needed.set()
+        try:
+            yield event
+        finally:
+            event, count = self.ended[task_id]
+            if count == 1:
+                del self.ended[task_id]
+            else:
+                self.ended[task_id] = (event, count - 1)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.ended) >= WAITERS_MAX
+
+    def on_settled(
+        self, settlements: Sequence[Settlement], answers: Sequence[SettleAnswer]
+    ) -> None:
+        if not self.ended:
+            return
+        for settlement, answer in zip(settlements, answers, strict=True):
+            if answer.state in TERMINAL:
+                self.tell(settlement.id)
+
+    def tell(self, task_id: UUID) -> None:
+        entry = self.ended.get(task_id)
+        if entry is not None:
+            entry[0].set()
+
+    async def tick(self) -> float:
+        if not self.ended:
+            self.is_needed.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_S):
+                    await self.is_needed.wait()
+            return 0.0
+        ids = [task_id for task_id, (event, _) in self.ended.items() if not event.is_set()]
+        for start in range(0, len(ids), LOOK_MAX):
+            for task_id in await read_ended(self.database, ids[start : start + LOOK_MAX]):
+                self.tell(task_id)
+        return LOOK_EVERY_S
+
+    async def close(self) -> None:
+        """Callers end by their own time limits."""

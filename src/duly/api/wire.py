@@ -1,0 +1,298 @@
+"""Shapes on the wire that several resources share: a task as asked for and as answered.
+
+The bounds in the annotations are those of `domain/limits.py`; from here they reach both the check
+at the door and the OpenAPI description.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Generic, Literal, TypeVar
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from duly.domain import limits
+from duly.domain.retry import RetryPolicy
+from duly.domain.states import State
+from duly.domain.task import DEFAULT_POLICY, DEFAULT_POOL, Policy, Submission
+from duly.store.read import Attempt, Task
+
+Item = TypeVar("Item")
+Instant = Annotated[datetime, Meta(tz=True, description="RFC 3339, with an offset.")]
+TypeName = Annotated[str, Meta(pattern=f"^{limits.TYPE_PATTERN.pattern}$", max_length=128)]
+PoolName = Annotated[str, Meta(pattern=f"^{limits.POOL_PATTERN.pattern}$", max_length=64)]
+KeyText = Annotated[str, Meta(min_length=1, max_length=limits.KEY_CHARACTERS_MAX)]
+Priority = Annotated[int, Meta(ge=0, le=limits.PRIORITY_MAX)]
+Seconds = Annotated[float, Meta(ge=0, le=limits.DELAY_S_MAX)]
+Limit = Annotated[int, Meta(ge=1, le=200, description="Items on one page.")]
+NULL = msgspec.Raw(b"null")
+
+
+class Page(msgspec.Struct, Generic[Item], frozen=True):
+    items: list[Item]
+    next_cursor: str | None = None
+
+
+class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A webhook (`url`, `headers`) or a worker pool."""
+
+    url: Annotated[str, Meta(min_length=1, max_length=limits.URL_CHARACTERS_MAX)] | None = None
+    pool: PoolName | None = None
+    headers: dict[str, str] = {}
+
+
+class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    max_attempts: Annotated[int, Meta(ge=1, le=limits.MAX_ATTEMPTS_MAX)] = 5
+    backoff: Literal["fixed", "exponential"] = "exponential"
+    initial_s: Annotated[float, Meta(ge=0, le=limits.BACKOFF_S_MAX)] = 2.0
+    factor: Annotated[float, Meta(ge=limits.FACTOR_MIN, le=limits.FACTOR_MAX)] = 2.0
+    max_s: Annotated[float, Meta(ge=0, le=limits.BACKOFF_S_MAX)] = 3600.0
+    jitter: bool = True
+    non_retryable: Annotated[list[str], Meta(max_length=limits.NON_RETRYABLE_MAX)] = []
+
+    def policy(self) -> RetryPolicy:
+        return RetryPolicy(
+            self.max_attempts,
+            self.backoff,
+            self.initial_s,
+            self.factor,
+            self.max_s,
+            self.jitter,
+            tuple(self.non_retryable),
+        )
+
+
+class TaskDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What a task type fills in where a submission says nothing."""
+
+    target: Target | None = None
+    priority: Priority | None = None
+    retry: Retry | None = None
+    timeout_s: Annotated[float, Meta(ge=limits.TIMEOUT_S_MIN, le=limits.TIMEOUT_S_MAX)] | None = (
+        None
+    )
+    jitter_s: Annotated[float, Meta(ge=0, le=limits.JITTER_S_MAX)] | None = None
+
+
+NO_DEFAULTS = TaskDefaults()
+
+
+class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One task as its submitter asks for it; null means the same as not given."""
+
+    type: TypeName
+    payload: msgspec.Raw = NULL
+    run_at: Instant | None = None
+    delay_s: Seconds | None = None
+    target: Target | None = None
+    priority: Priority | None = None
+    retry: Retry | None = None
+    timeout_s: Annotated[float, Meta(ge=limits.TIMEOUT_S_MIN, le=limits.TIMEOUT_S_MAX)] | None = (
+        None
+    )
+    start_by: Instant | None = None
+    jitter_s: Annotated[float, Meta(ge=0, le=limits.JITTER_S_MAX)] | None = None
+    concurrency_key: KeyText | None = None
+    concurrency_limit: Annotated[int, Meta(ge=1, le=limits.CONCURRENCY_LIMIT_MAX)] | None = None
+    idempotency_key: KeyText | None = None
+    tags: Annotated[dict[str, str], Meta(max_length=limits.TAGS_MAX)] | None = None
+
+    def submission(
+        self, tenant: int, key: str | None = None, defaults: TaskDefaults = NO_DEFAULTS
+    ) -> Submission:
+        """`key` is the header's; what neither says, the type's defaults say, then duly's."""
+        target = self.target or defaults.target
+        priority = self.priority if self.priority is not None else defaults.priority
+        used_key = key if key is not None else self.idempotency_key
+        return Submission(
+            tenant=tenant,
+            type=self.type,
+            payload=bytes(self.payload).decode(),
+            run_at=None if self.run_at is None else self.run_at.astimezone(UTC),
+            delay_s=self.delay_s or 0.0,
+            url=None if target is None else target.url,
+            pool=DEFAULT_POOL if target is None or target.pool is None else target.pool,
+            priority=5 if priority is None else priority,
+            policy=self.policy(defaults, target),
+            idempotency_key=used_key,
+            tags=self.tags,
+            asked=None if used_key is None else self.digest(),
+        )
+
+    def policy(self, defaults: TaskDefaults, target: Target | None) -> Policy:
+        retry = self.retry or defaults.retry
+        timeout_s = self.timeout_s if self.timeout_s is not None else defaults.timeout_s
+        jitter_s = self.jitter_s if self.jitter_s is not None else defaults.jitter_s
+        headers = {} if target is None else target.headers
+        departs = (retry, timeout_s, jitter_s, self.start_by, self.concurrency_key) != NOTHING
+        if not departs and not headers and self.concurrency_limit is None:
+            return DEFAULT_POLICY
+        return Policy(
+            retry=DEFAULT_POLICY.retry if retry is None else retry.policy(),
+            timeout_s=DEFAULT_POLICY.timeout_s if timeout_s is None else timeout_s,
+            start_by=None if self.start_by is None else self.start_by.astimezone(UTC),
+            jitter_s=jitter_s or 0.0,
+            concurrency_key=self.concurrency_key,
+            concurrency_limit=self.concurrency_limit,
+            headers=headers,
+        )
+
+    def digest(self) -> bytes:
+        """Equal for equal requests however they were written; the key itself is left out."""
+        facts = msgspec.to_builtins(self, builtin_types=(datetime, msgspec.Raw))
+        facts |= {"idempotency_key": None, "payload": msgspec.json.decode(self.payload)}
+        return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).digest()
+
+
+NOTHING = (None, None, None, None, None)
+
+
+class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task as it stands."""
+
+    id: UUID
+    state: State
+    type: str
+    run_at: datetime
+    created_at: datetime
+    attempt: int
+    max_attempts: int
+    priority: int
+    target: Target
+    timeout_s: float
+    retry: RetryPolicy
+    start_by: datetime | None = None
+    jitter_s: float = 0.0
+    concurrency_key: str | None = None
+    concurrency_limit: int | None = None
+    idempotency_key: str | None = None
+    execution_key: str | None = None
+    tags: dict[str, str] | None = None
+    replay_of: UUID | None = None
+    next_at: datetime | None = None
+    payload: msgspec.Raw | None = None
+    holder: str | None = None
+    fence: int | None = None
+    lease_until: datetime | None = None
+    cancel_requested: bool = False
+    progress: msgspec.Raw | None = None
+    result: msgspec.Raw | None = None
+    error: str | None = None
+    reason: str | None = None
+    finished_at: datetime | None = None
+    purged: bool = False
+
+
+class AttemptView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    fence: int
+    attempt: int
+    ended_at: datetime
+    outcome: str
+    holder: str | None = None
+    started_at: datetime | None = None
+    state: State | None = None
+    reason: str | None = None
+    result: msgspec.Raw | None = None
+    error: str | None = None
+
+
+def fresh_view(task: Submission, task_id: UUID, created_at: datetime, run_at: datetime) -> TaskView:
+    """A task that was stored a moment ago, without reading it back."""
+    policy = task.policy
+    return TaskView(
+        id=task_id,
+        state=State.READY if run_at <= created_at else State.SCHEDULED,
+        type=task.type,
+        run_at=run_at,
+        created_at=created_at,
+        attempt=0,
+        max_attempts=policy.retry.max_attempts,
+        priority=task.priority,
+        target=target_view(task.url, task.pool, policy),
+        timeout_s=policy.timeout_s,
+        retry=policy.retry,
+        start_by=policy.start_by,
+        jitter_s=policy.jitter_s,
+        concurrency_key=policy.concurrency_key,
+        concurrency_limit=policy.concurrency_limit,
+        idempotency_key=task.idempotency_key,
+        execution_key=task.execution_key or task.idempotency_key or str(task_id),
+        tags=task.tags,
+        next_at=max(run_at, created_at),
+    )
+
+
+def task_view(task: Task, *, is_whole: bool = True) -> TaskView:
+    """As read; a list leaves out payload, result and progress."""
+    policy = task.policy
+    return TaskView(
+        id=task.id,
+        state=task.state,
+        type=task.type,
+        run_at=task.run_at,
+        created_at=task.created_at,
+        attempt=task.attempt,
+        max_attempts=policy.retry.max_attempts,
+        priority=task.priority,
+        target=target_view(task.url, task.pool, policy),
+        timeout_s=policy.timeout_s,
+        retry=policy.retry,
+        start_by=policy.start_by,
+        jitter_s=policy.jitter_s,
+        concurrency_key=policy.concurrency_key,
+        concurrency_limit=policy.concurrency_limit,
+        execution_key=task.execution_key,
+        tags=task.tags,
+        replay_of=task.replay_of,
+        next_at=task.next_at,
+        payload=raw(task.payload) if is_whole else None,
+        holder=None if task.holder is None else str(task.holder),
+        fence=task.fence,
+        lease_until=task.lease_until,
+        cancel_requested=task.cancel_requested,
+        progress=raw(task.progress) if is_whole else None,
+        result=raw(task.result) if is_whole else None,
+        error=task.error,
+        reason=task.reason,
+        finished_at=task.finished_at,
+        purged=task.is_purged,
+    )
+
+
+def target_view(url: str | None, pool: str | None, policy: Policy) -> Target:
+    if url is not None:
+        return Target(url=url, headers=policy.headers)
+    return Target(pool=pool)
+
+
+def attempt_view(attempt: Attempt) -> AttemptView:
+    return AttemptView(
+        fence=attempt.fence,
+        attempt=attempt.charged,
+        ended_at=attempt.ended_at,
+        outcome=attempt.outcome,
+        holder=None if attempt.holder is None else str(attempt.holder),
+        started_at=attempt.started_at,
+        state=None if attempt.state is None else State(attempt.state),
+        reason=attempt.reason,
+        result=raw(attempt.result),
+        error=attempt.error,
+    )
+
+
+def raw(text: str | None) -> msgspec.Raw | None:
+    """JSON text that is carried as it was given; other text becomes a JSON string."""
+    if text is None:
+        return None
+    encoded = text.encode()
+    try:
+        msgspec.json.decode(encoded)
+    except msgspec.DecodeError:
+        return msgspec.Raw(msgspec.json.encode(text))
+    return msgspec.Raw(encoded)
+
+
+def page(items: Sequence[Item], next_cursor: str | None) -> Page[Item]:
+    return Page(list(items), next_cursor)

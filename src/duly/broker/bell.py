@@ -1,0 +1,36 @@
+"""Tickets in PostgreSQL, told to idle consumers of other processes, which would poll for them.
+
+A ring names lanes, each once and a bounded number of times a second: whoever is busy takes more by
+itself. A lost ring costs time until the next poll, never a ticket.
+"""
+
+from duly.broker.postgres import PostgresBroker
+from duly.domain.lanes import Lane
+from duly.store.channel import READY, Paced, Send
+from duly.telemetry import get_logger
+
+log = get_logger("duly.broker.bell")
+
+
+class LaneBell:
+    def __init__(self, broker: PostgresBroker, send: Send) -> None:
+        self.broker = broker
+        self.bell = Paced(send, READY)
+        broker.on_published = self.tell
+
+    def tell(self, lanes: list[Lane]) -> None:
+        self.bell.ring(f"{lane.tenant} {lane.pool} {lane.band}" for lane in lanes)
+
+    def heard(self, rings: list[str]) -> None:
+        lanes = [lane for lane in map(read_ring, rings) if lane is not None]
+        if lanes:
+            self.broker.wake(lanes)
+
+
+def read_ring(ring: str) -> Lane | None:
+    try:
+        tenant, pool, band = ring.split()
+        return Lane(int(tenant), int(pool), int(band))
+    except ValueError:
+        log.warning("a ring was not understood", ring=ring[:100])
+        return None

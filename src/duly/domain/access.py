@@ -1,0 +1,38 @@
+"""Who may do what: the roles of a credential, and how far it reaches. Values only."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Access(StrEnum):
+    """A credential's role. Each admin is everything; an operator is also a producer."""
+
+    PRODUCER = "producer"
+    WORKER = "worker"
+    OPERATOR = "operator"
+    ADMIN = "admin"
+
+
+PRODUCERS = frozenset({Access.PRODUCER, Access.OPERATOR, Access.ADMIN})
+WORKERS = frozenset({Access.WORKER, Access.ADMIN})
+READERS = frozenset(Access)
+OPERATORS = frozenset({Access.OPERATOR, Access.ADMIN})
+ADMINS = frozenset({Access.ADMIN})
+
+
+class Reach(StrEnum):
+    TENANT = "tenant"
+    INSTALLATION = "installation"
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """Who calls. `types` are the task types it may submit; None is all of them."""
+
+    actor: str
+    tenant: int
+    tenant_name: str
+    access: Access
+    reach: Reach = Reach.TENANT
+    types: frozenset[str] | None = None
+    key_id: str | None = None

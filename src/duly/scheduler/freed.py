@@ -1,0 +1,54 @@
+"""Room under a cap, told to whoever counts it: a lease ended here, its owner is elsewhere.
+
+The ring names the lease, so that the owner need not ask the database. It is sent after the commit,
+and no lease or ticket of that fence can come to life again: late or repeated, it frees nothing that
+is in use. A lost ring costs time until the owner counts again, never a place under a cap.
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from duly.coordinator.ownership import Coordinator
+from duly.domain.ids import shard_of
+from duly.scheduler.dispatcher import Dispatcher
+from duly.store.channel import FREED, Paced, Send
+from duly.store.settle import SettleAnswer, Settlement, SettleStatus
+from duly.telemetry import get_logger
+
+log = get_logger("duly.scheduler.freed")
+
+
+class Freed:
+    def __init__(self, coordinator: Coordinator, dispatcher: Dispatcher, send: Send | None) -> None:
+        self.coordinator = coordinator
+        self.dispatcher = dispatcher
+        self.bell = Paced(send, FREED) if send is not None else None
+
+    def tell(self, settlements: Sequence[Settlement], answers: Sequence[SettleAnswer]) -> None:
+        """Only what somebody counts, and somebody else."""
+        if self.bell is None:
+            return
+        capped = self.dispatcher.gatekeeper.bounds.capped
+        self.bell.ring(
+            f"{settlement.id.hex} {settlement.fence}"
+            for settlement, answer in zip(settlements, answers, strict=True)
+            if (answer.has_key or answer.tenant in capped)
+            and answer.status is SettleStatus.SETTLED
+            and self.coordinator.owns(shard_of(settlement.id)) is None
+        )
+
+    def heard(self, rings: list[str]) -> None:
+        """Another process settled. What we do not count is somebody else's."""
+        accounts = self.dispatcher.accounts
+        ours = [lease for lease in map(read_ring, rings) if lease and accounts.find(lease[0])]
+        if ours:
+            self.dispatcher.on_settled(ours)
+
+
+def read_ring(ring: str) -> tuple[UUID, int] | None:
+    try:
+        task_id, fence = ring.split()
+        return UUID(hex=task_id), int(fence)
+    except ValueError:
+        log.warning("a ring was not understood", ring=ring[:100])
+        return None

@@ -1,0 +1,159 @@
+"""API keys and the nonces of signed requests. Whether a key may do something is asked at the doors.
+
+A secret is drawn here and leaves once, in the answer to whoever made the key; of a bearer key only
+a hash stays.
+"""
+
+import hashlib
+from datetime import datetime
+from typing import NamedTuple
+
+from duly.environment import Environment
+from duly.store.database import Database, Session
+from duly.store.statements import statements_beside
+from duly.store.tenants import create_tenant, find_tenant
+
+SQL = statements_beside(__file__)
+KEY_PREFIX = "duly"
+ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
+ID_CHARACTERS = 12
+SECRET_CHARACTERS = 40
+KEYS_PER_TENANT_MAX = 1000
+FIRST_TENANT = "default"
+
+
+class Key(NamedTuple):
+    """All that decides whether a call is who it says; `is_live` as of the look."""
+
+    id: str
+    tenant: int
+    tenant_name: str
+    name: str
+    role: str
+    reach: str
+    types: list[str] | None
+    secret_hash: bytes | None
+    signing_secret: bytes | None
+    is_live: bool
+    expires_at: datetime | None
+
+
+class KeyFacts(NamedTuple):
+    """A key as its tenant's admins see it."""
+
+    id: str
+    tenant: int
+    name: str
+    role: str
+    reach: str
+    types: list[str] | None
+    is_signing: bool
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    rotated_from: str | None
+
+
+class NewKey(NamedTuple):
+    name: str
+    role: str
+    reach: str = "tenant"
+    types: list[str] | None = None
+    is_signing: bool = False
+    expires_in_s: float | None = None
+    rotated_from: str | None = None
+
+
+def hash_secret(secret: str) -> bytes:
+    """Secrets are 200 random bits, so a plain hash keeps them."""
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def draw(environment: Environment, characters: int) -> str:
+    return "".join(environment.entropy.choice(ALPHABET) for _ in range(characters))
+
+
+async def read_key(session: Session, key_id: str) -> Key | None:
+    rows = await session.fetch(SQL.read_key, key_id)
+    return Key(*rows[0]) if rows else None
+
+
+async def create_key(
+    session: Session, environment: Environment, tenant: int, asked: NewKey, actor: str
+) -> tuple[KeyFacts, str] | None:
+    """The key and its text, which nobody can read again; None: the tenant has too many."""
+    (counted,) = await session.fetch(SQL.count_keys, tenant)
+    if counted["keys"] >= KEYS_PER_TENANT_MAX:
+        return None
+    key_id, secret = draw(environment, ID_CHARACTERS), draw(environment, SECRET_CHARACTERS)
+    (row,) = await session.fetch(
+        SQL.create_key,
+        key_id,
+        tenant,
+        asked.name,
+        asked.role,
+        asked.reach,
+        asked.types,
+        None if asked.is_signing else hash_secret(secret),
+        secret.encode() if asked.is_signing else None,
+        actor,
+        asked.expires_in_s,
+        asked.rotated_from,
+    )
+    return KeyFacts(*row), f"{KEY_PREFIX}_{key_id}_{secret}"
+
+
+async def list_keys(
+    session: Session, tenant: int, cursor: str | None, limit: int
+) -> tuple[list[KeyFacts], str | None]:
+    rows = await session.fetch(SQL.list_keys, tenant, cursor or "", limit)
+    found = [KeyFacts(*row) for row in rows]
+    return found, found[-1].id if len(found) == limit else None
+
+
+async def find_key(session: Session, tenant: int, key_id: str) -> KeyFacts | None:
+    rows = await session.fetch(SQL.find_key, tenant, key_id)
+    return KeyFacts(*rows[0]) if rows else None
+
+
+async def revoke_key(session: Session, tenant: int, key_id: str) -> KeyFacts | None:
+    rows = await session.fetch(SQL.revoke_key, tenant, key_id)
+    return KeyFacts(*rows[0]) if rows else None
+
+
+async def rotate_key(
+    session: Session, environment: Environment, old: KeyFacts, grace_s: float, actor: str
+) -> tuple[KeyFacts, str] | None:
+    """A second key like the first, which lives on for `grace_s`; None: too many keys."""
+    asked = NewKey(old.name, old.role, old.reach, old.types, old.is_signing, None, old.id)
+    made = await create_key(session, environment, old.tenant, asked, actor)
+    if made is not None:
+        await session.fetch(SQL.expire_key, old.tenant, old.id, grace_s)
+    return made
+
+
+async def make_first_key(database: Database, environment: Environment) -> str | None:
+    """A first tenant, and an admin's key for it; None if anybody has a key already."""
+    async with database.transaction() as session:
+        await session.fetch(SQL.lock_first_key)
+        (row,) = await session.fetch(SQL.exists_any_key)
+        if row["is_any"]:
+            return None
+        tenant = await find_tenant(session, FIRST_TENANT)
+        if tenant is None:
+            tenant = await create_tenant(session, FIRST_TENANT)
+        assert tenant is not None
+        asked = NewKey("first key", role="admin", reach="installation")
+        made = await create_key(session, environment, tenant.id, asked, actor="duly up")
+        assert made is not None
+        return made[1]
+
+
+async def claim_nonce(database: Database, key_id: str, nonce: str, keep_s: float) -> bool:
+    """False: this nonce was used before."""
+    return bool(await database.fetch(SQL.claim_nonce, key_id, nonce, keep_s))
+
+
+async def delete_expired_nonces(database: Database, limit: int) -> int:
+    return len(await database.fetch(SQL.delete_expired_nonces, limit))

@@ -1,0 +1,158 @@
+"""A front door on a real port, before a database of the test's own, with a key for each role."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+
+from duly.api.front import FrontDoor
+from duly.api.health import HealthDoor
+from duly.api.server import Listener, make_server
+from duly.environment import Environment, SystemClock
+from duly.store.database import Database
+from duly.store.keys import NewKey, create_key
+from duly.store.load import Hint
+from duly.store.migrate import read_migrations
+from duly.store.submit import Submitter
+from duly.store.tenants import Tenant, create_tenant
+from duly.telemetry import Metrics
+from duly.testing.clock import ManualClock
+
+STOP_S = 5.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return msgspec.json.decode(self.body)
+
+    @property
+    def code(self) -> str:
+        """The stable name of a problem."""
+        assert self.headers["Content-Type"] == "application/problem+json", self.body
+        code: str = self.json["code"]
+        return code
+
+
+@dataclass
+class Front:
+    """`rung` collects what would be told to the schedulers."""
+
+    url: str
+    database: Database
+    environment: Environment
+    door: FrontDoor
+    client: aiohttp.ClientSession
+    tenant: Tenant
+    other: Tenant
+    rung: list[Hint]
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> str:
+        """The text of a key: admin, operator, producer, worker, other_producer, other_admin."""
+        try:
+            return self.keys[name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    async def make_key(self, tenant: Tenant, role: str, **more: Any) -> str:
+        made = await create_key(
+            self.database, self.environment, tenant.id, NewKey(role, role, **more), "test"
+        )
+        assert made is not None
+        return made[1]
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        key: str | None = "",
+        headers: Mapping[str, str] | None = None,
+        raw: bytes | None = None,
+    ) -> Reply:
+        """As the admin unless another key is given; None sends no credential."""
+        sent = dict(headers or {})
+        if key is not None:
+            sent.setdefault("Authorization", f"Bearer {key or self.keys['admin']}")
+        data = raw if raw is not None else None if body is None else msgspec.json.encode(body)
+        if data is not None:
+            sent.setdefault("Content-Type", "application/json")
+        async with self.client.request(
+            method, self.url + path, data=data, headers=sent, skip_auto_headers=["Content-Type"]
+        ) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+
+@contextlib.asynccontextmanager
+async def open_front(database: Database, environment: Environment) -> AsyncIterator[Front]:
+    rung: list[Hint] = []
+    metrics = Metrics()
+    health = HealthDoor(database, metrics, len(read_migrations()), dict)
+    door = FrontDoor(
+        database, environment, metrics, Submitter(database, environment), rung.extend, health
+    )
+    tenant = await create_tenant(database, "default")
+    other = await create_tenant(database, "other")
+    assert tenant is not None
+    assert other is not None
+    listener = Listener("127.0.0.1", 0)
+    server = make_server(door.application(), STOP_S)
+    async with aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
+        serving = group.create_task(server.serve([listener.socket]))
+        waiting = group.create_task(look_after(door))
+        front = Front(listener.url, database, environment, door, client, tenant, other, rung)
+        front.keys = {
+            "admin": await front.make_key(tenant, "admin", reach="installation"),
+            "operator": await front.make_key(tenant, "operator"),
+            "producer": await front.make_key(tenant, "producer"),
+            "worker": await front.make_key(tenant, "worker"),
+            "other_producer": await front.make_key(other, "producer"),
+            "other_admin": await front.make_key(other, "admin"),
+        }
+        while not server.started:  # noqa: ASYNC110 (uvicorn has no signal)
+            await asyncio.sleep(0.005)
+        try:
+            yield front
+        finally:
+            waiting.cancel()
+            await client.close()
+            server.should_exit = True
+            await serving
+            await door.close()
+            listener.close()
+
+
+async def look_after(door: FrontDoor) -> None:
+    """The role that ends waits, without the loop of a whole process."""
+    while True:  # noqa: ASYNC110 (a role says how long to pause)
+        await asyncio.sleep(await door.waiting.tick())
+
+
+@pytest.fixture
+async def front(database: Database) -> AsyncIterator[Front]:
+    """With the system's clock: what the database says and what the door says agree."""
+    environment = Environment(clock=SystemClock(), random=Random(7))
+    async with open_front(database, environment) as opened:
+        yield opened
+
+
+@pytest.fixture
+async def still_front(database: Database) -> AsyncIterator[tuple[Front, ManualClock]]:
+    """With a clock that the test moves, for what ages inside the process."""
+    clock = ManualClock()
+    environment = Environment(clock=clock, random=Random(7))
+    async with open_front(database, environment) as opened:
+        yield opened, clock

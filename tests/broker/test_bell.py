@@ -1,0 +1,113 @@
+"""Rings between processes about tickets: few, and only where they are of use."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from duly.broker.bell import LaneBell
+from duly.broker.postgres import PostgresBroker
+from duly.store.channel import PACE_S, READY
+from tests.broker.stage import HIGH_LANE, LANE, CountedStatements, Stage, ids, until
+from tests.store.world import World
+
+TICKETS = 100
+
+
+class Ears:
+    """What other processes would hear, and when."""
+
+    def __init__(self) -> None:
+        self.rings: list[list[str]] = []
+
+    def __call__(self, channel: str, rings: list[str]) -> None:
+        assert channel == READY
+        self.rings.append(rings)
+
+
+@pytest.fixture
+async def stage(world: World) -> AsyncIterator[Stage]:
+    broker = PostgresBroker(world.database, world.environment)
+    yield Stage(world, broker)
+    await broker.close()
+
+
+def bell_of(stage: Stage, ears: Ears) -> LaneBell:
+    assert isinstance(stage.broker, PostgresBroker)
+    return LaneBell(stage.broker, ears)
+
+
+async def test_publishing_rings_a_bounded_number_of_times_a_second(stage: Stage) -> None:
+    """Each NOTIFY is a commit that waits for every other one of the database."""
+    ears = Ears()
+    bell_of(stage, ears)
+    tickets = await stage.submit(TICKETS)
+    loop = asyncio.get_running_loop()
+    before = loop.time()
+    for ticket in tickets:
+        await stage.publish([ticket])
+    rings_max = (loop.time() - before) / PACE_S + 1
+    assert 1 <= len(ears.rings) <= rings_max < TICKETS
+
+
+async def test_what_was_published_during_a_rest_is_told_after_it(stage: Stage) -> None:
+    """The last ticket of a burst would otherwise wait for a poll."""
+    ears = Ears()
+    bell_of(stage, ears)
+    first, second, third = await stage.submit(3)
+    await stage.publish([first])
+    await stage.publish([second, third], HIGH_LANE)
+    await until(lambda: len(ears.rings) == 2)
+    assert ears.rings == [[f"{LANE.tenant} 1 1"], [f"{LANE.tenant} 1 0"]]
+
+
+async def test_tickets_that_consumers_here_wait_for_are_nobody_elses_news(stage: Stage) -> None:
+    """A process that does its own work would wake all others for each task."""
+    ears = Ears()
+    bell_of(stage, ears)
+    tickets = await stage.submit(3)
+    consumer = await stage.wait_in_turn(1)
+    await stage.publish(tickets[:1])
+    assert ids(await consumer) == ids(tickets[:1])
+    assert ears.rings == []
+    consumer = await stage.wait_in_turn(1)
+    await stage.publish(tickets[1:])
+    await consumer
+    assert ears.rings == [[f"{LANE.tenant} 1 1"]]
+
+
+async def test_a_ring_for_lanes_that_nobody_awaits_costs_no_statement(stage: Stage) -> None:
+    """Every process hears every ring, also one that is not understood."""
+    bell = bell_of(stage, Ears())
+    broker = bell.broker
+    consumer = await stage.wait_in_turn(1)
+    bell.heard(["7 3 2", "not a lane", "1 2"])
+    assert not broker.watch.signal.is_set()
+    (ticket,) = await stage.submit(1)
+    other = PostgresBroker(stage.world.database, stage.world.environment)
+    await other.publish([(LANE, ticket)])
+    bell.heard([f"{LANE.tenant} 1 1"])
+    assert ids(await consumer) == [ticket.id]
+
+
+async def test_a_ring_during_a_look_makes_the_consumer_look_again(stage: Stage) -> None:
+    """The ticket was committed after the look began; the ring came before it ended."""
+    bell = bell_of(stage, Ears())
+    other = PostgresBroker(stage.world.database, stage.world.environment)
+    (ticket,) = await stage.submit(1)
+    take, looks = bell.broker.take, 0
+
+    async def looked_too_early(*arguments: object) -> object:
+        nonlocal looks
+        looks += 1
+        taken = await take(*arguments)  # type: ignore[arg-type]
+        if looks == 1:
+            await other.publish([(LANE, ticket)])
+            bell.heard([f"{LANE.tenant} 1 1"])
+        return taken
+
+    bell.broker.take = looked_too_early  # type: ignore[method-assign, assignment]
+    with CountedStatements(stage.world.database) as statements:
+        assert ids(await stage.lease(1, wait_s=60.0)) == [ticket.id]
+    # Two looks and a publish; no poll in between.
+    assert (looks, statements.count) == (2, 3)

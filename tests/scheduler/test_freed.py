@@ -1,0 +1,121 @@
+"""Whose end of a lease is told to whom, and what a ring may free."""
+
+from datetime import UTC, datetime
+from random import Random
+from typing import Any
+from uuid import UUID
+
+from duly.broker.memory import MemoryBroker
+from duly.domain.ids import make_task_id, shard_of
+from duly.domain.states import Outcome, State
+from duly.environment import Environment, SystemClock
+from duly.scheduler.board import Board
+from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.dispatcher import Dispatcher
+from duly.scheduler.freed import Freed
+from duly.scheduler.gatekeeper import Bounds
+from duly.store.channel import FREED
+from duly.store.load import Due
+from duly.store.settle import STALE, SettleAnswer, Settlement, SettleStatus
+from duly.store.tenants import GateInputs, Tenant
+from duly.telemetry import Metrics
+
+NOBODY: Any = None
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+OUR_SHARD, THEIR_SHARD = 1, 2
+CAPPED, PLAIN = 10, 11
+DONE = SettleAnswer(SettleStatus.SETTLED, State.COMPLETED)
+RANDOM = Random(20260101)
+
+
+class Shards:
+    """Stands for the coordinator: one shard is ours."""
+
+    def owns(self, shard: int) -> object:
+        return object() if shard == OUR_SHARD else None
+
+
+class Desk:
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, list[str]]] = []
+        shards: Any = Shards()
+        environment, time = Environment(), DatabaseTime(SystemClock())
+        broker = MemoryBroker(NOBODY, environment)
+        self.dispatcher = Dispatcher(environment, shards, Board(0.0), time, broker, Metrics())
+        capped = Tenant(CAPPED, "capped", 1.0, 1, None, None, 1)
+        self.dispatcher.gatekeeper.bounds = Bounds(GateInputs({CAPPED: capped}, [], []))
+        self.freed = Freed(shards, self.dispatcher, self.send)
+        self.wakes = 0
+        self.dispatcher.wake = self.count_wake
+
+    def send(self, channel: str, rings: list[str]) -> None:
+        self.sent.append((channel, rings))
+
+    def count_wake(self) -> None:
+        self.wakes += 1
+
+    def ticket(self, task_id: UUID, fence: int) -> None:
+        shard = shard_of(task_id)
+        due = Due(CAPPED, shard, 2, task_id, fence, NOW, 5, None, "t", None, None, None)
+        self.dispatcher.accounts.ticketed(due, NOW.timestamp())
+
+    @property
+    def in_flight(self) -> int:
+        return self.dispatcher.accounts.in_flight(CAPPED)
+
+
+def task_in(shard: int) -> UUID:
+    return make_task_id(1_800_000_000_000, shard, RANDOM)
+
+
+def end(task_id: UUID, fence: int = 1) -> Settlement:
+    return Settlement(task_id, fence, UUID(int=1), Outcome.COMPLETED)
+
+
+async def test_only_what_others_count_is_told_to_others() -> None:
+    """A ring for each settled task would be a second stream as wide as the first."""
+    desk = Desk()
+    told, keyed = task_in(THEIR_SHARD), task_in(THEIR_SHARD)
+    settled = [
+        (end(told, 3), DONE._replace(tenant=CAPPED)),
+        (end(keyed, 5), DONE._replace(tenant=PLAIN, has_key=True)),
+        (end(task_in(THEIR_SHARD)), DONE._replace(tenant=PLAIN)),
+        (end(task_in(OUR_SHARD)), DONE._replace(tenant=CAPPED)),
+        (end(task_in(THEIR_SHARD)), STALE._replace(tenant=CAPPED)),
+    ]
+    desk.freed.tell([item for item, _ in settled], [answer for _, answer in settled])
+    assert desk.sent == [(FREED, [f"{told.hex} 3", f"{keyed.hex} 5"])]
+
+
+async def test_a_ring_frees_the_lease_it_names_and_no_other() -> None:
+    """Late or repeated, it must not free what the same task's next lease uses (I10)."""
+    desk = Desk()
+    task_id = task_in(OUR_SHARD)
+    desk.ticket(task_id, 2)
+    for stale in (f"{task_id.hex} 1", f"{task_id.hex} 2", f"{task_id.hex} 4"):
+        desk.freed.heard([stale])
+        assert desk.in_flight == 1
+    desk.freed.heard([f"{task_id.hex} 3"])
+    assert desk.in_flight == 0
+    desk.ticket(task_id, 4)
+    desk.freed.heard([f"{task_id.hex} 3"])
+    assert desk.in_flight == 1
+
+
+async def test_rings_for_others_and_nonsense_disturb_nobody() -> None:
+    """Every process hears every ring, also those of a release that says more."""
+    desk = Desk()
+    task_id = task_in(OUR_SHARD)
+    desk.ticket(task_id, 0)
+    desk.freed.heard([f"{task_in(THEIR_SHARD).hex} 1", "", "zz 1", f"{task_id.hex}", "a b c"])
+    assert (desk.in_flight, desk.wakes) == (1, 0)
+    desk.freed.heard(["nonsense", f"{task_id.hex} 1"])
+    assert (desk.in_flight, desk.wakes) == (0, 1)
+
+
+async def test_nobody_is_told_where_nobody_listens() -> None:
+    """Alone, or behind a pooler, there is no channel: settling must not need one."""
+    desk = Desk()
+    alone = Freed(NOBODY, desk.dispatcher, None)
+    alone.tell([end(task_in(THEIR_SHARD))], [DONE._replace(tenant=CAPPED)])
+    assert desk.sent == []
