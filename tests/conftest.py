@@ -16,7 +16,18 @@ from tests.servers import ServerOfTheRun
 SEED = 20260101
 # Suites that search, race or kill: minutes together, so `make check` leaves them to `make test`.
 SLOW_FOLDERS = frozenset(
-    {"broker", "coordinator", "guards", "interleaving", "maintenance", "model", "plans", "store"}
+    {
+        "api",
+        "broker",
+        "client",
+        "coordinator",
+        "guards",
+        "interleaving",
+        "maintenance",
+        "model",
+        "plans",
+        "store",
+    }
 )
 POOL_CONNECTIONS_MAX = 10
 

@@ -193,5 +193,5 @@ def test_every_setting_is_described_and_bounded(name: str) -> None:
     assert meta.description
     assert meta.description.endswith(".")
     schema = msgspec.json.schema(Settings)["$defs"]["Settings"]["properties"][name]
-    bounds = {"maxLength", "maximum", "enum"} & schema.keys()
+    bounds = {"maxLength", "maxItems", "maximum", "enum"} & schema.keys()
     assert bounds or schema.get("type") == "boolean", f"{name} has no upper bound"

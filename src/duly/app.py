@@ -13,19 +13,34 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import UUID
 
+import msgspec
+
 from duly import __version__
+from duly.api.bearer_tokens import JwtSettings, jwt_settings
 from duly.api.front import FrontDoor
 from duly.api.health import HealthDoor
-from duly.api.server import HttpServer, Listener, make_server
+from duly.api.protocol import HttpLimits
+from duly.api.server import HttpServer, Listener, make_server, read_tls
 from duly.api.throttle import API_ROLE
 from duly.broker.bell import LaneBell
 from duly.broker.contract import Broker
 from duly.broker.memory import MemoryBroker
 from duly.broker.postgres import PostgresBroker
+from duly.client.server import LOCAL_FILE, LocalServer, read_local
 from duly.coordinator.ownership import Coordinator
 from duly.environment import Environment
+from duly.execution.assembly import (
+    DRAIN_SHARE,
+    executor_roles,
+    make_webhook_executor,
+    outbound_rules,
+)
+from duly.execution.executor import Handler
+from duly.execution.leasing import SettleDesk, WorkerDesk
+from duly.execution.webhooks import WebhookSender
 from duly.maintenance.keeper import ServerKeeper, StatsKeeper
 from duly.maintenance.role import Maintenance, make_services
 from duly.role import Role, RoleLoop, stop_roles
@@ -56,6 +71,8 @@ class Ready:
     place: Place
     # Shown once, and only by the start that made it.
     first_key: str | None = None
+    # Webhooks may go to this machine and its network.
+    allows_private: bool = False
 
 
 @dataclass(frozen=True)
@@ -67,6 +84,8 @@ class Parts:
     submitter: Submitter
     scheduler: Scheduler
     stats: StatsBook
+    settling: SettleDesk
+    workers: WorkerDesk
     notifier: Notifier | None
 
 
@@ -96,7 +115,11 @@ async def run(
     stop = stop_on_signals()
     metrics = Metrics()
     async with contextlib.AsyncExitStack() as stack:
-        listener = stack.enter_context(contextlib.closing(Listener(settings.host, settings.port)))
+        tls = read_tls(settings.tls_certificate_file, settings.tls_key_file)
+        tokens = read_jwt(settings)
+        outbound = outbound_rules(settings, is_alone=is_alone)
+        listener = Listener(settings.host, settings.port, is_secure=tls is not None)
+        stack.enter_context(contextlib.closing(listener))
         place = await stack.enter_async_context(open_place(settings, environment))
         migrator = await prepare_place(place, settings, environment)
         database = await Database.open(
@@ -104,6 +127,8 @@ async def run(
         )
         stack.push_async_callback(database.close)
         parts = make_parts(database, environment, metrics, is_alone=is_alone)
+        sender = WebhookSender(database, environment, outbound, settings.webhook_host_concurrency)
+        stack.push_async_callback(sender.close)
         first_key = await make_first_key(database, environment) if is_alone else None
         loops: list[RoleLoop] = []
         health = HealthDoor(database, metrics, migrator.latest, lambda: ticking(loops))
@@ -114,19 +139,28 @@ async def run(
             parts.submitter,
             parts.scheduler.doorbell.ring_hints,
             health,
+            tokens,
+            lane_depth=parts.broker.depth if is_alone else None,
+            workers=parts.workers,
+            outbound=outbound,
         )
-        roles = [*parts.roles, front.waiting, *keepers(place)]
+        webhooks = webhook_roles(database, environment, metrics, parts, sender, settings)
+        roles = [*parts.roles, *webhooks, front.waiting, *keepers(place)]
         loops += [start_loop(role, environment, metrics) for role in roles]
-        server = make_server(front.application(), settings.stop_timeout_s)
+        limits = HttpLimits(connections_max=settings.http_connections_max)
+        server = make_server(front.application(), settings.stop_timeout_s, limits, tls)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(serve_http(server, listener, stop))
             running = [group.create_task(loop.run()) for loop in loops]
             await started(server, serving)
-            announce(Ready(listener.url, place, first_key))
+            if is_alone:
+                tell_local_clients(settings.data_dir, listener.url, first_key)
+            announce(Ready(listener.url, place, first_key, outbound.allow_private))
             await stop.wait()
             log.info("stopping", limit_s=settings.stop_timeout_s)
             server.should_exit = True
             await front.close()
+            await parts.settling.close()
             await parts.broker.close()
             await stop_roles(loops, running, settings.stop_timeout_s)
 
@@ -175,7 +209,52 @@ def make_parts(
         if isinstance(broker, PostgresBroker):
             listeners[READY] = LaneBell(broker, notifier.ring).heard
         roles.append(Channel(database, environment, listeners))
-    return Parts(roles, broker, submitter, scheduler, stats, notifier)
+    settling = SettleDesk(database, environment)
+    settling.listeners.append(scheduler.on_settled)
+    workers = WorkerDesk(database, environment, broker, settling, metrics, stats)
+    return Parts(roles, broker, submitter, scheduler, stats, settling, workers, notifier)
+
+
+def webhook_roles(
+    database: Database,
+    environment: Environment,
+    metrics: Metrics,
+    parts: Parts,
+    handler: Handler,
+    settings: Settings,
+) -> list[Role]:
+    """Those that deliver; what they have under way gets its share of the time to stop."""
+    executor = make_webhook_executor(
+        database,
+        environment,
+        parts.broker,
+        parts.settling,
+        handler,
+        metrics,
+        parts.stats,
+        drain_s=settings.stop_timeout_s * DRAIN_SHARE,
+    )
+    return executor_roles(executor)
+
+
+def read_jwt(settings: Settings) -> JwtSettings | None:
+    return jwt_settings(
+        settings.jwt_issuer, settings.jwt_audience, settings.jwt_algorithms, settings.jwt_key
+    )
+
+
+def tell_local_clients(data_dir: str, url: str, first_key: str | None) -> None:
+    """Where this duly listens, and the key it once made, for programs of the same user."""
+    path = Path(data_dir) / LOCAL_FILE
+    known = read_local(path)
+    api_key = first_key or (known.api_key if known is not None else "")
+    if not api_key:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Made unreadable for others before anything is in it.
+    path.touch(mode=0o600)
+    path.chmod(0o600)
+    path.write_bytes(msgspec.json.encode(LocalServer(url, api_key)))
 
 
 def keepers(place: Place) -> list[Role]:

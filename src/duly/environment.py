@@ -40,12 +40,17 @@ class CrashPoint(StrEnum):
     """Every place where a test may kill the process: the moments between two durable steps."""
 
     MIGRATION_BETWEEN = "migration.between"
+    SUBMIT_BEFORE = "submit.before"
     SUBMIT_AFTER_COMMIT = "submit.after_commit"
     LEASE_AFTER_COMMIT = "lease.after_commit"
     SETTLE_BEFORE = "settle.before"
     SETTLE_AFTER_COMMIT = "settle.after_commit"
     REAP_BEFORE = "reap.before"
     EXECUTION_AFTER_EFFECT = "execution.after_effect"
+    RELAY_BEFORE_SUBMIT = "relay.before_submit"
+    RELAY_AFTER_SUBMIT = "relay.after_submit"
+    RELAY_AFTER_DELETE = "relay.after_delete"
+    RELAY_AFTER_COMMIT = "relay.after_commit"
 
 
 async def never_crash(point: CrashPoint) -> None:

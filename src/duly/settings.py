@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -20,7 +20,9 @@ from duly.domain.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "DULY_"
 # Names that carry the prefix but are not settings of the server.
-NOT_SETTINGS = frozenset({"DULY_CONFIG", "DULY_URL", "DULY_API_KEY", "DULY_CRASH_AT"})
+NOT_SETTINGS = frozenset(
+    {"DULY_CONFIG", "DULY_URL", "DULY_API_KEY", "DULY_SOURCE_URL", "DULY_CRASH_AT"}
+)
 TEST_PREFIX = "DULY_TEST_"
 SECRET_FILE_BYTES_MAX = 64 * 1024
 SECRET = {"secret": True}
@@ -38,6 +40,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     port: Annotated[
         int, Meta(description="Port of the API; 0 chooses a free one.", ge=0, le=65535)
     ] = 3859
+    http_connections_max: Annotated[
+        int, Meta(description="HTTP connections of one process at once.", ge=1, le=100_000)
+    ] = 1000
+    tls_certificate_file: Annotated[
+        str, Meta(description="Certificate chain in PEM form; makes it HTTPS.", max_length=4096)
+    ] = ""
+    tls_key_file: Annotated[
+        str, Meta(description="Private key of the certificate, in PEM form.", max_length=4096)
+    ] = ""
+    jwt_issuer: Annotated[
+        str, Meta(description="Whose JWT bearer tokens are believed.", max_length=2048)
+    ] = ""
+    jwt_audience: Annotated[
+        str, Meta(description="What a JWT must name as its audience.", max_length=2048)
+    ] = ""
+    jwt_algorithms: Annotated[
+        list[str], Meta(description="How a JWT may be signed; HS* or others.", max_length=16)
+    ] = []
+    jwt_key: Annotated[
+        str,
+        Meta(
+            description="Public key in PEM form, or the secret of HS*.",
+            max_length=16384,
+            extra=SECRET,
+        ),
+    ] = ""
     data_dir: Annotated[
         str, Meta(description="Where the embedded PostgreSQL lives.", min_length=1, max_length=4096)
     ] = msgspec.field(default_factory=default_data_dir)
@@ -69,6 +97,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     pg_bin: Annotated[
         str, Meta(description="Folder of PostgreSQL's programs, before any other.", max_length=4096)
     ] = ""
+    webhook_allow_private: Annotated[
+        bool | None,
+        Meta(description="Webhooks may go to private addresses; unset: on a laptop only."),
+    ] = None
+    webhook_allow_networks: Annotated[
+        list[str], Meta(description="Networks that webhooks may go to as well.", max_length=100)
+    ] = []
+    webhook_ports: Annotated[
+        list[int], Meta(description="Ports that webhooks may go to.", max_length=100)
+    ] = msgspec.field(default_factory=lambda: [80, 443, 8080, 8443])
+    webhook_host_concurrency: Annotated[
+        int, Meta(description="Requests of a tenant to one host at a time.", ge=1, le=1000)
+    ] = 50
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe line kept.")
     ] = "info"
@@ -192,8 +233,12 @@ def read_secret(entry: Given) -> str:
 
 
 def convert(name: str, entry: Given) -> Any:
+    value = entry.value
+    is_text = isinstance(value, str)
+    if is_text and get_origin(get_args(HINTS[name])[0]) is list:
+        value = [part.strip() for part in value.split(",") if part.strip()]
     try:
-        return msgspec.convert(entry.value, HINTS[name], strict=not isinstance(entry.value, str))
+        return msgspec.convert(value, HINTS[name], strict=not is_text)
     except msgspec.ValidationError as error:
         shown = "a secret" if is_secret(name) else repr(entry.value)
         reason = str(error).replace("`", "").replace("Expected", "expected")

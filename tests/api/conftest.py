@@ -11,14 +11,22 @@ import aiohttp
 import msgspec
 import pytest
 
+from duly.api.bearer_tokens import JwtSettings
 from duly.api.front import FrontDoor
 from duly.api.health import HealthDoor
 from duly.api.server import Listener, make_server
+from duly.app import start_loop
+from duly.broker.memory import MemoryBroker
+from duly.domain.lanes import Ticket, lane_for
+from duly.domain.task import BANDS
 from duly.environment import Environment, SystemClock
+from duly.execution.leasing import SettleDesk, WorkerDesk
+from duly.role import stop_roles
 from duly.store.database import Database
 from duly.store.keys import NewKey, create_key
 from duly.store.load import Hint
 from duly.store.migrate import read_migrations
+from duly.store.stats import StatsBook
 from duly.store.submit import Submitter
 from duly.store.tenants import Tenant, create_tenant
 from duly.telemetry import Metrics
@@ -57,6 +65,7 @@ class Front:
     tenant: Tenant
     other: Tenant
     rung: list[Hint]
+    broker: MemoryBroker
     keys: dict[str, str] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> str:
@@ -65,6 +74,22 @@ class Front:
             return self.keys[name]
         except KeyError:
             raise AttributeError(name) from None
+
+    async def make_ready(self) -> None:
+        """What a scheduler does: a ticket for everything that is due and unleased."""
+        rows = await self.database.fetch(
+            "SELECT tenant, pool, lane, id, fence FROM duly.timers"
+            " WHERE holder IS NULL AND due_at <= duly.now() ORDER BY due_at"
+        )
+        await self.broker.publish(
+            [
+                (
+                    lane_for(row["tenant"], row["pool"], (row["lane"] - 1) % BANDS),
+                    Ticket(row["id"], row["fence"]),
+                )
+                for row in rows
+            ]
+        )
 
     async def make_key(self, tenant: Tenant, role: str, **more: Any) -> str:
         made = await create_key(
@@ -97,12 +122,24 @@ class Front:
 
 
 @contextlib.asynccontextmanager
-async def open_front(database: Database, environment: Environment) -> AsyncIterator[Front]:
+async def open_front(
+    database: Database, environment: Environment, tokens: JwtSettings | None = None
+) -> AsyncIterator[Front]:
     rung: list[Hint] = []
     metrics = Metrics()
     health = HealthDoor(database, metrics, len(read_migrations()), dict)
+    broker = MemoryBroker(database, environment)
+    settling = SettleDesk(database, environment)
+    workers = WorkerDesk(database, environment, broker, settling, metrics, StatsBook(environment))
     door = FrontDoor(
-        database, environment, metrics, Submitter(database, environment), rung.extend, health
+        database,
+        environment,
+        metrics,
+        Submitter(database, environment),
+        rung.extend,
+        health,
+        tokens,
+        workers=workers,
     )
     tenant = await create_tenant(database, "default")
     other = await create_tenant(database, "other")
@@ -112,8 +149,11 @@ async def open_front(database: Database, environment: Environment) -> AsyncItera
     server = make_server(door.application(), STOP_S)
     async with aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve([listener.socket]))
-        waiting = group.create_task(look_after(door))
-        front = Front(listener.url, database, environment, door, client, tenant, other, rung)
+        loop = start_loop(door.waiting, environment, metrics)
+        waiting = group.create_task(loop.run())
+        front = Front(
+            listener.url, database, environment, door, client, tenant, other, rung, broker
+        )
         front.keys = {
             "admin": await front.make_key(tenant, "admin", reach="installation"),
             "operator": await front.make_key(tenant, "operator"),
@@ -127,18 +167,13 @@ async def open_front(database: Database, environment: Environment) -> AsyncItera
         try:
             yield front
         finally:
-            waiting.cancel()
+            await stop_roles([loop], [waiting], STOP_S)
             await client.close()
+            await broker.close()
             server.should_exit = True
             await serving
             await door.close()
             listener.close()
-
-
-async def look_after(door: FrontDoor) -> None:
-    """The role that ends waits, without the loop of a whole process."""
-    while True:  # noqa: ASYNC110 (a role says how long to pause)
-        await asyncio.sleep(await door.waiting.tick())
 
 
 @pytest.fixture

@@ -236,6 +236,16 @@ def test_a_number_that_passes_lies_between_its_bounds(
         ({"dispatch_rate": 5.0, "dispatch_burst": 1.0}, []),
         ({"dispatch_rate": 5.0, "dispatch_burst": 0.5}, ["/dispatch_burst"]),
         ({"dispatch_burst": 5.0}, ["/dispatch_burst"]),
+        ({"submit_rate": 1_000_000.0, "submit_burst": 1_000_000.0}, []),
+        ({"submit_rate": 1_000_001.0}, ["/submit_rate"]),
+        ({"submit_rate": 0.0}, ["/submit_rate"]),
+        ({"submit_rate": float("nan")}, ["/submit_rate"]),
+        ({"submit_rate": 5.0, "submit_burst": 0.5}, ["/submit_burst"]),
+        ({"submit_rate": 5.0, "submit_burst": 1_000_001.0}, ["/submit_burst"]),
+        ({"submit_burst": 5.0}, ["/submit_burst"]),
+        ({"stored_max": 1_000_000_000}, []),
+        ({"stored_max": 1_000_000_001}, ["/stored_max"]),
+        ({"stored_max": 0}, ["/stored_max"]),
     ],
 )
 def test_a_tenants_bounds_are_bounded(change: dict[str, Any], pointers: list[str]) -> None:

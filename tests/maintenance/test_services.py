@@ -8,13 +8,18 @@ from duly.domain.states import Outcome
 from duly.maintenance.closed_breakers import ClosedBreakers
 from duly.maintenance.dead_nodes import DeadNodes
 from duly.maintenance.keys import Keys
+from duly.maintenance.nonces import Nonces
 from duly.maintenance.old_stats import OldStats
 from duly.maintenance.oldest_ready import OldestReady
 from duly.maintenance.ownerless import OwnerlessSlots
 from duly.maintenance.partitions import Partitions
+from duly.maintenance.remembered_calls import RememberedCalls
 from duly.maintenance.service import Report
+from duly.maintenance.silent_workers import SilentWorkers
 from duly.maintenance.survivors import Survivors
 from duly.maintenance.tickets import Tickets
+from duly.store.calls import CALL_TTL_S, claim_call
+from duly.store.keys import claim_nonce
 from duly.store.ready_queue import publish_tickets
 from duly.store.stats import StatsBook
 from duly.store.submit import KEY_TTL_S
@@ -96,6 +101,47 @@ async def test_closed_breakers_are_forgotten(world: World) -> None:
     service = ClosedBreakers(world.database, bite_rows=2)
     assert await service.run_once() == Report(2, has_more=True)
     assert await service.run_once() == Report(1, has_more=False)
+
+
+async def test_used_nonces_go_when_no_signature_can_use_them(world: World) -> None:
+    """Every signed request leaves one; kept for ever, they outgrow the tasks."""
+    for number in range(3):
+        assert await claim_nonce(world.database, "key", str(number), 600.0)
+    service = Nonces(world.database, bite_rows=2)
+    assert await service.run_once() == Report(0, has_more=False)
+    assert not await claim_nonce(world.database, "key", "0", 600.0)
+    world.advance(600)
+    assert await service.run_once() == Report(2, has_more=True)
+    assert await service.run_once() == Report(1, has_more=False)
+
+
+async def test_remembered_calls_are_forgotten_after_their_time(world: World) -> None:
+    """An answer is as large as a page of tasks; a week of them is enough."""
+    for number in range(3):
+        async with world.database.transaction() as session:
+            assert await claim_call(session, TENANT, str(number), b"hash") is None
+    service = RememberedCalls(world.database, bite_rows=2)
+    assert await service.run_once() == Report(0, has_more=False)
+    world.advance(CALL_TTL_S)
+    assert await service.run_once() == Report(2, has_more=True)
+    assert await service.run_once() == Report(1, has_more=False)
+    assert await world.count("remembered_calls") == 0
+
+
+async def test_silent_workers_are_forgotten_and_living_ones_are_not(world: World) -> None:
+    """A fleet that names its processes anew at every start leaves a row for each of them."""
+    for number, expires_s in enumerate((-3601, -3601, -3601, -3599, 10)):
+        await world.database.fetch(
+            "INSERT INTO duly.workers VALUES (1, $1, $2, '{default}', duly.now(), duly.now(),"
+            " duly.now() + make_interval(secs => $3))",
+            str(number),
+            UUID(int=number),
+            expires_s,
+        )
+    service = SilentWorkers(world.database, bite_rows=2)
+    assert await service.run_once() == Report(2, has_more=True)
+    assert await service.run_once() == Report(1, has_more=False)
+    assert await world.count("workers") == 2
 
 
 async def test_void_tickets_are_swept_in_bites(world: World) -> None:

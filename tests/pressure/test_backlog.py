@@ -5,10 +5,11 @@ import asyncio
 import asyncpg
 import pytest
 
+from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
 from duly.execution.executor import DONE, Verdict
 from duly.scheduler.board import PLACE_ENTRIES_MAX
-from duly.scheduler.dispatcher import DISPATCH_MAX, LANE_DEPTH_MAX
+from duly.scheduler.dispatcher import DISPATCH_MAX
 from duly.scheduler.loader import PAGE
 from duly.store.lease import Lease
 from duly.store.submit import Stored

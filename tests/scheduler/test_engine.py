@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment
 from duly.execution.executor import DONE, Verdict
-from duly.scheduler.dispatcher import LANE_DEPTH_MAX
 from duly.store.database import Database
 from duly.store.lease import Lease
 from duly.store.read import read_attempts, read_task

@@ -100,7 +100,7 @@ class FleetNode(Node):
             self.listeners[READY] = LaneBell(self.broker, self.send).heard
         self.settling = SettleDesk(self.database, self.environment)
         self.settling.settler = WitnessedSettler(self.database, self.environment)
-        self.settling.on_settled = self.scheduler.on_settled
+        self.settling.listeners.append(self.scheduler.on_settled)
         self.executor = Executor(
             self.database,
             self.environment,

@@ -4,6 +4,8 @@ import asyncio
 from datetime import date, timedelta
 from uuid import UUID
 
+import pytest
+
 from duly.domain.ids import placement_time_of, shard_of
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
@@ -12,11 +14,16 @@ from duly.store.control import Move, move_tasks
 from duly.store.dead_letters import (
     DeadLetter,
     LetterFilter,
+    Pace,
+    find_dead_letters,
     group_dead_letters,
     list_dead_letters,
+    match_dead_letters,
     purge_dead_letters,
+    read_dead_letter,
     replay_dead_letters,
 )
+from duly.store.load import Hint
 from duly.store.partitions import create_partitions, drop_month
 from duly.store.read import Filter, list_tasks, read_task
 from tests.store.world import OTHER_TENANT, START, TENANT, World
@@ -92,7 +99,7 @@ async def test_letters_are_grouped_by_cause(world: World) -> None:
         await fail(world, error=f"timeout after {number} s")
     await fail(world, error="refused")
     await fail(world, error="refused", tenant=OTHER_TENANT)
-    groups = await group_dead_letters(world.database, TENANT)
+    groups, _ = await group_dead_letters(world.database, TENANT)
     assert [(group.letters, group.type, group.reason) for group in groups] == [
         (3, "mail.send", "exhausted"),
         (1, "mail.send", "exhausted"),
@@ -193,3 +200,101 @@ async def test_failed_tasks_are_listed_from_their_letters(world: World) -> None:
     page = await list_tasks(world.database, TENANT, Filter(state=State.FAILED), limit=2)
     assert [task.id for task in page.items] == [ids[2], ids[1]]
     assert page.next_cursor is not None
+
+
+async def test_a_letter_is_read_whole_by_its_tenant_alone(world: World) -> None:
+    """Whoever decides about a replay must see what would be done again."""
+    old = await fail(world, payload='{"a": 1}', tags={"a": "b"}, pool="x", priority=8)
+    letter = await read_dead_letter(world.database, TENANT, old)
+    assert letter is not None
+    assert (letter.payload, letter.tags, letter.policy) == ('{"a": 1}', {"a": "b"}, ONCE)
+    assert (letter.pool, letter.url, letter.priority, letter.attempts) == ("x", None, 8, 1)
+    assert await read_dead_letter(world.database, OTHER_TENANT, old) is None
+
+
+async def test_a_list_carries_no_payloads(world: World) -> None:
+    """A page of the largest ones would be thirteen megabytes for nobody."""
+    await fail(world, payload='{"a": 1}')
+    (letter,) = await letters(world)
+    assert letter.payload is None
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["x", "2026-01-01T00:00:00Z", f"0001-01-01T00:00:00+14:00~{UUID(int=1)}", "1~\x00~a~b"],
+)
+async def test_a_cursor_that_is_not_ours_is_known_before_the_database(
+    world: World, cursor: str
+) -> None:
+    """An instant that the driver cannot send would look like a database that is away."""
+    with pytest.raises(ValueError):
+        await list_dead_letters(world.database, TENANT, ALL, cursor)
+    with pytest.raises(ValueError):
+        await group_dead_letters(world.database, TENANT, ALL, cursor)
+
+
+async def test_groups_come_page_by_page(world: World) -> None:
+    """A cause that no page shows is mended by nobody; two may be equally frequent."""
+    for name in ("a", "b", "c", "d", "d"):
+        await fail(world, type=name)
+    seen: list[tuple[int, str]] = []
+    cursor = None
+    while True:
+        page, cursor = await group_dead_letters(world.database, TENANT, ALL, cursor, 2)
+        seen += [(group.letters, group.type) for group in page]
+        if cursor is None:
+            break
+    assert seen[0] == (2, "d")
+    assert sorted(seen[1:]) == [(1, "a"), (1, "b"), (1, "c")]
+
+
+async def test_a_match_is_the_oldest_and_no_more_than_a_bite(world: World) -> None:
+    """What replay and purge take must be bounded, and go on where it ended."""
+    ids = [await fail(world) for _ in range(3)]
+    await fail(world, tenant=OTHER_TENANT)
+    assert await match_dead_letters(world.database, TENANT, ALL, 2) == ids[:2]
+    await replay(world, ids[0])
+    unreplayed = LetterFilter(is_replayed=False)
+    assert await match_dead_letters(world.database, TENANT, unreplayed, 2) == ids[1:]
+    assert await find_dead_letters(world.database, TENANT, ids, False) == ids[1:]
+    assert await find_dead_letters(world.database, TENANT, ids) == ids
+    assert await find_dead_letters(world.database, OTHER_TENANT, ids) == []
+
+
+async def test_a_paced_replay_is_spread_over_time_oldest_first(world: World) -> None:
+    """Ten thousand at once would be the outage that made them, once more."""
+    ids = [await fail(world) for _ in range(4)]
+    hints: list[Hint] = []
+    made = await replay_dead_letters(
+        world.database, world.environment, TENANT, ids[::-1], hints, Pace(rate_per_s=2.0)
+    )
+    due = [(await world.read(made[old])).run_at for old in ids]
+    assert due == [world.now() + timedelta(seconds=seconds) for seconds in (0, 0.5, 1, 1.5)]
+    assert sorted(instant for _, instant in hints) == due
+    assert [placement_time_of(made[old]) for old in ids] == due
+    assert len(await world.due()) == 1
+
+
+async def test_a_paced_replay_goes_on_where_the_one_before_ended(world: World) -> None:
+    """Bite after bite without a start of their own would all begin at once."""
+    one, two = await fail(world), await fail(world)
+    later = world.now() + timedelta(hours=1)
+    made = await replay_dead_letters(
+        world.database, world.environment, TENANT, [one], pace=Pace(1.0, later)
+    )
+    assert (await world.read(made[one])).run_at == later
+    past = world.now() - timedelta(hours=1)
+    made = await replay_dead_letters(
+        world.database, world.environment, TENANT, [two], pace=Pace(1.0, past)
+    )
+    assert (await world.read(made[two])).run_at == world.now()
+
+
+async def test_a_replay_due_beyond_the_last_month_finds_a_place(world: World) -> None:
+    """An id outside every partition could not be stored."""
+    one, two = await fail(world), await fail(world)
+    far = Pace(rate_per_s=1 / (400 * 86400))
+    made = await replay_dead_letters(
+        world.database, world.environment, TENANT, [one, two], pace=far
+    )
+    assert (await world.read(made[two])).run_at == world.now() + timedelta(days=400)

@@ -12,7 +12,7 @@ from duly.domain.retry import RETRY_AFTER_MAX_S, RetryPolicy
 from duly.domain.states import SETTLEABLE, FailureReason, Outcome, State
 from duly.domain.task import Policy, lane_of
 from duly.store.control import cancel_tasks
-from duly.store.dead_letters import LetterFilter, list_dead_letters
+from duly.store.dead_letters import read_dead_letter
 from duly.store.load import Place
 from duly.store.settle import REPLAY, STALE, SettleAnswer, Settlement, SettleStatus
 from tests.store.world import HOLDER, OTHER_HOLDER, START, TENANT, World
@@ -87,7 +87,8 @@ async def test_an_exhausted_task_is_a_dead_letter_with_its_own_copy(world: World
         "boom 3",
         3,
     )
-    ((letter,), _) = await list_dead_letters(world.database, TENANT, LetterFilter())
+    letter = await read_dead_letter(world.database, TENANT, stored.id)
+    assert letter is not None
     assert (letter.id, letter.payload, letter.attempts, letter.reason) == (
         stored.id,
         '{"a": 1}',

@@ -2,8 +2,16 @@
 
 from datetime import datetime, timedelta
 from random import Random
+from uuid import RFC_4122, UUID
 
-from duly.domain.ids import EPOCH, partition_bound
+from duly.domain.ids import (
+    EPOCH,
+    key_shard,
+    partition_bound,
+    placement_time_of,
+    shard_of,
+    tenant_shard,
+)
 from duly.domain.limits import POOLS_PER_TENANT_MAX, PRIORITY_MAX
 from duly.domain.task import lane_of
 from tests.store.world import World
@@ -33,3 +41,40 @@ async def test_the_bound_of_a_partition_is_the_same_in_sql(world: World) -> None
         instants,
     )
     assert [row["bound"] for row in rows] == [partition_bound(instant) for instant in instants]
+
+
+async def test_the_shard_of_a_tenant_is_the_same_in_sql(world: World) -> None:
+    """A task that SQL placed in a shard Python does not count there breaks the tenant's cap."""
+    random = Random(2)
+    tenants = [0, 1, 2, 2**31 - 1, *(random.randrange(2**31) for _ in range(300))]
+    asked = [(t, 2**power, random.randrange(1024)) for t in tenants for power in range(7)]
+    rows = await world.database.fetch(
+        "SELECT duly.tenant_shard(tenant, spread, choice) AS shard"
+        "  FROM unnest($1::integer[], $2::integer[], $3::integer[]) AS a(tenant, spread, choice)",
+        *(list(column) for column in zip(*asked, strict=True)),
+    )
+    assert [row["shard"] for row in rows] == [tenant_shard(*each) for each in asked]
+
+
+async def test_the_shard_of_a_key_is_the_same_in_sql(world: World) -> None:
+    """A key looked for in another shard than it was claimed in stores its task twice."""
+    keys = ["", "k", "customer:44921", "ü", "\U0001f600", "a:b", "1", *map(str, range(300))]
+    rows = await world.database.fetch(
+        "SELECT duly.key_shard($1, key) AS shard FROM unnest($2::text[]) AS key", 7, keys
+    )
+    assert [row["shard"] for row in rows] == [key_shard(7, key) for key in keys]
+
+
+async def test_an_id_made_in_sql_is_read_in_python(world: World) -> None:
+    """An id is an address: time, version, shard and variant must stand where Python looks."""
+    instant = datetime(2026, 1, 15, 12, 0, 0, 123000, tzinfo=EPOCH.tzinfo)
+    rows = await world.database.fetch(
+        "SELECT duly.make_task_id($1, shard::smallint, gen_random_uuid()) AS id"
+        "  FROM generate_series(0, 1023) AS shard ORDER BY shard",
+        instant,
+    )
+    ids = [UUID(str(row["id"])) for row in rows]
+    assert [shard_of(task_id) for task_id in ids] == list(range(1024))
+    assert {placement_time_of(task_id) for task_id in ids} == {instant}
+    assert {(task_id.version, task_id.variant) for task_id in ids} == {(7, RFC_4122)}
+    assert {task_id.int >> 64 & 3 for task_id in ids} == {0, 1, 2, 3}

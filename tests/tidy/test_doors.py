@@ -23,7 +23,8 @@ DOORS: dict[str, set[str]] = {
     "cli": {"app", "client"} | SHARED,
     # It puts a whole duly together, as `app` does.
     "testing": ACTORS | {"app", "execution"},
-    "duly": set(),
+    # Its names for other people's programs, imported when they are used.
+    "duly": {"client"},
     "environment": {"domain"},
     "telemetry": {"duly"},
     "settings": {"domain"},
@@ -34,6 +35,8 @@ DOORS: dict[str, set[str]] = {
 EXCEPTIONS = {
     ("api", "duly.execution.leasing"): "a worker leases over HTTP exactly as the executor does",
     ("cli", "duly.domain.errors"): "the command line is the edge that turns errors into exit codes",
+    ("cli", "duly.store.doctor"): "`duly doctor` runs where no server runs",
+    ("cli", "duly.domain.diagnosis"): "`duly doctor` runs where no server runs",
     ("cli", "duly.store.migrate"): "`duly migrate` runs where no server runs",
     ("cli", "duly.store.place"): "`duly migrate` runs where no server runs",
     ("cli", "duly.store.database"): "`duly migrate` runs where no server runs",

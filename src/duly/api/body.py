@@ -97,14 +97,20 @@ def malformed(error: Exception) -> NoReturn:
 def convert_query(given: Mapping[str, str], model: type[Model]) -> Model:
     """Query parameters, which are all text, as the types that the model says."""
     try:
-        return msgspec.convert(dict(given), type=model, strict=False)
+        converted = msgspec.convert(dict(given), type=model, strict=False)
     except msgspec.ValidationError as error:
-        problem = problem_from(str(error), model)
-        raise Refused(
-            Code.INVALID_QUERY,
-            f"{problem.pointer.lstrip('/')}: {problem.reason}",
-            [problem],
-        ) from None
+        raise invalid_query(problem_from(str(error), model)) from None
+    for name in given:
+        if getattr(converted, name) is None:
+            # The text "null", which msgspec would take for nothing: the whole list, unfiltered.
+            raise invalid_query(Problem(f"/{name}", "is never null; leave it out"))
+    return converted
+
+
+def invalid_query(problem: Problem) -> Refused:
+    return Refused(
+        Code.INVALID_QUERY, f"{problem.pointer.lstrip('/')}: {problem.reason}", [problem]
+    )
 
 
 def all_problems(body: bytes, model: type, first: str) -> list[Problem]:

@@ -11,15 +11,14 @@
 
 import hashlib
 import hmac
-from dataclasses import dataclass
 from datetime import datetime
 
-import jwt
-
+from duly.api.bearer_tokens import JwtSettings, TokenReader
 from duly.api.call import Call
 from duly.api.problems import Code, Refused
 from duly.api.recall import Recall
 from duly.domain.access import Access, Credential, Reach
+from duly.domain.limits import TENANT_PATTERN
 from duly.environment import Clock, Environment
 from duly.store.database import Database
 from duly.store.keys import KEY_PREFIX, Key, claim_nonce, hash_secret, read_key
@@ -32,29 +31,21 @@ TOKEN_CHARACTERS_MAX = 8192
 REFUSAL = "the credential is missing, wrong, expired or revoked"
 
 
-@dataclass(frozen=True)
-class JwtSettings:
-    """Algorithms and keys come from configuration alone, never from a token."""
-
-    issuer: str
-    audience: str
-    algorithms: tuple[str, ...]
-    key: str
-
-
 class Authenticator:
     def __init__(
         self, database: Database, environment: Environment, tokens: JwtSettings | None
     ) -> None:
         self.database = database
         self.clock: Clock = environment.clock
-        self.tokens = tokens
+        self.tokens = None if tokens is None else TokenReader(tokens, environment.clock)
         self.keys: Recall[str, Key | None] = Recall(
             environment.clock, lambda key_id: read_key(database, key_id)
         )
-        self.tenants: Recall[str, Tenant | None] = Recall(
-            environment.clock, lambda name: find_tenant(database, name)
-        )
+        self.tenants: Recall[str, Tenant | None] = Recall(environment.clock, self.find_named)
+
+    async def find_named(self, name: str) -> Tenant | None:
+        """Only names that a tenant can have reach the database, which takes not every text."""
+        return await find_tenant(self.database, name) if TENANT_PATTERN.fullmatch(name) else None
 
     async def identify(self, call: Call, body: bytes) -> Credential:
         bearer, signer = call.header(b"authorization"), call.header(b"x-duly-key")
@@ -107,28 +98,14 @@ class Authenticator:
         return credential_of(key)
 
     async def tokened(self, token: str) -> Credential:
-        if self.tokens is None:
+        claims = None if self.tokens is None else self.tokens.read(token)
+        if claims is None:
             raise unauthenticated()
-        try:
-            claims = jwt.decode(
-                token,
-                self.tokens.key,
-                algorithms=list(self.tokens.algorithms),
-                issuer=self.tokens.issuer,
-                audience=self.tokens.audience,
-                options={"require": ["exp", "aud", "iss", "sub", "tenant", "role"]},
-            )
-            access = Access(claims["role"])
-            reach = Reach(claims.get("reach", Reach.TENANT))
-        except (jwt.PyJWTError, ValueError, TypeError):
-            raise unauthenticated() from None
-        if reach is Reach.INSTALLATION and access not in (Access.OPERATOR, Access.ADMIN):
-            raise unauthenticated()
-        tenant = await self.tenants.get(str(claims["tenant"]))
+        tenant = await self.tenants.get(claims.tenant_name)
         if tenant is None:
             raise unauthenticated()
-        actor = f"jwt:{str(claims['sub'])[:128]}"
-        return Credential(actor, tenant.id, tenant.name, access, reach)
+        actor = f"jwt:{claims.subject[:128]}"
+        return Credential(actor, tenant.id, tenant.name, claims.access, claims.reach)
 
 
 def credential_of(key: Key) -> Credential:

@@ -78,6 +78,8 @@ class Endpoint:
     body_bytes_max: int = BODY_BYTES_MAX
     is_body_optional: bool = False
     media_types: tuple[str, ...] = ("application/json",)
+    # Of its answers; refusals are always problems.
+    answer_media_type: str = "application/json"
     # Longer for calls that wait on purpose.
     timeout_s: float = REQUEST_TIMEOUT_S
     # Decodes a body that is not one JSON document.
@@ -89,23 +91,23 @@ class Endpoint:
 
 
 class Routes:
-    """Paths by exact text, then by segments; `{name}` stands for one segment."""
+    """Paths by exact text, then by resource and length; `{name}` stands for one segment."""
 
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self.exact: dict[str, dict[str, Endpoint]] = {}
-        self.patterns: dict[int, list[tuple[list[str], dict[str, Endpoint]]]] = {}
+        self.patterns: dict[object, list[tuple[list[str], dict[str, Endpoint]]]] = {}
         for endpoint in endpoints:
             self.methods_of(endpoint)[endpoint.method] = endpoint
 
     def methods_of(self, endpoint: Endpoint) -> dict[str, Endpoint]:
         if "{" not in endpoint.path:
             return self.exact.setdefault(endpoint.path, {})
-        of_length = self.patterns.setdefault(len(endpoint.segments), [])
-        for segments, known in of_length:
+        candidates = self.patterns.setdefault(shelf_of(endpoint.segments), [])
+        for segments, known in candidates:
             if segments == endpoint.segments:
                 return known
         methods: dict[str, Endpoint] = {}
-        of_length.append((endpoint.segments, methods))
+        candidates.append((endpoint.segments, methods))
         return methods
 
     def find(self, path: str) -> tuple[dict[str, Endpoint], dict[str, str]]:
@@ -114,11 +116,16 @@ class Routes:
         if methods is not None:
             return methods, {}
         given = path.strip("/").split("/")
-        for segments, found in self.patterns.get(len(given), ()):
+        for segments, found in self.patterns.get(shelf_of(given), ()):
             params = parameters(segments, given)
             if params is not None:
                 return found, params
         return {}, {}
+
+
+def shelf_of(segments: list[str]) -> tuple[int, str]:
+    """`/v1/tasks/{id}` and its neighbours are looked for together."""
+    return len(segments), segments[1] if len(segments) > 1 else ""
 
 
 def parameters(segments: list[str], given: list[str]) -> dict[str, str] | None:
@@ -272,7 +279,7 @@ class Door:
         key = call.header(b"idempotency-key") if endpoint.method != "GET" else None
         if key is not None:
             if reason := key_reason(key):
-                raise Refused(Code.MALFORMED_BODY, f"the Idempotency-Key {reason}")
+                raise Refused(Code.INVALID, f"the Idempotency-Key {reason}")
             digest = call_digest(call)
             known = await claim_call(call.session, call.tenant, key, digest)
             if known is not None:

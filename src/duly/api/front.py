@@ -2,17 +2,33 @@
 
 from collections.abc import Callable
 
-from duly.api.credentials import Authenticator, JwtSettings
+from duly.api.audit import AuditDoor
+from duly.api.bearer_tokens import JwtSettings
+from duly.api.credentials import Authenticator
+from duly.api.dead_letters import DeadLetterDoor
+from duly.api.docs import DescriptionDoor
 from duly.api.door import Door, Endpoint
+from duly.api.explain import ExplainDoor
 from duly.api.health import HealthDoor
+from duly.api.keys import KeyDoor
+from duly.api.operators import OperatorDoor
+from duly.api.pauses import PauseDoor
+from duly.api.stats import StatsDoor
 from duly.api.task_control import TaskControlDoor
 from duly.api.task_rules import TaskRules
+from duly.api.task_types import TaskTypeDoor
 from duly.api.tasks import TaskDoor
+from duly.api.tenants import TenantDoor
 from duly.api.throttle import Throttle
 from duly.api.waiting import Waiting
+from duly.api.webhook_secrets import WebhookSecretDoor
+from duly.api.worker_protocol import WorkerDoor
+from duly.domain.addresses import STRICT, OutboundRules
 from duly.environment import Environment
+from duly.execution.leasing import WorkerDesk
 from duly.store.database import Database
 from duly.store.desk import ReadDesk, SubmitDesk
+from duly.store.explain import LaneDepth
 from duly.store.load import Hint
 from duly.store.submit import Submitter
 from duly.telemetry import Metrics
@@ -28,6 +44,9 @@ class FrontDoor:
         ring: Callable[[list[Hint]], None],
         health: HealthDoor,
         tokens: JwtSettings | None = None,
+        lane_depth: LaneDepth | None = None,
+        workers: WorkerDesk | None = None,
+        outbound: OutboundRules = STRICT,
     ) -> None:
         self.database = database
         self.environment = environment
@@ -37,9 +56,14 @@ class FrontDoor:
         self.authenticator = Authenticator(database, environment, tokens)
         self.desk = SubmitDesk(submitter)
         self.reading = ReadDesk(database)
-        self.rules = TaskRules(database, environment)
+        self.rules = TaskRules(database, environment, outbound)
         self.throttle = Throttle(database, environment)
         self.waiting = Waiting(database)
+        # Where the ready queue is in memory, the database cannot tell.
+        self.lane_depth = lane_depth
+        self.workers = workers
+        if workers is not None:
+            workers.settling.listeners.append(self.waiting.on_settled)
 
     def endpoints(self) -> list[Endpoint]:
         tasks = TaskDoor(
@@ -52,10 +76,43 @@ class FrontDoor:
             self.waiting,
         )
         control = TaskControlDoor(self.environment, self.waiting, self.ring)
-        return [*tasks.endpoints(), *control.endpoints(), *self.health.endpoints()]
+        explain = ExplainDoor(self.lane_depth)
+        return [
+            *tasks.endpoints(),
+            *control.endpoints(),
+            *explain.endpoints(),
+            *self.working(),
+            *self.control_plane(),
+            *self.health.endpoints(),
+        ]
+
+    def working(self) -> list[Endpoint]:
+        if self.workers is None:
+            return []
+        return WorkerDoor(self.workers, self.reading).endpoints()
+
+    def control_plane(self) -> list[Endpoint]:
+        tenants = TenantDoor(self.database, self.authenticator, self.throttle)
+        keys = KeyDoor(self.environment, self.authenticator, self.rules)
+        task_types = TaskTypeDoor(self.environment, self.rules)
+        letters = DeadLetterDoor(self.environment, self.ring)
+        doors = (
+            tenants,
+            keys,
+            task_types,
+            PauseDoor(),
+            AuditDoor(),
+            letters,
+            OperatorDoor(),
+            WebhookSecretDoor(self.environment),
+            StatsDoor(self.environment),
+        )
+        return [endpoint for door in doors for endpoint in door.endpoints()]
 
     def application(self) -> Door:
-        return Door(self.endpoints(), self.database, self.authenticator, self.metrics)
+        endpoints = self.endpoints()
+        endpoints += DescriptionDoor(endpoints).endpoints()
+        return Door(endpoints, self.database, self.authenticator, self.metrics)
 
     async def close(self) -> None:
         """Answer whoever was let in."""

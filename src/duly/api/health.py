@@ -65,7 +65,8 @@ class HealthDoor:
                 summary="Numbers for Prometheus",
                 handler=self.numbers,
                 kind=Kind.OPEN,
-                answers={200: None},
+                answers={200: str},
+                answer_media_type="text/plain",
                 tag=TAG,
             ),
         ]

@@ -57,8 +57,9 @@ class HttpLimits:
     body_s: float = 30.0
     keep_alive_s: float = 75.0
     pipelined_max: int = 64
-    # Of a body whose call was answered before it was read.
+    # Of what a caller sends on after it was refused, and for how long.
     dropped_bytes_max: int = 16 * 1024 * 1024
+    linger_s: float = 1.0
 
 
 class Stage(Enum):
@@ -80,6 +81,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.deadline: asyncio.TimerHandle | None = None
         self.deadline_stage = Stage.BETWEEN
         self.refusal: Refused | None = None
+        self.is_ended = False
         self.url = b""
         self.header_bytes = 0
         self.header_count = 0
@@ -88,7 +90,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         if len(self.connections) > self.limits.connections_max:
-            self.refuse(later(Code.OVERLOADED, "too many connections are open; try again"))
+            refused = later(Code.OVERLOADED, "too many connections are open; try again")
+            transport.write(encoded(refused))
+            transport.close()
         else:
             self.watch()
 
@@ -97,11 +101,12 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self.is_ended:
+            self.drop(data)
             return
         was_reading_headers = self.stage is Stage.HEADERS
         super().data_received(data)
-        if self.transport.is_closing():
+        if self.is_ended or self.transport.is_closing():
             return
         if was_reading_headers and self.stage is Stage.HEADERS:
             # The parser keeps an unfinished header to itself; only what it was fed can be counted.
@@ -171,6 +176,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if self.parser.get_http_version() not in VERSIONS:
             self.stop(malformed("only HTTP/1.1 and HTTP/1.0 are spoken here"))
+        if self.parser.should_upgrade() and self.parser.get_method() != b"GET":
+            # The parser would not read its body, and the call would run without it.
+            self.stop(malformed("no other protocol is spoken here; leave out Upgrade"))
         if len(self.pipeline) >= self.limits.pipelined_max:
             self.stop(malformed("too many calls at once on one connection"))
         self.stage = Stage.BODY
@@ -181,9 +189,12 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
         if self.cycle.response_complete:
-            self.dropped_bytes += len(body)
-            if self.dropped_bytes > self.limits.dropped_bytes_max:
-                self.transport.close()
+            self.drop(body)
+
+    def drop(self, data: bytes) -> None:
+        self.dropped_bytes += len(data)
+        if self.dropped_bytes > self.limits.dropped_bytes_max:
+            self.transport.close()
 
     def on_message_complete(self) -> None:
         self.stage = Stage.BETWEEN
@@ -222,7 +233,14 @@ class BoundedProtocol(HttpToolsProtocol):
             cycle.disconnected = True
             cycle.message_event.set()
         self.transport.write(encoded(refused))
-        self.transport.close()
+        self.end()
+
+    def end(self) -> None:
+        """Closed at once, a caller that still sends would lose our answer to a reset."""
+        self.is_ended = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.deadline = self.loop.call_later(self.limits.linger_s, self.transport.close)
 
 
 def bounded_protocol(limits: HttpLimits) -> type[BoundedProtocol]:

@@ -33,17 +33,25 @@ class Recall(Generic[Name, Thing]):
         if flight is None:
             flight = asyncio.ensure_future(self.fetch(name))
             self.looking[name] = flight
-            flight.add_done_callback(lambda _: self.looking.pop(name, None))
+            flight.add_done_callback(lambda ended: self.land(name, ended))
         # A caller that goes away takes nobody else's answer along.
         return await asyncio.shield(flight)
 
     async def fetch(self, name: Name) -> Thing:
         thing = await self.look(name)
+        if self.looking.get(name) is not asyncio.current_task():
+            # It was changed while we looked: what we saw may be what was before.
+            return thing
         self.kept[name] = (self.clock.monotonic() + KEEP_S, thing)
         self.kept.move_to_end(name)
         if len(self.kept) > ENTRIES_MAX:
             self.kept.popitem(last=False)
         return thing
 
+    def land(self, name: Name, flight: asyncio.Future[Thing]) -> None:
+        if self.looking.get(name) is flight:
+            del self.looking[name]
+
     def forget(self, name: Name) -> None:
         self.kept.pop(name, None)
+        self.looking.pop(name, None)

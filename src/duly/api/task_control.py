@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC
 from functools import partial
 from typing import Annotated
 from uuid import UUID
@@ -27,6 +26,8 @@ from duly.store.load import Hint
 from duly.store.read import Filter, list_tasks, read_task
 
 CANCEL_MANY_MAX = 1000
+# Those that run come last: what has not started is cancelled before it can.
+LIVE_STATES = (State.WAITING, State.READY, State.SCHEDULED, State.RUNNING)
 
 Ring = Callable[[list[Hint]], None]
 
@@ -151,7 +152,7 @@ class TaskControlDoor:
             problems = submission_problems(probe, self.environment.clock.now())
             if problems:
                 raise invalid(problems)
-        run_at = None if asked.run_at is None else asked.run_at.astimezone(UTC)
+        run_at = None if asked.run_at is None else in_utc(asked.run_at)
         move = Move(task_id_of(call), run_at, asked.delay_s, asked.priority)
         return await self.move(call, move, "task.reschedule")
 
@@ -168,7 +169,7 @@ class TaskControlDoor:
         return Answer(200, await self.view_in(call, move.id))
 
     async def cancel_many(self, call: Call, asked: CancelMany) -> Answer:
-        """One bounded bite: the newest tasks that match."""
+        """One bounded bite of the unfinished tasks that match."""
         ids, has_more = await self.matching(call, asked.filter)
         counts: Counter[ControlAnswer] = Counter()
         if ids and not asked.dry_run:
@@ -191,17 +192,24 @@ class TaskControlDoor:
         )
 
     async def matching(self, call: Call, asked: TaskFilter) -> tuple[list[UUID], bool]:
-        wanted = Filter(
-            asked.state, asked.type, tag_of(asked.tag), asked.created_after, asked.run_before
-        )
-        ids: list[UUID] = []
-        cursor: str | None = None
-        while True:
-            found = await list_tasks(call.session, call.tenant, wanted, cursor, 200)
-            ids += [task.id for task in found.items if task.state not in TERMINAL]
-            cursor = found.next_cursor
-            if cursor is None or len(ids) >= CANCEL_MANY_MAX:
-                return ids[:CANCEL_MANY_MAX], cursor is not None or len(ids) > CANCEL_MANY_MAX
+        """Unfinished tasks that were not asked to stop yet: so every bite finds other ones."""
+        ids: dict[UUID, None] = {}
+        for state in LIVE_STATES if asked.state is None else (asked.state,):
+            if state in TERMINAL:
+                break
+            wanted = Filter(
+                state, asked.type, tag_of(asked.tag), asked.created_after, asked.run_before
+            )
+            cursor: str | None = None
+            while True:
+                found = await list_tasks(call.session, call.tenant, wanted, cursor, 200)
+                ids.update((task.id, None) for task in found.items if not task.cancel_requested)
+                if len(ids) > CANCEL_MANY_MAX:
+                    return list(ids)[:CANCEL_MANY_MAX], True
+                cursor = found.next_cursor
+                if cursor is None:
+                    break
+        return list(ids), False
 
 
 def control_refusal(answer: ControlAnswer) -> Refused:

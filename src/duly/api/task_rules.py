@@ -12,6 +12,7 @@ from duly.api.problems import Code, Refused
 from duly.api.recall import Recall
 from duly.api.wire import NO_DEFAULTS, TaskDefaults, TaskRequest
 from duly.domain.access import Credential
+from duly.domain.addresses import STRICT, OutboundRules
 from duly.domain.limits import Problem
 from duly.environment import Environment
 from duly.store.database import Database
@@ -34,8 +35,15 @@ NO_RULES = Rules()
 
 
 class TaskRules:
-    def __init__(self, database: Database, environment: Environment) -> None:
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        outbound: OutboundRules = STRICT,
+    ) -> None:
         self.database = database
+        # Where this installation lets webhooks go; asked again by whoever sends them.
+        self.outbound = outbound
         self.known: Recall[tuple[int, str], Rules] = Recall(environment.clock, self.look)
 
     async def look(self, name: tuple[int, str]) -> Rules:

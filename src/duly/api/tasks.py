@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +41,7 @@ from duly.store.database import Database
 from duly.store.desk import ReadDesk, SubmitDesk
 from duly.store.read import Filter, list_tasks, read_attempts
 from duly.store.read import Task as StoredTask
-from duly.store.submit import Mismatch, Stored, SubmitAnswer
+from duly.store.submit import CallKey, Mismatch, Stored, SubmitAnswer
 
 BATCH_TASKS_MAX = 1000
 BATCH_BYTES_MAX = 16 * 1024 * 1024
@@ -178,26 +179,24 @@ class TaskDoor:
         key = header_key(call, request.idempotency_key)
         defaults = await self.rules.check(call.credential, call.tenant, request)
         task = request.submission(call.tenant, key, defaults)
-        problems = submission_problems(task, self.environment.clock.now())
+        problems = submission_problems(task, self.environment.clock.now(), self.rules.outbound)
         problems += target_problems(request)
         if problems:
             raise invalid(problems)
         headers = await self.throttle.admit(call.tenant, 1)
         answer = await self.desk.submit(task)
-        if isinstance(answer, Stored):
-            return Answer(201, fresh_view(task, *answer), headers)
         if isinstance(answer, Mismatch):
             raise mismatch([])
-        known = await self.reading.read(call.tenant, answer.id)
-        if known is None:
-            raise Refused(Code.CONFLICT, "the key is known, and its task is gone already")
-        return Answer(200, replace_key(task_view(known), key), headers | REPLAY)
+        view = await self.view_of(call.tenant, task, answer)
+        if isinstance(answer, Stored):
+            return Answer(201, view, headers)
+        return Answer(200, view, headers | REPLAY)
 
     async def submit_batch(self, call: Call, batch: Batch) -> Answer:
         tasks = await self.checked_batch(call, batch)
         headers = await self.throttle.admit(call.tenant, len(tasks))
         chosen, ordinals = unique_keys(tasks)
-        answers = await self.desk.submit_all(chosen)
+        answers = await self.desk.submit_all(chosen, call_key(call))
         clashes = [
             Problem(f"/tasks/{ordinal}/idempotency_key", "is known with another request")
             for ordinal, at in enumerate(ordinals)
@@ -210,11 +209,7 @@ class TaskDoor:
 
     async def checked_batch(self, call: Call, batch: Batch) -> list[Submission]:
         now, problems, tasks = self.environment.clock.now(), [], []
-        prefix = header_key(call, None)
         for ordinal, request in enumerate(batch.tasks):
-            key = request.idempotency_key
-            if key is None and prefix is not None:
-                key = f"{prefix}:{ordinal}"
             try:
                 defaults = await self.rules.check(call.credential, call.tenant, request)
             except Refused as refused:
@@ -222,8 +217,8 @@ class TaskDoor:
                     raise
                 problems += moved(refused.errors, ordinal)
                 continue
-            task = request.submission(call.tenant, key, defaults)
-            found = submission_problems(task, now) + target_problems(request)
+            task = request.submission(call.tenant, defaults=defaults)
+            found = submission_problems(task, now, self.rules.outbound) + target_problems(request)
             problems += moved(found, ordinal)
             tasks.append(task)
         if problems:
@@ -233,16 +228,18 @@ class TaskDoor:
     async def views_of(
         self, tenant: int, tasks: list[Submission], answers: list[SubmitAnswer]
     ) -> list[TaskView]:
-        views: list[TaskView] = []
-        for task, answer in zip(tasks, answers, strict=True):
-            if isinstance(answer, Stored):
-                views.append(fresh_view(task, *answer))
-                continue
-            known = await self.reading.read(tenant, answer.id)
-            if known is None:
-                raise Refused(Code.CONFLICT, "a key is known, and its task is gone already")
-            views.append(replace_key(task_view(known), task.idempotency_key))
-        return views
+        pairs = zip(tasks, answers, strict=True)
+        if all(isinstance(answer, Stored) for answer in answers):
+            return [await self.view_of(tenant, *pair) for pair in pairs]
+        return await asyncio.gather(*(self.view_of(tenant, *pair) for pair in pairs))
+
+    async def view_of(self, tenant: int, task: Submission, answer: SubmitAnswer) -> TaskView:
+        if isinstance(answer, Stored):
+            return fresh_view(task, *answer)
+        known = await self.reading.read(tenant, answer.id)
+        if known is None:
+            raise Refused(Code.CONFLICT, "the key is known, and its task is gone already")
+        return replace_key(task_view(known), task.idempotency_key)
 
     async def get(self, call: Call) -> Answer:
         return Answer(200, task_view(await self.found(call)))
@@ -313,6 +310,12 @@ def header_key(call: Call, in_body: str | None) -> str | None:
     if in_body is not None and in_body != key:
         raise invalid([Problem("/idempotency_key", "differs from the Idempotency-Key header")])
     return key
+
+
+def call_key(call: Call) -> CallKey | None:
+    """A batch under one key: the very same body again finds the same tasks."""
+    key = header_key(call, None)
+    return None if key is None else CallKey(key, hashlib.sha256(call.raw_body).digest())
 
 
 def target_problems(request: TaskRequest) -> list[Problem]:

@@ -6,7 +6,7 @@ With nobody waiting there is no look at all.
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from uuid import UUID
 
 from duly.domain.states import TERMINAL
@@ -28,14 +28,15 @@ class Waiting:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.ended: dict[UUID, tuple[asyncio.Event, int]] = {}
-        self.is_needed = asyncio.Event()
+        self.wake: Callable[[], None] | None = None
 
     @contextlib.contextmanager
     def waiter(self, task_id: UUID) -> Iterator[asyncio.Event]:
         """An event that is set soon after the task has ended."""
         event, count = self.ended.get(task_id, (asyncio.Event(), 0))
         self.ended[task_id] = (event, count + 1)
-        self.is_needed.set()
+        if self.wake is not None:
+            self.wake()
         try:
             yield event
         finally:
@@ -65,11 +66,7 @@ class Waiting:
 
     async def tick(self) -> float:
         if not self.ended:
-            self.is_needed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(IDLE_S):
-                    await self.is_needed.wait()
-            return 0.0
+            return IDLE_S
         ids = [task_id for task_id, (event, _) in self.ended.items() if not event.is_set()]
         for start in range(0, len(ids), LOOK_MAX):
             for task_id in await read_ended(self.database, ids[start : start + LOOK_MAX]):

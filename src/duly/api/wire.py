@@ -28,6 +28,7 @@ Priority = Annotated[int, Meta(ge=0, le=limits.PRIORITY_MAX)]
 Seconds = Annotated[float, Meta(ge=0, le=limits.DELAY_S_MAX)]
 Limit = Annotated[int, Meta(ge=1, le=200, description="Items on one page.")]
 NULL = msgspec.Raw(b"null")
+EARLIEST, LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
 class Page(msgspec.Struct, Generic[Item], frozen=True):
@@ -51,6 +52,7 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     max_s: Annotated[float, Meta(ge=0, le=limits.BACKOFF_S_MAX)] = 3600.0
     jitter: bool = True
     non_retryable: Annotated[list[str], Meta(max_length=limits.NON_RETRYABLE_MAX)] = []
+    retry_4xx: bool = False
 
     def policy(self) -> RetryPolicy:
         return RetryPolicy(
@@ -61,6 +63,7 @@ class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
             self.max_s,
             self.jitter,
             tuple(self.non_retryable),
+            self.retry_4xx,
         )
 
 
@@ -83,7 +86,8 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """One task as its submitter asks for it; null means the same as not given."""
 
     type: TypeName
-    payload: msgspec.Raw = NULL
+    # Made by a call, because the description of the API cannot show a Raw as a default.
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
     run_at: Instant | None = None
     delay_s: Seconds | None = None
     target: Target | None = None
@@ -110,7 +114,7 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             tenant=tenant,
             type=self.type,
             payload=bytes(self.payload).decode(),
-            run_at=None if self.run_at is None else self.run_at.astimezone(UTC),
+            run_at=None if self.run_at is None else in_utc(self.run_at),
             delay_s=self.delay_s or 0.0,
             url=None if target is None else target.url,
             pool=DEFAULT_POOL if target is None or target.pool is None else target.pool,
@@ -132,7 +136,7 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         return Policy(
             retry=DEFAULT_POLICY.retry if retry is None else retry.policy(),
             timeout_s=DEFAULT_POLICY.timeout_s if timeout_s is None else timeout_s,
-            start_by=None if self.start_by is None else self.start_by.astimezone(UTC),
+            start_by=None if self.start_by is None else in_utc(self.start_by),
             jitter_s=jitter_s or 0.0,
             concurrency_key=self.concurrency_key,
             concurrency_limit=self.concurrency_limit,
@@ -143,10 +147,20 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """Equal for equal requests however they were written; the key itself is left out."""
         facts = msgspec.to_builtins(self, builtin_types=(datetime, msgspec.Raw))
         facts |= {"idempotency_key": None, "payload": msgspec.json.decode(self.payload)}
+        for name in ("run_at", "start_by"):
+            facts[name] = None if facts[name] is None else in_utc(facts[name])
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).digest()
 
 
 NOTHING = (None, None, None, None, None)
+
+
+def in_utc(instant: datetime) -> datetime:
+    """What an offset pushes off the calendar stays at its edge, where the bounds refuse it."""
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        return EARLIEST if instant.year == 1 else LATEST
 
 
 class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -155,15 +169,15 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     id: UUID
     state: State
     type: str
-    run_at: datetime
-    created_at: datetime
+    run_at: Instant
+    created_at: Instant
     attempt: int
     max_attempts: int
     priority: int
     target: Target
     timeout_s: float
     retry: RetryPolicy
-    start_by: datetime | None = None
+    start_by: Instant | None = None
     jitter_s: float = 0.0
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
@@ -171,27 +185,27 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     execution_key: str | None = None
     tags: dict[str, str] | None = None
     replay_of: UUID | None = None
-    next_at: datetime | None = None
+    next_at: Instant | None = None
     payload: msgspec.Raw | None = None
     holder: str | None = None
     fence: int | None = None
-    lease_until: datetime | None = None
+    lease_until: Instant | None = None
     cancel_requested: bool = False
     progress: msgspec.Raw | None = None
     result: msgspec.Raw | None = None
     error: str | None = None
     reason: str | None = None
-    finished_at: datetime | None = None
+    finished_at: Instant | None = None
     purged: bool = False
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fence: int
     attempt: int
-    ended_at: datetime
+    ended_at: Instant
     outcome: str
     holder: str | None = None
-    started_at: datetime | None = None
+    started_at: Instant | None = None
     state: State | None = None
     reason: str | None = None
     result: msgspec.Raw | None = None

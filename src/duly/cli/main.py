@@ -4,12 +4,18 @@ Commands are imported when they are called, so that `duly --help` stays instant.
 """
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
+from click.shell_completion import CompletionItem
 
 from duly import __version__
+
+if TYPE_CHECKING:
+    from duly.client.errors import ApiError
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -19,7 +25,19 @@ COMMANDS = {
     "up": ("duly.cli.up", "Start duly on this machine, with an embedded PostgreSQL."),
     "serve": ("duly.cli.serve", "Start one process of an installation with its own PostgreSQL."),
     "migrate": ("duly.cli.migrate", "Bring the database schema to this version of duly."),
+    "doctor": ("duly.cli.doctor", "Look for what is wrong with the database, and say what to do."),
     "config": ("duly.cli.config", "Show every setting, its value and where it came from."),
+    "status": ("duly.cli.status", "Show nodes, slots, what waits, lag and dead letters."),
+    "tasks": ("duly.cli.tasks", "Submit tasks, follow them, change them."),
+    "dead-letters": ("duly.cli.dead_letters", "Look at tasks that failed; replay or purge them."),
+    "types": ("duly.cli.types", "Task types: schemas, defaults, who may submit them."),
+    "tenants": ("duly.cli.tenants", "Tenants and their limits."),
+    "keys": ("duly.cli.keys", "Make, rotate and revoke API keys."),
+    "pauses": ("duly.cli.pauses", "Pause and resume a tenant, a type or a pool."),
+    "nodes": ("duly.cli.nodes", "The processes of the installation."),
+    "workers": ("duly.cli.workers", "The tenant's live workers."),
+    "relay": ("duly.cli.relay", "Forward the outbox of a producer in another PostgreSQL."),
+    "completion": ("duly.cli.completion", "Print the completion script for a shell."),
 }
 
 
@@ -38,6 +56,15 @@ class LazyGroup(click.Group):
         with formatter.section("Commands"):
             formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the list above: completing a name must not import every command."""
+        names = [
+            CompletionItem(name, help=line)
+            for name, (_, line) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return names + click.Command.shell_complete(self, ctx, incomplete)
+
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="duly")
@@ -51,28 +78,72 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Exit code 0 done, 1 refused or failed, 2 usage or configuration."""
+    as_json = wants_json(sys.argv[1:] if arguments is None else arguments)
     try:
-        group.main(arguments, prog_name="duly", standalone_mode=False)
+        code = group.main(arguments, prog_name="duly", standalone_mode=False)
     except click.UsageError as error:
-        error.show()
+        if as_json:
+            print_problem({"code": "usage", "detail": error.format_message()})
+        else:
+            error.show()
         return EXIT_USAGE
     except click.exceptions.Exit as error:
         return error.exit_code
     except (click.Abort, KeyboardInterrupt):
         click.echo("duly: interrupted", err=True)
         return EXIT_FAILED
+    except BrokenPipeError:
+        # Whoever read our output has seen enough; nothing more is written, also not at the exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
     except Exception as error:
-        return explain(error)
-    return 0
+        return explain(error, as_json=as_json)
+    return code if isinstance(code, int) else 0
 
 
-def explain(error: Exception) -> int:
+def wants_json(arguments: Sequence[str]) -> bool:
+    """Known before the rest is read, because reading it may be what fails."""
+    flags = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--json" in flags
+
+
+def explain(error: Exception, *, as_json: bool = False) -> int:
     """One clear line for a fault of the world; our own mistakes keep their traceback."""
+    from duly.client.errors import ApiError, Unreachable, WaitTimedOut
     from duly.domain.errors import DulyError, MigrationFailed
 
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     if not isinstance(error, DulyError):
         raise error
-    click.echo(f"duly: {' '.join(str(error).split())}", err=True)
-    return EXIT_FAILED if isinstance(error, MigrationFailed) else EXIT_USAGE
+    text = " ".join(str(error).split())
+    if not as_json:
+        click.echo(f"duly: {text}", err=True)
+    elif isinstance(error, ApiError):
+        print_problem(problem_of(error))
+    else:
+        print_problem({"code": snake_case(type(error).__name__), "detail": text})
+    failures = (MigrationFailed, ApiError, Unreachable, WaitTimedOut)
+    return EXIT_FAILED if isinstance(error, failures) else EXIT_USAGE
+
+
+def problem_of(error: "ApiError") -> dict[str, object]:
+    """As the server said it."""
+    problem = {
+        "status": error.status,
+        "code": error.code,
+        "detail": error.detail,
+        "errors": error.errors,
+        "retry_after_s": error.retry_after_s,
+    }
+    return {name: value for name, value in problem.items() if value not in (None, [])}
+
+
+def snake_case(name: str) -> str:
+    return "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name)[1:]
+
+
+def print_problem(problem: dict[str, object]) -> None:
+    import msgspec
+
+    click.echo(msgspec.json.encode(problem).decode(), err=True)

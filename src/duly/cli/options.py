@@ -1,12 +1,19 @@
 """Flags that several commands share, and turning them into settings."""
 
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from duly.settings import Loaded, load_settings
+from duly.cli.values import instant, secret, server_url
+
+if TYPE_CHECKING:
+    from duly.settings import Loaded
+
+Command = Callable[..., Any]
+STATES = ("WAITING", "SCHEDULED", "READY", "RUNNING", "COMPLETED", "FAILED", "CANCELLED")
+SHOWN_MAX = 100_000
 
 DATABASE_FLAGS = [
     click.option("--config", metavar="FILE", help="A TOML file with settings."),
@@ -17,12 +24,69 @@ DATABASE_FLAGS = [
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
 
+API_FLAGS = [
+    click.option(
+        "--url",
+        type=server_url,
+        metavar="URL",
+        help="Where duly is. Default: DULY_URL, else the `duly up` of this machine.",
+    ),
+    click.option(
+        "--api-key",
+        type=secret,
+        metavar="KEY",
+        help="An API key, or @FILE. Better: DULY_API_KEY, which other users cannot see.",
+    ),
+    click.option("--tenant", metavar="NAME", help="Act for this tenant, if the key reaches it."),
+    click.option("--json", "as_json", is_flag=True, help="Answer as one JSON document."),
+]
 
-def database_flags(command: Callable[..., Any]) -> Callable[..., Any]:
-    for flag in reversed(DATABASE_FLAGS):
-        command = flag(command)
-    return command
+LIST_FLAGS = [
+    click.option(
+        "--limit",
+        type=click.IntRange(1, SHOWN_MAX),
+        default=50,
+        show_default=True,
+        metavar="N",
+        help="Show at most so many.",
+    ),
+    click.option("--cursor", metavar="TEXT", help="Go on where an earlier list ended."),
+]
+
+TASK_FILTER_FLAGS = [
+    click.option(
+        "--state", type=click.Choice(STATES, case_sensitive=False), help="Tasks in this state."
+    ),
+    click.option("--type", "task_type", metavar="TYPE", help="Tasks of this type."),
+    click.option("--tag", metavar="NAME:VALUE", help="Tasks with this tag."),
+    click.option(
+        "--created-after", type=instant, metavar="INSTANT", help="Submitted after this instant."
+    ),
+    click.option("--run-before", type=instant, metavar="INSTANT", help="To run before it."),
+]
+
+dry_run_flag = click.option(
+    "--dry-run", is_flag=True, help="Only say how many match; change nothing."
+)
+yes_flag = click.option("--yes", is_flag=True, help="Do not ask whether to go on.")
 
 
-def load(flags: dict[str, Any]) -> Loaded:
+def with_flags(flags: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:
+    def add(command: Command) -> Command:
+        for flag in reversed(flags):
+            command = flag(command)
+        return command
+
+    return add
+
+
+database_flags = with_flags(DATABASE_FLAGS)
+api_flags = with_flags(API_FLAGS)
+list_flags = with_flags(LIST_FLAGS)
+task_filter_flags = with_flags(TASK_FILTER_FLAGS)
+
+
+def load(flags: dict[str, Any]) -> "Loaded":
+    from duly.settings import load_settings
+
     return load_settings(flags, os.environ)

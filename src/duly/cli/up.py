@@ -49,4 +49,6 @@ def announce_text(ready: Ready) -> None:
     if ready.first_key is not None:
         click.echo(f"  API key   {ready.first_key}")
         click.echo("            (an admin's; keep it, it is not shown again)")
+    if ready.allows_private:
+        click.echo("  webhooks  may go to this machine and its network (webhook_allow_private)")
     click.echo("Ctrl-C stops it.")

@@ -21,6 +21,16 @@ MINIMUM_SHARES = {HIGH: 0, NORMAL: 20, LOW: 10}
 SHARE_BASE = 100
 
 
+# A consumer's order of bands over ten turns: each comes first often enough to keep its share.
+HIGH_FIRST, NORMAL_FIRST, LOW_FIRST = (HIGH, NORMAL, LOW), (NORMAL, HIGH, LOW), (LOW, HIGH, NORMAL)
+BAND_TURNS = {4: NORMAL_FIRST, 7: NORMAL_FIRST, 9: LOW_FIRST}
+
+
+def band_order(turn: int) -> tuple[int, ...]:
+    """In which order a consumer looks at the lanes, at its `turn`-th look."""
+    return BAND_TURNS.get(turn % 10, HIGH_FIRST)
+
+
 class RoundRobin(Generic[Member]):
     """Deficit round robin over whoever has work. One pick costs one."""
 

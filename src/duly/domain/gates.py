@@ -50,8 +50,10 @@ class GateFacts:
     key_in_flight: int = 0
     key_limit: int | None = None
     key_holders: tuple[str, ...] = ()
+    key_unblock: str | None = None
     lane_depth: int = 0
     lane_depth_max: int | None = None
+    lane_unblock: str = "start more workers for its pool"
 
 
 def paused(facts: GateFacts) -> Refusal | None:
@@ -112,6 +114,7 @@ def concurrency_key(facts: GateFacts) -> Refusal | None:
         Gate.CONCURRENCY_KEY,
         f"{facts.key_in_flight} tasks with the key {facts.concurrency_key!r} are in flight"
         f"{holders}, and {facts.key_limit} may be",
+        unblock=facts.key_unblock,
     )
 
 
@@ -121,7 +124,7 @@ def lane_full(facts: GateFacts) -> Refusal | None:
     return Refusal(
         Gate.LANE_FULL,
         f"{facts.lane_depth} tasks are ahead of it in its lane, and nobody takes them fast enough",
-        unblock="start more workers for its pool",
+        unblock=facts.lane_unblock,
     )
 
 

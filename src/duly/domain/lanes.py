@@ -4,12 +4,15 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from duly.domain.task import WEBHOOK_POOL
+from duly.domain.task import BANDS, WEBHOOK_POOL
 
 # Webhook lanes are shared by all tenants: the order in them is already fair.
 ALL_TENANTS = 0
 # How long a ticket is good for, by the database's clock; after that its task is published again.
 TICKET_S = 10.0
+# Tickets that may wait in one lane: what is in a lane is no longer in fair order with what comes,
+# so a lane holds no more than keeps its consumers busy.
+LANE_DEPTH_MAX = 400
 
 
 class Lane(NamedTuple):
@@ -29,6 +32,9 @@ class Ticket(NamedTuple):
     id: UUID
     fence: int
     deadline: datetime | None = None
+
+
+WEBHOOK_LANES = tuple(Lane(ALL_TENANTS, WEBHOOK_POOL, band) for band in range(BANDS))
 
 
 def lane_for(tenant: int, pool: int, band: int) -> Lane:

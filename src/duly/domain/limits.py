@@ -8,8 +8,10 @@ import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from duly.domain.addresses import OutboundRules, url_reason
 from duly.domain.retry import RetryPolicy
 from duly.domain.task import Policy, Submission
+from duly.domain.webhook_headers import reserved_reason
 
 TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 POOL_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -44,6 +46,20 @@ WEIGHT_MIN, WEIGHT_MAX = 0.01, 100.0
 IN_FLIGHT_MAX_MAX = 1_000_000
 DISPATCH_RATE_MIN, DISPATCH_RATE_MAX = 0.001, 1_000_000.0
 DISPATCH_BURST_MAX = 1_000_000.0
+SUBMIT_RATE_MIN, SUBMIT_RATE_MAX = 0.001, 1_000_000.0
+SUBMIT_BURST_MAX = 1_000_000.0
+STORED_MAX_MAX = 1_000_000_000
+API_KEY_ID_PATTERN = re.compile(r"[a-z0-9]{12}")
+API_KEY_NAME_CHARACTERS_MAX = 100
+API_KEY_TYPES_MAX = 100
+API_KEY_LIFE_S_MIN, API_KEY_LIFE_S_MAX = 1.0, DELAY_S_MAX
+GRACE_S_MAX = 7 * 86400.0
+TYPE_KEYS_MAX = 100
+PAUSE_REASON_CHARACTERS_MAX = 500
+LETTERS_AT_ONCE_MAX = 1000
+REPLAY_RATE_MIN, REPLAY_RATE_MAX = 0.01, 10_000.0
+STATS_STEP_S_MIN, STATS_STEP_S_MAX = 60, 86400
+STATS_POINTS_MAX = 1440
 RUN_AT_PAST_MAX = timedelta(days=7)
 RUN_AT_FUTURE_MAX = timedelta(seconds=DELAY_S_MAX)
 
@@ -54,15 +70,18 @@ class Problem:
     reason: str
 
 
-def submission_problems(task: Submission, now: datetime) -> list[Problem]:
-    """Everything that is wrong with a submission, so that its author can mend it in one go."""
+def submission_problems(
+    task: Submission, now: datetime, outbound: OutboundRules | None = None
+) -> list[Problem]:
+    """Everything that is wrong with a submission, so that its author can mend it in one go. Without
+    `outbound`, where a webhook may go is left to whoever sends it."""
     checks = [
         ("/type", type_reason(task.type)),
         ("/payload", bytes_reason(task.payload, PAYLOAD_BYTES_MAX)),
         ("/run_at", run_at_reason(task.run_at, now)),
         ("/delay_s", number_reason(task.delay_s, 0.0, DELAY_S_MAX)),
         ("/target/pool", pattern_reason(task.pool, POOL_PATTERN)),
-        ("/target/url", None if task.url is None else text_reason(task.url, URL_CHARACTERS_MAX)),
+        ("/target/url", target_reason(task.url, outbound)),
         ("/priority", number_reason(task.priority, 0, PRIORITY_MAX)),
         ("/idempotency_key", key_reason(task.idempotency_key)),
         ("/tags", tags_reason(task.tags)),
@@ -111,9 +130,13 @@ def tenant_problems(
     in_flight_max: int | None,
     dispatch_rate: float | None,
     dispatch_burst: float | None,
+    submit_rate: float | None = None,
+    submit_burst: float | None = None,
+    stored_max: int | None = None,
 ) -> list[Problem]:
     """A bound that is None is no bound; a burst needs the rate that it saves up."""
     lonely = dispatch_burst is not None and dispatch_rate is None
+    is_submit_lonely = submit_burst is not None and submit_rate is None
     return problems(
         [
             ("/name", pattern_reason(name, TENANT_PATTERN)),
@@ -122,6 +145,10 @@ def tenant_problems(
             ("/dispatch_rate", bound_reason(dispatch_rate, DISPATCH_RATE_MIN, DISPATCH_RATE_MAX)),
             ("/dispatch_burst", bound_reason(dispatch_burst, 1, DISPATCH_BURST_MAX)),
             ("/dispatch_burst", "needs a dispatch_rate" if lonely else None),
+            ("/submit_rate", bound_reason(submit_rate, SUBMIT_RATE_MIN, SUBMIT_RATE_MAX)),
+            ("/submit_burst", bound_reason(submit_burst, 1, SUBMIT_BURST_MAX)),
+            ("/submit_burst", "needs a submit_rate" if is_submit_lonely else None),
+            ("/stored_max", bound_reason(stored_max, 1, STORED_MAX_MAX)),
         ]
     )
 
@@ -187,6 +214,13 @@ def start_by_reason(start_by: datetime | None, now: datetime) -> str | None:
     return "has passed already" if start_by <= now else None
 
 
+def target_reason(url: str | None, outbound: OutboundRules | None) -> str | None:
+    if url is None:
+        return None
+    reason = text_reason(url, URL_CHARACTERS_MAX)
+    return url_reason(url, outbound) if reason is None and outbound is not None else reason
+
+
 def concurrency_reason(policy: Policy) -> str | None:
     if policy.concurrency_limit is None:
         return None
@@ -216,4 +250,4 @@ def headers_reason(headers: dict[str, str]) -> str | None:
             return f"has a name that does not match {HEADER_NAME_PATTERN.pattern}"
         if value and text_reason(value, HEADER_VALUE_CHARACTERS_MAX):
             return f"has a value for {name} that is too long or not plain text"
-    return None
+    return reserved_reason(headers)

@@ -21,6 +21,8 @@ class RetryPolicy:
     max_s: float = 3600.0
     jitter: bool = True
     non_retryable: tuple[str, ...] = ()
+    # A receiver's "your request is wrong" is final, unless it is known to change its mind.
+    retry_4xx: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+# A bucket holds at least one token, so that a slow rate still lets one through.
+BURST_MIN = 1.0
+
 
 @dataclass(slots=True)
 class TokenBucket:
@@ -40,3 +43,8 @@ class TokenBucket:
         self.refill(now)
         missing = count - self.tokens
         return now if missing <= 0 else now + missing / self.rate
+
+
+def burst_of(rate: float, burst: float | None) -> float:
+    """What may be saved up; unless said otherwise, a second's worth."""
+    return max(burst or rate, BURST_MIN)

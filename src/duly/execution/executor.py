@@ -10,7 +10,8 @@ once or be awaited; either way its word is settled in batches.
 | a heartbeat says stale | the handler is cancelled; its settlement would change nothing |
 | a heartbeat says cancel | the handler is cancelled and settled as cancelled |
 | settling fails | the lease runs out, and the attempt is recorded as lost |
-| stop | nothing more is taken; what runs is released, which charges no attempt |
+| the handler's receiver takes the task over | handed over; forgotten here without a settlement |
+| stop | nothing more is taken; what runs may finish for a while, then is released uncharged |
 """
 
 import asyncio
@@ -22,15 +23,17 @@ from uuid import UUID
 
 from duly.broker.contract import Broker
 from duly.domain.errors import DulyError
+from duly.domain.fairness import band_order
 from duly.domain.lanes import Lane
 from duly.domain.limits import ERROR_BYTES_MAX
-from duly.domain.states import Outcome, State
+from duly.domain.states import Outcome
 from duly.environment import CrashPoint, Environment
-from duly.execution.leasing import SettleDesk
+from duly.execution.leasing import SettleDesk, ending_of
 from duly.store.database import Database
+from duly.store.handover import hand_over
 from duly.store.lease import Beat, BeatStatus, Lease, extend_leases
 from duly.store.settle import SettleAnswer, Settlement, SettleStatus
-from duly.store.stats import Ending, StatsBook
+from duly.store.stats import StatsBook
 from duly.telemetry import Metrics, get_logger
 
 LEASE_S = 15.0
@@ -54,6 +57,8 @@ class Verdict:
     error: str | None = None
     error_kind: str = ""
     retry_in_s: float | None = None
+    # Nothing is settled: whoever took the task over will.
+    is_handed_over: bool = False
 
 
 DONE = Verdict()
@@ -85,6 +90,7 @@ class Executor:
         stats: StatsBook,
         holder: UUID,
         running_max: int = RUNNING_MAX,
+        drain_s: float = 0.0,
     ) -> None:
         self.database = database
         self.environment = environment
@@ -96,6 +102,8 @@ class Executor:
         self.stats = stats
         self.holder = holder
         self.running_max = running_max
+        self.drain_s = drain_s
+        self.turn = 0
         # By (id, fence): a lease that was lost may still run beside the next one of its task.
         self.running: dict[tuple[UUID, int], Run] = {}
         self.taking = 0
@@ -111,13 +119,20 @@ class Executor:
             await wait_for(self.room, TAKE_WAIT_S)
             return 0.0
         self.taking += free
+        lanes = self.next_lanes()
         try:
-            leases = await self.broker.lease(self.lanes, self.holder, free, LEASE_S, TAKE_WAIT_S)
+            leases = await self.broker.lease(lanes, self.holder, free, LEASE_S, TAKE_WAIT_S)
         finally:
             self.taking -= free
         if leases:
             await self.run(leases)
         return 0.0
+
+    def next_lanes(self) -> list[Lane]:
+        """Higher bands first, but not always: each keeps its share of this consumer."""
+        self.turn += 1
+        order = band_order(self.turn)
+        return sorted(self.lanes, key=lambda lane: order.index(lane.band))
 
     async def run(self, leases: list[Lease]) -> None:
         """Call the handler for each. Those that answer at once are settled by the loop beside this
@@ -163,7 +178,9 @@ class Executor:
         try:
             verdict = await self.bounded(lease, pending)
             run_s = self.environment.clock.monotonic() - began
-            if not self.running[key_of(lease)].is_lost:
+            if verdict.is_handed_over:
+                await asyncio.shield(self.give_away(lease))
+            elif not self.running[key_of(lease)].is_lost:
                 await self.environment.crash_point(CrashPoint.EXECUTION_AFTER_EFFECT)
                 settlement = self.settlement(lease, verdict)
                 answer = await asyncio.shield(self.desk.settle(settlement))
@@ -173,6 +190,12 @@ class Executor:
         finally:
             self.running.pop(key_of(lease), None)
             self.room.set()
+
+    async def give_away(self, lease: Lease) -> None:
+        """No heartbeat from here on: it would find another holder, and call the lease lost."""
+        self.running.pop(key_of(lease), None)
+        if not await hand_over(self.database, [key_of(lease)]):
+            log.info("lost before it was handed over", task=str(lease.id))
 
     async def bounded(self, lease: Lease, pending: Awaitable[Verdict]) -> Verdict:
         try:
@@ -204,6 +227,7 @@ class Executor:
 
     async def close(self) -> None:
         """Release what still runs: somebody else starts it again, and no attempt is charged."""
+        await self.drain()
         tasks = [run.task for run in self.running.values()]
         for task in tasks:
             task.cancel()
@@ -211,6 +235,17 @@ class Executor:
         while self.ended:
             await self.settle()
         await self.desk.close()
+
+    async def drain(self) -> None:
+        """What runs may finish, for a while; its leases are kept meanwhile."""
+        ends_at = self.environment.clock.monotonic() + self.drain_s
+        while self.running and (left_s := ends_at - self.environment.clock.monotonic()) > 0:
+            tasks = [run.task for run in self.running.values()]
+            await asyncio.wait(tasks, timeout=min(left_s, HEARTBEAT_S))
+            try:
+                await self.beat()
+            except DulyError as error:
+                log.warning("could not keep leases while stopping", error=str(error))
 
     def settlement(self, lease: Lease, verdict: Verdict) -> Settlement:
         return Settlement(
@@ -278,17 +313,6 @@ class Heartbeat:
 
 def key_of(lease: Lease) -> tuple[UUID, int]:
     return lease.id, lease.fence
-
-
-def ending_of(settlement: Settlement, answer: SettleAnswer) -> Ending:
-    """What an attempt's end meant for its task."""
-    if answer.state is State.COMPLETED:
-        return Ending.COMPLETED
-    if answer.state is State.FAILED:
-        return Ending.FAILED
-    if answer.state is None and settlement.outcome is Outcome.FAILED:
-        return Ending.RETRIED
-    return Ending.OTHER
 
 
 def failure(error: Exception) -> Verdict:

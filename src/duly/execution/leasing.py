@@ -1,28 +1,55 @@
-"""Ends of leases, batched: one queue for everybody in the process who settles.
+"""Leases for whoever runs tasks: batched settlements for all, and the desk of the users' workers.
 
 Shared by the executor and the worker API. What arrives while a statement is in flight forms the
 next batch; a caller is answered after the commit.
+
+| event | what happens |
+|---|---|
+| a worker hangs up while it waits | nothing is leased for it |
+| its answer is lost on the way | the same request id again finds the leases it never saw |
+| it was paused past its lease | heartbeat and settlement answer STALE, and change nothing |
+| another tenant's worker with the same id | another holder: it sees and settles nothing |
 """
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
+from duly.broker.contract import Broker
+from duly.domain.fairness import band_order
+from duly.domain.lanes import lane_for
+from duly.domain.states import Outcome, State
 from duly.environment import Environment
 from duly.store.batching import Batcher
 from duly.store.database import Database
-from duly.store.settle import SettleAnswer, Settlement, Settler
+from duly.store.handover import hand_over
+from duly.store.lease import Beat, BeatAnswer, Lease, extend_leases, read_held_by
+from duly.store.pools import PoolNumbers
+from duly.store.settle import SettleAnswer, Settlement, Settler, SettleStatus
+from duly.store.stats import Ending, StatsBook
+from duly.store.workers import see_worker
+from duly.telemetry import Metrics
 
 BATCH_SIZE_MAX = 500
 WAITING_MAX = 50_000
 FLIGHTS_MAX = 2
+# Of each worker: its last request, and when its row was last written.
+WORKERS_MAX = 100_000
+RUNNING_MAX = 200_000
+SEEN_EVERY_S = 5.0
+SEEN_FOR_S = 60.0
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 
 class SettleDesk:
     def __init__(self, database: Database, environment: Environment) -> None:
         self.settler = Settler(database, environment)
-        self.on_settled: Callable[[Sequence[Settlement], Sequence[SettleAnswer]], None] | None = (
-            None
-        )
+        self.listeners: list[Callable[[Sequence[Settlement], Sequence[SettleAnswer]], None]] = []
         self.queue: Batcher[Settlement, SettleAnswer] = Batcher(
             "settle",
             self.settle_batch,
@@ -38,8 +65,8 @@ class SettleDesk:
     async def settle_batch(self, settlements: list[Settlement]) -> list[SettleAnswer]:
         """For callers that hold a whole batch already; unique by (id, fence)."""
         answers = await self.settler.settle(settlements)
-        if self.on_settled is not None:
-            self.on_settled(settlements, answers)
+        for listener in self.listeners:
+            listener(settlements, answers)
         return answers
 
     async def close(self) -> None:
@@ -48,3 +75,143 @@ class SettleDesk:
 
 def settlement_key(settlement: Settlement) -> tuple[UUID, int]:
     return settlement.id, settlement.fence
+
+
+class Asked(NamedTuple):
+    """What a worker says when it comes for work."""
+
+    tenant: int
+    worker_id: str
+    pools: tuple[str, ...]
+    bands: tuple[int, ...]
+    most: int
+    wait_s: float
+    lease_s: float
+    request_id: str | None = None
+
+
+class WorkerDesk:
+    """The users' own workers, each known by its tenant and the id it gave itself."""
+
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        broker: Broker,
+        settling: SettleDesk,
+        metrics: Metrics,
+        stats: StatsBook,
+    ) -> None:
+        self.database = database
+        self.environment = environment
+        self.broker = broker
+        self.settling = settling
+        self.metrics = metrics
+        self.stats = stats
+        self.pools = PoolNumbers(database)
+        self.turn = 0
+        self.requests: OrderedDict[UUID, str | None] = OrderedDict()
+        self.seen: OrderedDict[UUID, float] = OrderedDict()
+        # Type and start of what we handed out, for the statistics of its end.
+        self.running: OrderedDict[tuple[UUID, int], tuple[str, float]] = OrderedDict()
+
+    async def lease(self, asked: Asked) -> list[Lease]:
+        holder = holder_of(asked.tenant, asked.worker_id)
+        await self.see(asked, holder)
+        known = self.requests.get(holder, "")
+        remember(self.requests, holder, asked.request_id, WORKERS_MAX)
+        # A repeated request, or a worker that this process never saw: it may have leases that it
+        # does not know of.
+        if asked.request_id is not None and known in ("", asked.request_id):
+            unseen = await read_held_by(self.database, asked.tenant, holder, asked.most)
+            if unseen:
+                return unseen
+        numbers = await self.pools.resolve({(asked.tenant, pool) for pool in asked.pools})
+        self.turn += 1
+        lanes = [
+            lane_for(asked.tenant, numbers[asked.tenant, pool], band)
+            for band in band_order(self.turn)
+            if band in asked.bands
+            for pool in asked.pools
+        ]
+        leases = await self.broker.lease(lanes, holder, asked.most, asked.lease_s, asked.wait_s)
+        self.note_started(leases)
+        return leases
+
+    async def see(self, asked: Asked, holder: UUID) -> None:
+        """That it lives, and for which pools, for people and for `explain`; now and then."""
+        now = self.environment.clock.monotonic()
+        if now < self.seen.get(holder, 0.0):
+            return
+        remember(self.seen, holder, now + SEEN_EVERY_S, WORKERS_MAX)
+        await see_worker(
+            self.database, asked.tenant, asked.worker_id, holder, asked.pools, SEEN_FOR_S
+        )
+
+    async def heartbeat(
+        self, tenant: int, worker_id: str, beats: Sequence[Beat], lease_s: float
+    ) -> list[BeatAnswer]:
+        return await extend_leases(self.database, holder_of(tenant, worker_id), beats, lease_s)
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
+        """One answer for each, in order; the same one twice in a call counts once."""
+        unique = {settlement_key(item): item for item in settlements}
+        answers = dict(
+            zip(unique, await self.settling.settle_batch(list(unique.values())), strict=True)
+        )
+        self.note_settled(unique, answers)
+        return [answers[settlement_key(item)] for item in settlements]
+
+    async def hand_over(self, task_id: UUID, fence: int) -> bool:
+        """A receiver settles what nobody knows yet that it took over; False: not its any more."""
+        return bool(await hand_over(self.database, [(task_id, fence)]))
+
+    def note_started(self, leases: Sequence[Lease]) -> None:
+        now = self.environment.clock.monotonic()
+        lags = [(lease, (lease.started_at - lease.run_at).total_seconds()) for lease in leases]
+        self.metrics.lag.observe_many(lag for lease, lag in lags if lease.attempt == 1)
+        self.stats.note_started((lease.tenant, lease.type, lag) for lease, lag in lags)
+        for lease in leases:
+            remember(self.running, (lease.id, lease.fence), (lease.type, now), RUNNING_MAX)
+
+    def note_settled(
+        self,
+        settlements: dict[tuple[UUID, int], Settlement],
+        answers: dict[tuple[UUID, int], SettleAnswer],
+    ) -> None:
+        now = self.environment.clock.monotonic()
+        rows: list[tuple[int, str, Ending, float]] = []
+        for key, answer in answers.items():
+            known = self.running.pop(key, None)
+            if answer.status is not SettleStatus.SETTLED:
+                continue
+            self.metrics.settled.labels(settlements[key].outcome.value).inc()
+            if known is not None and answer.tenant is not None:
+                ending = ending_of(settlements[key], answer)
+                rows.append((answer.tenant, known[0], ending, now - known[1]))
+        self.stats.note_settled(rows)
+
+
+def holder_of(tenant: int, worker_id: str) -> UUID:
+    """Another tenant's worker with the same id is another holder: it can settle nothing of ours."""
+    digest = hashlib.sha256(f"{tenant}:{worker_id}".encode()).digest()
+    return UUID(bytes=digest[:16])
+
+
+def ending_of(settlement: Settlement, answer: SettleAnswer) -> Ending:
+    """What an attempt's end meant for its task."""
+    if answer.state is State.COMPLETED:
+        return Ending.COMPLETED
+    if answer.state is State.FAILED:
+        return Ending.FAILED
+    if answer.state is None and settlement.outcome is Outcome.FAILED:
+        return Ending.RETRIED
+    return Ending.OTHER
+
+
+def remember(kept: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:
+    """Bounded: what was not touched for longest is forgotten."""
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > most:
+        kept.popitem(last=False)

@@ -16,11 +16,14 @@ from duly.environment import Environment
 from duly.maintenance.closed_breakers import ClosedBreakers
 from duly.maintenance.dead_nodes import DeadNodes
 from duly.maintenance.keys import Keys
+from duly.maintenance.nonces import Nonces
 from duly.maintenance.old_stats import OldStats
 from duly.maintenance.oldest_ready import OldestReady
 from duly.maintenance.ownerless import OwnerlessSlots
 from duly.maintenance.partitions import Partitions
+from duly.maintenance.remembered_calls import RememberedCalls
 from duly.maintenance.service import Report, Service
+from duly.maintenance.silent_workers import SilentWorkers
 from duly.maintenance.survivors import Survivors
 from duly.maintenance.tickets import Tickets
 from duly.store.database import Database
@@ -52,6 +55,9 @@ def make_services(
         OldStats(database),
         DeadNodes(database),
         ClosedBreakers(database),
+        Nonces(database),
+        RememberedCalls(database),
+        SilentWorkers(database),
     ]
     if sweeps_tickets:
         services.append(Tickets(database))

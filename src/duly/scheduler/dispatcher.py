@@ -19,7 +19,7 @@ from duly.broker.contract import Broker
 from duly.coordinator.ownership import Coordinator
 from duly.domain.gates import Gate, Refusal
 from duly.domain.ids import shard_of, slot_of
-from duly.domain.lanes import TICKET_S, Lane, Ticket, lane_for
+from duly.domain.lanes import LANE_DEPTH_MAX, TICKET_S, Lane, Ticket, lane_for
 from duly.environment import Environment
 from duly.scheduler.accounts import Accounts, Charge, key_of
 from duly.scheduler.board import TICK_S, Board, Member, Obstacle, Ready
@@ -29,10 +29,8 @@ from duly.store.lease import Lease
 from duly.store.load import Place
 from duly.telemetry import Metrics
 
-# Tickets of one publish, and tickets that may wait in one lane: what is in a lane is no longer in
-# fair order with what comes, so a lane holds no more than keeps its consumers busy.
+# Tickets of one publish.
 DISPATCH_MAX = 200
-LANE_DEPTH_MAX = 400
 IDLE_S = 1.0
 # A full lane is asked about this often, unless its consumer is in this process and tells.
 FULL_POLL_S = 0.05

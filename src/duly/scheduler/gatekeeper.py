@@ -8,20 +8,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from duly.coordinator.ownership import Coordinator
+from duly.domain.explain import RateLevel
 from duly.domain.gates import GateFacts, Refusal, first_refusal
-from duly.domain.ids import slot_of
-from duly.domain.tokens import TokenBucket
+from duly.domain.ids import slot_of, tenant_shard
+from duly.domain.tokens import TokenBucket, burst_of
 from duly.scheduler.accounts import Accounts, key_of
 from duly.scheduler.board import Ready
 from duly.scheduler.database_time import DatabaseTime
 from duly.store.database import Database
+from duly.store.explain import tell_rate_levels
 from duly.store.load import Due
 from duly.store.tenants import GateInputs, Pause, PauseKind, Tenant, read_gate_inputs
 
 REFRESH_S = 3.0
 NOT_YET_S = 0.05
-# A bucket holds at least one token, so that a slow rate still lets one task through.
-BURST_MIN = 1.0
 NOTHING = GateInputs({}, [], [])
 
 
@@ -81,11 +81,20 @@ class Gatekeeper:
         }
 
     def bucket_of(self, tenant: Tenant, rate: float) -> TokenBucket:
-        burst = max(tenant.dispatch_burst or rate, BURST_MIN)
+        burst = burst_of(rate, tenant.dispatch_burst)
         old = self.buckets.get(tenant.id)
         if old is not None and (old.rate, old.burst) == (rate, burst):
             return old
         return TokenBucket.full(rate, burst, self.time.now())
+
+    def rate_levels(self) -> dict[int, RateLevel]:
+        """Buckets that are not full, of tenants whose home is ours: one node tells of each."""
+        now, levels = self.time.now(), {}
+        for tenant, bucket in self.buckets.items():
+            bucket.refill(now)
+            if bucket.tokens < bucket.burst and self.coordinator.owns(tenant_shard(tenant, 1, 0)):
+                levels[tenant] = RateLevel(bucket.tokens, bucket.rate, bucket.burst, instant(now))
+        return levels
 
     def is_plain(self, due: Due) -> bool:
         """Nothing can hold this task back but a full lane: the common case, decided quickly."""
@@ -150,7 +159,8 @@ class Gatekeeper:
 
 
 class BoundsKeeper:
-    """A role: what an operator changed takes effect within its period."""
+    """A role: what an operator changed takes effect within its period, and `explain` hears of rates
+    that are in use."""
 
     name = "bounds"
 
@@ -167,6 +177,9 @@ class BoundsKeeper:
         bounds = Bounds(await read_gate_inputs(self.database))
         self.gatekeeper.learn(bounds)
         self.on_change(bounds)
+        levels = self.gatekeeper.rate_levels()
+        if levels:
+            await tell_rate_levels(self.database, levels)
         return REFRESH_S
 
     async def close(self) -> None:

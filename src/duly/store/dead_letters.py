@@ -1,16 +1,21 @@
 """Tasks that failed for good: listed, grouped by cause, replayed as new tasks, or purged."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from duly.domain.ids import make_task_id, milliseconds, shard_of
+from duly.domain.task import Policy
 from duly.environment import Environment
 from duly.store.database import Session
 from duly.store.load import Hint, Place
 from duly.store.partitions import placement_range
+from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -18,9 +23,14 @@ END_OF_TIME = datetime(9999, 1, 1, tzinfo=UTC)
 LAST_ID = UUID(int=2**128 - 1)
 GROUPED_MAX = 100_000
 GROUPS_MAX = 200
+# Above every count, so that no group comes before it.
+FIRST_GROUP = (2**62, "", "", "")
+GROUP_CURSOR = re.compile(r"[0-9]{1,18}~[0-9a-f]{1,64}~[a-z0-9._-]{1,128}~[a-z_]{1,32}")
 
 
 class DeadLetter(NamedTuple):
+    """`payload` is read only with a letter of its own; it is None in a list."""
+
     id: UUID
     tenant: int
     type: str
@@ -28,12 +38,17 @@ class DeadLetter(NamedTuple):
     fingerprint: str
     error: str | None
     attempts: int
+    priority: int
     created_at: datetime
     run_at: datetime
     failed_at: datetime
-    payload: str | None
     execution_key: str
     replayed_as: UUID | None
+    url: str | None
+    pool: str | None
+    tags: dict[str, str] | None
+    policy: Policy
+    payload: str | None = None
 
 
 class Group(NamedTuple):
@@ -53,6 +68,29 @@ class LetterFilter:
     fingerprint: str | None = None
     is_replayed: bool | None = None
 
+    @property
+    def columns(self) -> tuple[str | None, str | None, str | None, bool | None]:
+        return self.type, self.reason, self.fingerprint, self.is_replayed
+
+
+UNREPLAYED = LetterFilter(is_replayed=False)
+
+
+class Pace(NamedTuple):
+    """How replays are spread: so many a second, the first at `start_at` or now, if that is later.
+
+    Without a rate they are all due at the start.
+    """
+
+    rate_per_s: float | None = None
+    start_at: datetime | None = None
+
+    def delays_s(self, count: int) -> list[float]:
+        return [number / self.rate_per_s if self.rate_per_s else 0.0 for number in range(count)]
+
+
+AT_ONCE = Pace()
+
 
 async def list_dead_letters(
     session: Session,
@@ -61,26 +99,39 @@ async def list_dead_letters(
     cursor: str | None = None,
     limit: int = 50,
 ) -> tuple[list[DeadLetter], str | None]:
-    """Newest first. Replay and purge by filter walk these pages, so both stay bounded."""
-    before_at, before_id = END_OF_TIME, LAST_ID
-    if cursor:
-        instant, _, last = cursor.partition("|")
-        before_at, before_id = datetime.fromisoformat(instant), UUID(last)
-    rows = await session.fetch(
-        SQL.list_dead_letters,
-        tenant,
-        before_at,
-        before_id,
-        wanted.type,
-        wanted.reason,
-        wanted.fingerprint,
-        wanted.is_replayed,
-        limit,
-    )
-    letters = [DeadLetter(*row) for row in rows]
+    """Newest first, without their payloads. Raises ValueError for a cursor that is not ours."""
+    before = letter_cursor(cursor) if cursor else (END_OF_TIME, LAST_ID)
+    rows = await session.fetch(SQL.list_dead_letters, tenant, *before, *wanted.columns, limit)
+    letters = [letter_from(row) for row in rows]
     if len(letters) < limit:
         return letters, None
-    return letters, f"{letters[-1].failed_at.isoformat()}|{letters[-1].id}"
+    # Without a plus sign, which a query string would read as a space.
+    instant = letters[-1].failed_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return letters, f"{instant}~{letters[-1].id}"
+
+
+def letter_cursor(text: str) -> tuple[datetime, UUID]:
+    instant, _, last = text.partition("~")
+    try:
+        return datetime.fromisoformat(instant).astimezone(UTC), UUID(last)
+    except OverflowError as error:
+        raise ValueError("not an instant") from error
+
+
+def letter_from(row: Any) -> DeadLetter:
+    """The columns are named as the fields are."""
+    tags = row["tags"]
+    facts = dict(row) | {
+        "tags": None if tags is None else msgspec.json.decode(tags, type=dict[str, str]),
+        "policy": decode_policy(row["policy"]),
+    }
+    return DeadLetter(**facts)
+
+
+async def read_dead_letter(session: Session, tenant: int, letter_id: UUID) -> DeadLetter | None:
+    """With its payload."""
+    rows = await session.fetch(SQL.read_dead_letter, tenant, shard_of(letter_id), letter_id)
+    return letter_from(rows[0]) if rows else None
 
 
 async def list_failed_ids(
@@ -90,10 +141,48 @@ async def list_failed_ids(
     return [letter.id for letter in letters], following
 
 
-async def group_dead_letters(session: Session, tenant: int) -> list[Group]:
-    """The newest failures by fingerprint, most frequent first."""
-    rows = await session.fetch(SQL.group_dead_letters, tenant, GROUPED_MAX, GROUPS_MAX)
-    return [Group(*row) for row in rows]
+async def match_dead_letters(
+    session: Session, tenant: int, wanted: LetterFilter, limit: int
+) -> list[UUID]:
+    """The oldest that match; replay and purge by filter go on from these."""
+    rows = await session.fetch(SQL.match_dead_letters, tenant, *wanted.columns, limit)
+    return [row["id"] for row in rows]
+
+
+async def find_dead_letters(
+    session: Session, tenant: int, ids: Sequence[UUID], is_replayed: bool | None = None
+) -> list[UUID]:
+    """Those of the ids that are letters of this tenant."""
+    rows = await session.fetch(
+        SQL.find_dead_letters, tenant, [shard_of(i) for i in ids], list(ids), is_replayed
+    )
+    return [row["id"] for row in rows]
+
+
+async def group_dead_letters(
+    session: Session,
+    tenant: int,
+    wanted: LetterFilter = UNREPLAYED,
+    cursor: str | None = None,
+    limit: int = GROUPS_MAX,
+) -> tuple[list[Group], str | None]:
+    """The newest failures by fingerprint, most frequent first; ValueError as for a list."""
+    after = group_cursor(cursor) if cursor else FIRST_GROUP
+    rows = await session.fetch(
+        SQL.group_dead_letters, tenant, *wanted.columns, GROUPED_MAX, *after, limit
+    )
+    groups = [Group(*row) for row in rows]
+    if len(groups) < limit:
+        return groups, None
+    last = groups[-1]
+    return groups, f"{last.letters}~{last.fingerprint}~{last.type}~{last.reason}"
+
+
+def group_cursor(text: str) -> tuple[int, str, str, str]:
+    if not GROUP_CURSOR.fullmatch(text):
+        raise ValueError("not a group")
+    letters, fingerprint, task_type, reason = text.split("~")
+    return int(letters), fingerprint, task_type, reason
 
 
 async def replay_dead_letters(
@@ -102,14 +191,29 @@ async def replay_dead_letters(
     tenant: int,
     ids: Sequence[UUID],
     hints: list[Hint] | None = None,
+    pace: Pace = AT_ONCE,
 ) -> dict[UUID, UUID]:
-    """Old id to new id, for those that this call replayed; `hints` learns where they are due."""
+    """Old id to new id, for those that this call replayed; `hints` learns when they are due.
+
+    The oldest go first.
+    """
     placement = await placement_range(session)
-    placed_ms = milliseconds(placement.clamp(environment.clock.now()))
     ordered = sorted(set(ids), key=lambda task_id: task_id.int)
     shards = [shard_of(task_id) for task_id in ordered]
-    new_ids = [make_task_id(placed_ms, shard, environment.random) for shard in shards]
-    rows = await session.fetch(SQL.replay_dead_letters, tenant, shards, ordered, new_ids)
+    delays_s = pace.delays_s(len(ordered))
+    now = environment.clock.now()
+    start_at = max(now, pace.start_at or now)
+    new_ids = [
+        make_task_id(
+            milliseconds(placement.clamp(start_at + timedelta(seconds=delay_s))),
+            shard,
+            environment.random,
+        )
+        for shard, delay_s in zip(shards, delays_s, strict=True)
+    ]
+    rows = await session.fetch(
+        SQL.replay_dead_letters, tenant, shards, ordered, new_ids, delays_s, pace.start_at
+    )
     if hints is not None:
         hints.extend((Place(*row[2:5]), row["run_at"]) for row in rows)
     return {row["id"]: row["new_id"] for row in rows}

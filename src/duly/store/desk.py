@@ -10,7 +10,7 @@ from duly.domain.task import Submission
 from duly.store.batching import Batcher
 from duly.store.database import Database
 from duly.store.read import Task, read_asked
-from duly.store.submit import SubmitAnswer, Submitter
+from duly.store.submit import CallKey, SubmitAnswer, Submitter
 
 BATCH_SIZE_MAX = 500
 READ_BATCH_MAX = 200
@@ -38,9 +38,11 @@ class SubmitDesk:
             if stream.is_idle:
                 self.keyed.pop(task.tenant, None)
 
-    async def submit_all(self, tasks: list[Submission]) -> list[SubmitAnswer]:
+    async def submit_all(
+        self, tasks: list[Submission], call: CallKey | None = None
+    ) -> list[SubmitAnswer]:
         """A batch of one caller, in a commit of its own: all of it or nothing."""
-        return await self.submitter.submit_all(tasks)
+        return await self.submitter.submit_all(tasks, call)
 
     def stream(self, name: str, flights_max: int = 1) -> Batcher[Submission, SubmitAnswer]:
         return Batcher(

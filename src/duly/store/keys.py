@@ -5,7 +5,9 @@ a hash stays.
 """
 
 import hashlib
+from collections.abc import Sequence
 from datetime import datetime
+from enum import StrEnum
 from typing import NamedTuple
 
 from duly.environment import Environment
@@ -65,6 +67,12 @@ class NewKey(NamedTuple):
     rotated_from: str | None = None
 
 
+class RotateRefusal(StrEnum):
+    DEAD = "dead"
+    ROTATED = "rotated"
+    TOO_MANY = "too_many"
+
+
 def hash_secret(secret: str) -> bytes:
     """Secrets are 200 random bits, so a plain hash keeps them."""
     return hashlib.sha256(secret.encode()).digest()
@@ -84,7 +92,8 @@ async def create_key(
 ) -> tuple[KeyFacts, str] | None:
     """The key and its text, which nobody can read again; None: the tenant has too many."""
     (counted,) = await session.fetch(SQL.count_keys, tenant)
-    if counted["keys"] >= KEYS_PER_TENANT_MAX:
+    has_room = counted["keys"] < KEYS_PER_TENANT_MAX
+    if not has_room and not await session.fetch(SQL.delete_dead_keys, tenant):
         return None
     key_id, secret = draw(environment, ID_CHARACTERS), draw(environment, SECRET_CHARACTERS)
     (row,) = await session.fetch(
@@ -117,6 +126,17 @@ async def find_key(session: Session, tenant: int, key_id: str) -> KeyFacts | Non
     return KeyFacts(*rows[0]) if rows else None
 
 
+async def lock_key(session: Session, tenant: int, key_id: str) -> KeyFacts | None:
+    """In a transaction: nobody else changes it until that ends."""
+    rows = await session.fetch(SQL.lock_key, tenant, key_id)
+    return KeyFacts(*rows[0]) if rows else None
+
+
+async def read_known_ids(session: Session, tenant: int, ids: Sequence[str]) -> set[str]:
+    """Those that are keys of this tenant."""
+    return {row["id"] for row in await session.fetch(SQL.read_known_ids, tenant, list(ids))}
+
+
 async def revoke_key(session: Session, tenant: int, key_id: str) -> KeyFacts | None:
     rows = await session.fetch(SQL.revoke_key, tenant, key_id)
     return KeyFacts(*rows[0]) if rows else None
@@ -124,12 +144,22 @@ async def revoke_key(session: Session, tenant: int, key_id: str) -> KeyFacts | N
 
 async def rotate_key(
     session: Session, environment: Environment, old: KeyFacts, grace_s: float, actor: str
-) -> tuple[KeyFacts, str] | None:
-    """A second key like the first, which lives on for `grace_s`; None: too many keys."""
-    asked = NewKey(old.name, old.role, old.reach, old.types, old.is_signing, None, old.id)
+) -> tuple[KeyFacts, str] | RotateRefusal:
+    """A second key like the first, which lives on for `grace_s`. `old` is locked by the caller.
+
+    Once only, so that a life that a rotation cut short is never taken for the life of the key.
+    """
+    (judged,) = await session.fetch(SQL.judge_rotation, old.tenant, old.id)
+    if not judged["is_live"]:
+        return RotateRefusal.DEAD
+    if judged["successor"] is not None:
+        return RotateRefusal.ROTATED
+    life_s = None if old.expires_at is None else (old.expires_at - old.created_at).total_seconds()
+    asked = NewKey(old.name, old.role, old.reach, old.types, old.is_signing, life_s, old.id)
     made = await create_key(session, environment, old.tenant, asked, actor)
-    if made is not None:
-        await session.fetch(SQL.expire_key, old.tenant, old.id, grace_s)
+    if made is None:
+        return RotateRefusal.TOO_MANY
+    await session.fetch(SQL.expire_key, old.tenant, old.id, grace_s)
     return made
 
 

@@ -34,6 +34,29 @@ SELECT id, tenant, name, role, reach, types, signing_secret IS NOT NULL AS is_si
   FROM duly.api_keys
  WHERE tenant = $1 AND id = $2
 
+-- name: lock_key
+-- Before a rotation: of two at once, the second sees what the first one made.
+SELECT id, tenant, name, role, reach, types, signing_secret IS NOT NULL AS is_signing, created_at,
+       created_by, expires_at, revoked_at, rotated_from
+  FROM duly.api_keys
+ WHERE tenant = $1 AND id = $2
+   FOR UPDATE
+
+-- name: judge_rotation
+-- A statement after the lock, so that it sees what was committed while we waited for it.
+SELECT keys.revoked_at IS NULL AND (keys.expires_at IS NULL OR keys.expires_at > duly.now())
+           AS is_live,
+       (SELECT later.id
+          FROM duly.api_keys later
+         WHERE later.tenant = $1 AND later.rotated_from = $2
+         LIMIT 1) AS successor
+  FROM duly.api_keys keys
+ WHERE keys.tenant = $1 AND keys.id = $2
+
+-- name: read_known_ids
+-- Which of these are keys of this tenant.
+SELECT id FROM duly.api_keys WHERE tenant = $1 AND id = ANY ($2::text[])
+
 -- name: revoke_key
 -- The first revocation stands; a key that is revoked already keeps its instant.
 UPDATE duly.api_keys
@@ -52,6 +75,12 @@ RETURNING expires_at
 -- name: count_keys
 -- To keep the number of a tenant's keys bounded.
 SELECT count(*) AS keys FROM duly.api_keys WHERE tenant = $1
+
+-- name: delete_dead_keys
+-- Room for new ones, when a tenant has as many as it may; the audit remembers these.
+DELETE FROM duly.api_keys
+ WHERE tenant = $1 AND (revoked_at IS NOT NULL OR expires_at <= duly.now())
+RETURNING id
 
 -- name: exists_any_key
 -- Has anybody a way in?

@@ -26,6 +26,8 @@ from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
+# Who holds a task that a webhook receiver took over: nobody of ours; only its fence can settle it.
+HANDED_OVER = UUID("d0177e57-0000-7000-8000-000000000001")
 
 
 class Lease(NamedTuple):
@@ -93,6 +95,12 @@ async def lease_tasks(
 async def read_held(database: Database, holder: UUID, tickets: Sequence[Ticket]) -> list[Lease]:
     """What a lease call of unknown outcome left in our hands."""
     rows = await database.fetch(SQL.read_held, *ticket_columns(tickets), holder)
+    return [Lease(*row) for row in rows]
+
+
+async def read_held_by(database: Database, tenant: int, holder: UUID, limit: int) -> list[Lease]:
+    """Leases that a worker holds and may not know of: none of them was confirmed yet."""
+    rows = await database.fetch(SQL.read_held_by, tenant, holder, limit)
     return [Lease(*row) for row in rows]
 
 

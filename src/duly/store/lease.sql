@@ -42,6 +42,25 @@ SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt, ti
   JOIN duly.tasks ON tasks.shard = timers.shard AND tasks.id = timers.id
  WHERE timers.holder = $4
 
+-- name: read_held_by
+-- After an answer that got lost: leases of this holder whose start nobody has confirmed yet. Leased
+-- rows sit in lane 0 of the shards that the tenant was placed on.
+SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt, timers.losses,
+       timers.started_at, timers.lease_until, timers.progress,
+       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
+  FROM (SELECT DISTINCT placements.shard FROM duly.placements WHERE placements.tenant = $1) AS place
+ CROSS JOIN LATERAL (
+       SELECT * FROM duly.timers
+        WHERE timers.tenant = $1
+          AND timers.shard = place.shard
+          AND timers.lane = 0
+          AND timers.holder = $2
+          AND NOT timers.confirmed
+          AND timers.lease_until > duly.now()
+        LIMIT $3) AS timers
+  JOIN duly.tasks ON tasks.shard = timers.shard AND tasks.id = timers.id
+ LIMIT $3
+
 -- name: extend_leases
 -- Only the holder of this very lease may extend it, and never past the attempt's time limit. Touches
 -- no indexed column, so the row stays where it is.

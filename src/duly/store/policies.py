@@ -4,10 +4,11 @@ The defaults of `domain/task.py` are thereby part of the stored format: changing
 migration that writes the old value into the rows that relied on it.
 """
 
-from dataclasses import fields
+from dataclasses import asdict, fields
 
 import msgspec
 
+from duly.domain.retry import RetryPolicy
 from duly.domain.task import DEFAULT_POLICY, Policy
 
 DECODER = msgspec.json.Decoder(Policy)
@@ -21,7 +22,17 @@ def encode_policy(policy: Policy) -> str | None:
         for field in fields(Policy)
         if (value := getattr(policy, field.name)) != getattr(DEFAULT_POLICY, field.name)
     }
+    if "retry" in departures:
+        departures["retry"] = encode_retry(policy.retry)
     return msgspec.json.encode(departures).decode() if departures else None
+
+
+def encode_retry(retry: RetryPolicy) -> dict[str, object]:
+    """Whole, but for what came later: rows without it are the same as before it came."""
+    written = asdict(retry)
+    if not retry.retry_4xx:
+        del written["retry_4xx"]
+    return written
 
 
 def decode_policy(text: str | None) -> Policy:

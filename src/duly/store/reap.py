@@ -6,6 +6,7 @@
 | two reapers | the first raises the fence; the second changes nothing |
 | the holder settles first | the timer is gone or its fence rose: nothing |
 | three losses in a row of a task that was seen running | dead letter `poison` |
+| a receiver took the task over and did not settle it in time | a failure of kind `timeout` |
 """
 
 from collections.abc import Sequence
@@ -17,12 +18,13 @@ from duly.domain.retry import Failure
 from duly.domain.states import Outcome, State
 from duly.environment import CrashPoint, Environment
 from duly.store.database import Database
-from duly.store.lease import ticket_columns
+from duly.store.lease import HANDED_OVER, ticket_columns
 from duly.store.settle import End, SettleAnswer, Settlement, Settler, decided, key_columns
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
 LOST_ERROR = "the lease ran out: its holder was not heard of in time"
+LATE_ERROR = "timed out: the receiver took the task over and did not settle it in time"
 
 
 class Reaped(NamedTuple):
@@ -52,11 +54,23 @@ async def reap_leases(
 
 
 def loss_end(row: Any, environment: Environment) -> End:
+    if row["holder"] == HANDED_OVER:
+        return late_end(row, environment)
     loss = Settlement(row["id"], row["fence"], row["holder"], Outcome.LEASE_LOST, error=LOST_ERROR)
     losses = row["losses"] + 1 if row["confirmed"] else row["losses"]
     if row["cancel_requested"]:
         return End(loss, State.CANCELLED, losses=losses)
     return decided(loss, row, losses, Failure(Outcome.LEASE_LOST), environment)
+
+
+def late_end(row: Any, environment: Environment) -> End:
+    """Nobody was lost: what a receiver promised did not come in time."""
+    late = Settlement(
+        row["id"], row["fence"], row["holder"], Outcome.FAILED, None, LATE_ERROR, "timeout"
+    )
+    if row["cancel_requested"]:
+        return End(late, State.CANCELLED)
+    return decided(late, row, 0, Failure(Outcome.FAILED, "timeout"), environment)
 
 
 async def rearm(database: Database, rows: list[Any]) -> int:

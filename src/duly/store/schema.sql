@@ -3,6 +3,76 @@
 
 CREATE SCHEMA duly;
 
+CREATE FUNCTION duly.key_shard(tenant integer, key text) RETURNS smallint
+    LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
+    SET search_path TO 'pg_catalog'
+    AS $$
+DECLARE
+    digest bytea := sha256(convert_to(tenant || ':' || key, 'UTF8'));
+BEGIN
+    RETURN ((get_byte(digest, 0) << 8 | get_byte(digest, 1)) >> 6)::smallint;
+END
+$$;
+
+CREATE FUNCTION duly.tenant_shard(tenant integer, spread integer, choice integer) RETURNS smallint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (((((((tenant)::bigint * '2654435761'::bigint) & '4294967295'::bigint) >> 22))::integer # (choice % spread)))::smallint;
+
+CREATE FUNCTION duly.choose_shard(tenant integer, spread integer, is_capped boolean, key text) RETURNS smallint
+    LANGUAGE sql
+    RETURN CASE WHEN is_capped THEN duly.tenant_shard(tenant, 1, 0) WHEN (key IS NOT NULL) THEN duly.key_shard(tenant, key) ELSE duly.tenant_shard(tenant, spread, (floor((random() * (1024)::double precision)))::integer) END;
+
+CREATE FUNCTION duly.claim_key(tenant integer, key text, request_hash bytea, task_id uuid) RETURNS uuid
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    key_at smallint := duly.key_shard(claim_key.tenant, claim_key.key);
+    known record;
+BEGIN
+    FOR race IN 1..100 LOOP
+        SELECT held.request_hash, held.task_id INTO known
+          FROM duly.idempotency_keys held
+         WHERE held.shard = key_at AND held.tenant = claim_key.tenant AND held.key = claim_key.key
+           AND held.expires_at > duly.now();
+        IF FOUND AND known.request_hash <> claim_key.request_hash THEN
+            RAISE EXCEPTION 'the idempotency key is known with another request'
+                USING ERRCODE = 'DU003', DETAIL = format('It stands for task %s.', known.task_id);
+        ELSIF FOUND THEN
+            RETURN known.task_id;
+        END IF;
+        INSERT INTO duly.idempotency_keys AS held (shard, tenant, key, request_hash, task_id, expires_at)
+        VALUES (key_at, claim_key.tenant, claim_key.key, claim_key.request_hash, claim_key.task_id,
+                duly.now() + interval '7 days')
+            ON CONFLICT (shard, tenant, key) DO UPDATE
+           SET request_hash = excluded.request_hash, task_id = excluded.task_id,
+               expires_at = excluded.expires_at
+         WHERE held.expires_at <= duly.now();
+        IF FOUND THEN
+            RETURN NULL;
+        END IF;
+    END LOOP;
+    RAISE EXCEPTION 'an idempotency key was lost to others a hundred times';
+END
+$$;
+
+CREATE FUNCTION duly.clamp_placement(instant timestamp with time zone) RETURNS timestamp with time zone
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog'
+    AS $$
+DECLARE
+    first timestamptz := date_trunc('month', duly.now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC';
+    last timestamptz := (
+        SELECT (max(to_date(right(child.relname, 7), 'YYYY_MM')) + interval '1 month') AT TIME ZONE 'UTC'
+          FROM pg_inherits
+          JOIN pg_class child ON child.oid = pg_inherits.inhrelid
+         WHERE pg_inherits.inhparent = 'duly.tasks'::regclass);
+BEGIN
+    RETURN least(greatest(instant, first), last - interval '1 millisecond');
+END
+$$;
+
 CREATE FUNCTION duly.concurrency_key_of(policy text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((policy)::jsonb ->> 'concurrency_key'::text);
@@ -132,6 +202,14 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION duly.text_reason(value jsonb, characters_max integer) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (value IS NULL) THEN NULL::text WHEN (jsonb_typeof(value) <> 'string'::text) THEN 'is not text'::text WHEN ((char_length((value #>> '{}'::text[])) < 1) OR (char_length((value #>> '{}'::text[])) > characters_max)) THEN format('is not from 1 to %s characters'::text, characters_max) WHEN ((value #>> '{}'::text[]) ~ '[\x01-\x1f\x7f]'::text) THEN 'contains a control character'::text ELSE NULL::text END;
+
+CREATE FUNCTION duly.entries_reason(entries jsonb, entries_max integer, name_pattern text, name_max integer, value_max integer) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (entries IS NULL) THEN NULL::text WHEN (jsonb_typeof(entries) <> 'object'::text) THEN 'is not an object'::text ELSE (SELECT CASE WHEN (count(*) > entries_reason.entries_max) THEN format('has more than %s entries'::text, entries_reason.entries_max) WHEN bool_or(((jsonb_each.key !~ entries_reason.name_pattern) OR (duly.text_reason(to_jsonb(jsonb_each.key), entries_reason.name_max) IS NOT NULL))) THEN 'has a name that is empty, too long, or not plain text'::text WHEN bool_or(((jsonb_each.value <> '""'::jsonb) AND (duly.text_reason(jsonb_each.value, entries_reason.value_max) IS NOT NULL))) THEN 'has a value that is too long or not plain text'::text ELSE NULL::text END AS "case" FROM jsonb_each(entries_reason.entries) jsonb_each(key, value)) END;
+
 CREATE FUNCTION duly.host_of(url text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN lower("substring"(url, '^[A-Za-z]+://([^/?#]+)'::text));
@@ -140,13 +218,159 @@ CREATE FUNCTION duly.id_bound(instant timestamp with time zone) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (rpad(lpad(to_hex((floor((EXTRACT(epoch FROM instant) * (1000)::numeric)))::bigint), 12, '0'::text), 32, '0'::text))::uuid;
 
+CREATE FUNCTION duly.instant_text(instant timestamp with time zone) RETURNS text
+    LANGUAGE sql STABLE PARALLEL SAFE
+    RETURN replace(to_char((instant AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text), '.000000Z'::text, 'Z'::text);
+
+CREATE FUNCTION duly.lane_depth(lane_pool smallint, lane_band smallint, most integer) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    RETURN (SELECT count(*)
+              FROM (SELECT FROM duly.ready_tickets
+                     WHERE tenant = CASE WHEN lane_pool = 0 THEN 0 ELSE duly.current_tenant() END
+                       AND pool = lane_pool
+                       AND band = lane_band
+                     LIMIT most) AS counted);
+END
+$$;
+
 CREATE FUNCTION duly.lane_of(pool smallint, priority smallint) RETURNS smallint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (((1 + (pool * 3)) + CASE WHEN (priority >= 7) THEN 0 WHEN (priority >= 3) THEN 1 ELSE 2 END))::smallint;
 
+CREATE FUNCTION duly.make_task_id(placed timestamp with time zone, shard smallint, random uuid) RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (((("left"(replace((duly.id_bound(placed))::text, '-'::text, ''::text), 12) || '7'::text) || lpad(to_hex((((shard)::integer << 2) | (get_byte(uuid_send(random), 0) & 3))), 3, '0'::text)) || "right"(replace((random)::text, '-'::text, ''::text), 16)))::uuid;
+
+CREATE FUNCTION duly.members_given(object jsonb) RETURNS jsonb
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (SELECT COALESCE(jsonb_object_agg(jsonb_each.key, jsonb_each.value), '{}'::jsonb) AS "coalesce" FROM jsonb_each(members_given.object) jsonb_each(key, value) WHERE (jsonb_each.value <> 'null'::jsonb));
+
 CREATE FUNCTION duly.now() RETURNS timestamp with time zone
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN COALESCE((NULLIF(current_setting('duly.test_now'::text, true), ''::text))::timestamp with time zone, now());
+
+CREATE FUNCTION duly.number_reason(value jsonb, lowest numeric, highest numeric, is_whole boolean) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (value IS NULL) THEN NULL::text WHEN (jsonb_typeof(value) <> 'number'::text) THEN 'is not a number'::text WHEN (((value)::numeric < lowest) OR ((value)::numeric > highest)) THEN format('is not from %s to %s'::text, lowest, highest) WHEN (is_whole AND (((value)::numeric % (1)::numeric) <> (0)::numeric)) THEN 'is not a whole number'::text ELSE NULL::text END;
+
+CREATE FUNCTION duly.payload_reason(payload json) RETURNS text
+    LANGUAGE plpgsql IMMUTABLE
+    SET search_path TO 'pg_catalog'
+    AS $_$
+DECLARE
+    readable text := replace(payload::text, '\u0000', '\ufdd0');
+    document jsonb;
+BEGIN
+    IF octet_length(payload::text) > 65536 THEN
+        RETURN format('is %s bytes, and 65536 is the most', octet_length(payload::text));
+    END IF;
+    BEGIN
+        document := readable::jsonb;
+    EXCEPTION
+        WHEN data_exception THEN RETURN 'is not JSON that every reader takes: ' || SQLERRM;
+    END;
+    IF jsonb_path_exists(document, 'strict $.**{63 to last} ? (@.type() == "object" || @.type() == "array")') THEN
+        RETURN 'is nested deeper than 63 levels';
+    END IF;
+    IF jsonb_path_exists(document, 'strict $.** ? (@.type() == "number") ? (@ > 1.7976931348623157e308 || @ < -1.7976931348623157e308)') THEN
+        RETURN 'has a number out of range';
+    END IF;
+    IF strpos(readable, ':') > 0 AND EXISTS (
+        WITH RECURSIVE parts(part) AS (
+            SELECT readable::json
+             UNION ALL
+            SELECT inner_part.value
+              FROM parts
+             CROSS JOIN LATERAL (
+                   SELECT value FROM json_each(CASE json_typeof(part) WHEN 'object' THEN part END)
+                    UNION ALL
+                   SELECT value FROM json_array_elements(CASE json_typeof(part) WHEN 'array' THEN part END)
+                   ) AS inner_part
+             WHERE json_typeof(part) IN ('object', 'array'))
+        SELECT FROM parts
+         WHERE json_typeof(part) = 'object'
+           AND (SELECT count(*) <> count(DISTINCT name) FROM json_object_keys(part) AS name)) THEN
+        RETURN 'has an object with two members of one name';
+    END IF;
+    RETURN NULL;
+END
+$_$;
+
+CREATE FUNCTION duly.policy_text(options jsonb, start_by timestamp with time zone) RETURNS text
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog'
+    AS $$
+DECLARE
+    retry jsonb := options -> 'retry';
+    usual text := '{"max_attempts":5,"backoff":"exponential","initial_s":2.0,"factor":2.0,'
+               || '"max_s":3600.0,"jitter":true,"non_retryable":[]}';
+    parts text[];
+    part text;
+BEGIN
+    part := format(
+        '{"max_attempts":%s,"backoff":%s,"initial_s":%s,"factor":%s,"max_s":%s,"jitter":%s,"non_retryable":%s%s}',
+        coalesce((retry ->> 'max_attempts')::numeric::integer, 5),
+        coalesce(retry -> 'backoff', '"exponential"'),
+        duly.seconds_text(retry -> 'initial_s', '2.0'), duly.seconds_text(retry -> 'factor', '2.0'),
+        duly.seconds_text(retry -> 'max_s', '3600.0'), coalesce(retry -> 'jitter', 'true'),
+        (SELECT format('[%s]', string_agg(kind::text, ',' ORDER BY rank))
+           FROM jsonb_array_elements(retry -> 'non_retryable') WITH ORDINALITY AS kinds(kind, rank)),
+        CASE WHEN retry -> 'retry_4xx' = 'true' THEN ',"retry_4xx":true' END);
+    parts := ARRAY[
+        CASE WHEN part <> usual THEN '"retry":' || part END,
+        '"timeout_s":' || nullif(duly.seconds_text(options -> 'timeout_s', '60.0'), '60.0'),
+        '"start_by":"' || duly.instant_text(start_by) || '"',
+        '"jitter_s":' || nullif(duly.seconds_text(options -> 'jitter_s', '0.0'), '0.0'),
+        '"concurrency_key":' || (options -> 'concurrency_key')::text,
+        '"concurrency_limit":' || (options ->> 'concurrency_limit')::numeric::integer,
+        (SELECT '"headers":{' || string_agg(to_json(key)::text || ':' || value::text, ',') || '}'
+           FROM jsonb_each(options -> 'target' -> 'headers'))];
+    RETURN '{' || nullif(array_to_string(parts, ','), '') || '}';
+END
+$$;
+
+CREATE FUNCTION duly.pool_number(tenant integer, name text) RETURNS smallint
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+DECLARE
+    known smallint;
+BEGIN
+    FOR race IN 1..100 LOOP
+        SELECT pools.number INTO known FROM duly.pools
+         WHERE pools.tenant = pool_number.tenant AND pools.name = pool_number.name;
+        IF FOUND THEN
+            RETURN known;
+        END IF;
+        INSERT INTO duly.pools (tenant, number, name)
+        SELECT pool_number.tenant, (SELECT coalesce(max(pools.number), 0) + 1 FROM duly.pools
+                                     WHERE pools.tenant = pool_number.tenant), pool_number.name
+            ON CONFLICT DO NOTHING;
+    END LOOP;
+    RAISE EXCEPTION 'a pool number was lost to others a hundred times';
+EXCEPTION
+    WHEN check_violation THEN
+        RAISE EXCEPTION 'the tenant has 10000 pools already, and more are not allowed'
+            USING ERRCODE = 'DU004';
+END
+$$;
+
+CREATE FUNCTION duly.publish_placements() RETURNS trigger
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    -- All of them at the first row, in the order of everybody else; nobody sees another's rows.
+    WITH own AS (DELETE FROM duly.new_placements RETURNING tenant, shard, lane)
+    INSERT INTO duly.placements (tenant, shard, lane)
+    SELECT DISTINCT tenant, shard, lane FROM own ORDER BY tenant, shard, lane
+        ON CONFLICT DO NOTHING;
+    RETURN NULL;
+END
+$$;
 
 CREATE FUNCTION duly.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
@@ -155,6 +379,249 @@ CREATE FUNCTION duly.refuse_change() RETURNS trigger
 BEGIN
     RAISE EXCEPTION '%.% is append-only', TG_TABLE_SCHEMA, TG_TABLE_NAME
         USING ERRCODE = 'insufficient_privilege';
+END
+$$;
+
+CREATE FUNCTION duly.reserved_reason(headers jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (SELECT CASE WHEN bool_or(((lower(header.name) ~ '^(content-|duly-|proxy-|webhook-|x-forwarded-)'::text) OR (lower(header.name) = ANY (ARRAY['accept-encoding'::text, 'connection'::text, 'date'::text, 'expect'::text, 'forwarded'::text, 'host'::text, 'http2-settings'::text, 'idempotency-key'::text, 'keep-alive'::text, 'te'::text, 'trailer'::text, 'transfer-encoding'::text, 'upgrade'::text, 'user-agent'::text, 'via'::text, 'traceparent'::text, 'tracestate'::text, 'x-real-ip'::text])))) THEN 'may not set a header that is duly''s own or frames the request'::text WHEN bool_or((header.value !~ '^([!-~]([ -~]*[!-~])?)?$'::text)) THEN 'has a value that is not printable ASCII'::text WHEN (count(*) <> count(DISTINCT lower(header.name))) THEN 'has a name twice'::text ELSE NULL::text END AS "case" FROM jsonb_each_text(CASE jsonb_typeof(reserved_reason.headers) WHEN 'object'::text THEN reserved_reason.headers ELSE NULL::jsonb END) header(name, value));
+
+CREATE FUNCTION duly.unknown_members(object jsonb, place text, known text[]) RETURNS TABLE(pointer text, reason text)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    BEGIN ATOMIC
+ SELECT ((unknown_members.place || '/'::text) || "left"(replace(replace(key.key, '~'::text, '~0'::text), '/'::text, '~1'::text), 64)),
+     'is not a known field'::text
+    FROM jsonb_object_keys(
+         CASE jsonb_typeof(unknown_members.object)
+             WHEN 'object'::text THEN unknown_members.object
+             ELSE NULL::jsonb
+         END) key(key)
+   WHERE (key.key <> ALL (unknown_members.known));
+END;
+
+CREATE FUNCTION duly.retry_problems(retry jsonb) RETURNS TABLE(pointer text, reason text)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    BEGIN ATOMIC
+ SELECT checks.pointer,
+     checks.reason
+    FROM ( VALUES ('/retry'::text,
+                 CASE
+                     WHEN (jsonb_typeof(retry_problems.retry) <> 'object'::text) THEN 'is not an object'::text
+                     ELSE NULL::text
+                 END), ('/retry/max_attempts'::text,duly.number_reason((retry_problems.retry -> 'max_attempts'::text), (1)::numeric, (100)::numeric, true)), ('/retry/backoff'::text,
+                 CASE
+                     WHEN ((retry_problems.retry -> 'backoff'::text) <> ALL (ARRAY['"fixed"'::jsonb, '"exponential"'::jsonb])) THEN 'is fixed or exponential'::text
+                     ELSE NULL::text
+                 END), ('/retry/initial_s'::text,duly.number_reason((retry_problems.retry -> 'initial_s'::text), (0)::numeric, (2592000)::numeric, false)), ('/retry/factor'::text,duly.number_reason((retry_problems.retry -> 'factor'::text), (1)::numeric, (100)::numeric, false)), ('/retry/max_s'::text,duly.number_reason((retry_problems.retry -> 'max_s'::text), (0)::numeric, (2592000)::numeric, false)), ('/retry/jitter'::text,
+                 CASE
+                     WHEN (jsonb_typeof((retry_problems.retry -> 'jitter'::text)) <> 'boolean'::text) THEN 'is not true or false'::text
+                     ELSE NULL::text
+                 END), ('/retry/retry_4xx'::text,
+                 CASE
+                     WHEN (jsonb_typeof((retry_problems.retry -> 'retry_4xx'::text)) <> 'boolean'::text) THEN 'is not true or false'::text
+                     ELSE NULL::text
+                 END), ('/retry/non_retryable'::text,
+                 CASE
+                     WHEN (jsonb_typeof((retry_problems.retry -> 'non_retryable'::text)) <> 'array'::text) THEN 'is not a list'::text
+                     WHEN (jsonb_array_length((retry_problems.retry -> 'non_retryable'::text)) > 32) THEN 'has more than 32 entries'::text
+                     WHEN (EXISTS ( SELECT
+                        FROM jsonb_array_elements((retry_problems.retry -> 'non_retryable'::text)) kind(value)
+                       WHERE (jsonb_typeof(kind.value) <> 'string'::text))) THEN 'has an entry that is not text'::text
+                     ELSE NULL::text
+                 END)) checks(pointer, reason)
+ UNION ALL
+  SELECT unknown.pointer,
+     unknown.reason
+    FROM duly.unknown_members(retry_problems.retry, '/retry'::text, ARRAY['max_attempts'::text, 'backoff'::text, 'initial_s'::text, 'factor'::text, 'max_s'::text, 'jitter'::text, 'non_retryable'::text, 'retry_4xx'::text]) unknown(pointer, reason);
+END;
+
+CREATE FUNCTION duly.seconds_text(value jsonb, usual text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN COALESCE(CASE WHEN (((value)::double precision)::text ~ '[.e]'::text) THEN ((value)::double precision)::text ELSE (((value)::double precision)::text || '.0'::text) END, usual);
+
+CREATE FUNCTION duly.store_task(task_id uuid, tenant integer, shard smallint, pool smallint, type text, payload json, fires_at timestamp with time zone, start_by timestamp with time zone, options jsonb) RETURNS timestamp with time zone
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+#variable_conflict use_column
+<<wanted>>
+DECLARE
+    priority smallint := coalesce((options ->> 'priority')::numeric, 5)::smallint;
+    lane smallint := duly.lane_of(store_task.pool, priority);
+    timeout_ms integer := round(coalesce((options -> 'timeout_s')::double precision, 60) * 1000);
+    policy text := duly.policy_text(options, store_task.start_by);
+    due_at timestamptz := greatest(fires_at, duly.now());
+BEGIN
+    INSERT INTO duly.new_placements (tenant, shard, lane)
+    SELECT store_task.tenant, store_task.shard, wanted.lane
+     WHERE NOT EXISTS (SELECT FROM duly.placements AS known
+                        WHERE known.tenant = store_task.tenant AND known.shard = store_task.shard
+                          AND known.lane = wanted.lane)
+       AND NOT EXISTS (SELECT FROM duly.new_placements AS known
+                        WHERE known.tenant = store_task.tenant AND known.shard = store_task.shard
+                          AND known.lane = wanted.lane);
+    INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, start_by,
+                            type, payload, policy, url, execution_key, tags)
+    VALUES (store_task.shard, task_id, store_task.tenant, store_task.pool, wanted.priority,
+            wanted.timeout_ms, duly.now(), fires_at, store_task.start_by, store_task.type,
+            store_task.payload::text, wanted.policy, options -> 'target' ->> 'url',
+            options ->> 'idempotency_key', options -> 'tags');
+    INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, start_by, type,
+                             concurrency_key, concurrency_limit, host)
+    VALUES (store_task.shard, task_id, store_task.tenant, wanted.lane, store_task.pool,
+            wanted.priority, wanted.timeout_ms, wanted.due_at, store_task.start_by,
+            store_task.type, duly.concurrency_key_of(wanted.policy),
+            duly.concurrency_limit_of(wanted.policy), duly.host_of(options -> 'target' ->> 'url'));
+    RETURN wanted.due_at;
+END
+$$;
+
+CREATE FUNCTION duly.submission_problems(type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, now_at timestamp with time zone) RETURNS jsonb
+    LANGUAGE plpgsql STABLE
+    SET search_path TO 'pg_catalog'
+    AS $_$
+BEGIN
+    RETURN (
+        SELECT jsonb_agg(jsonb_build_object('pointer', found.pointer, 'detail', found.reason))
+          FROM (
+            SELECT checks.pointer, checks.reason
+              FROM (VALUES
+                ('/type', CASE WHEN type IS NULL OR type !~ '^[a-z0-9][a-z0-9._-]{0,127}$'
+                               THEN 'does not match [a-z0-9][a-z0-9._-]{0,127}' END),
+                ('/payload', duly.payload_reason(payload)),
+                ('/run_at', CASE WHEN run_at < now_at - interval '7 days' THEN 'is more than 7 days ago'
+                                 WHEN run_at > now_at + interval '3660 days' THEN 'is more than 3660 days ahead'
+                            END),
+                ('/delay_s', CASE WHEN delay_s NOT BETWEEN 0 AND 3660 * 86400
+                                  THEN 'is not from 0 to 316224000'
+                                  WHEN delay_s > 0 AND run_at IS NOT NULL
+                                  THEN 'give run_at or delay_s, not both' END),
+                ('/start_by', CASE WHEN start_by <= now_at THEN 'has passed already'
+                                   WHEN start_by >= '9999-12-31 00:00Z' THEN 'is after the year 9999' END),
+                ('/priority', duly.number_reason(options -> 'priority', 0, 9, true)),
+                ('/timeout_s', duly.number_reason(options -> 'timeout_s', 0.1, 86400, false)),
+                ('/jitter_s', duly.number_reason(options -> 'jitter_s', 0, 86400, false)),
+                ('/idempotency_key', duly.text_reason(options -> 'idempotency_key', 255)),
+                ('/concurrency_key', duly.text_reason(options -> 'concurrency_key', 255)),
+                ('/concurrency_limit', CASE
+                    WHEN options ? 'concurrency_limit' AND NOT options ? 'concurrency_key'
+                    THEN 'needs a concurrency_key'
+                    ELSE duly.number_reason(options -> 'concurrency_limit', 1, 10000, true) END),
+                ('/tags', duly.entries_reason(options -> 'tags', 32, '', 64, 256))
+                ) AS checks(pointer, reason)
+             UNION ALL SELECT * FROM duly.target_problems(options -> 'target')
+             UNION ALL SELECT * FROM duly.retry_problems(options -> 'retry')
+             UNION ALL SELECT * FROM duly.unknown_members(options, '', ARRAY[
+                'target', 'priority', 'retry', 'timeout_s', 'jitter_s', 'concurrency_key',
+                'concurrency_limit', 'idempotency_key', 'tags'])
+          ) AS found(pointer, reason)
+         WHERE found.reason IS NOT NULL);
+END
+$_$;
+
+CREATE FUNCTION duly.submit_task(tenant text, type text, payload json DEFAULT 'null'::json, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, delay_s double precision DEFAULT NULL::double precision, start_by timestamp with time zone DEFAULT NULL::timestamp with time zone, options jsonb DEFAULT '{}'::jsonb, ring boolean DEFAULT true) RETURNS uuid
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    content json := coalesce(payload, 'null');
+    wait_s double precision := coalesce(delay_s, 0);
+    asked jsonb := coalesce(options, '{}');
+    used jsonb;
+    problems jsonb;
+    owner record;
+    shard smallint;
+    pool smallint := 0;
+    fires_at timestamptz;
+    hash bytea;
+    task_id uuid;
+    known_id uuid;
+BEGIN
+    SELECT tenants.id, tenants.spread, tenants.in_flight_max INTO owner
+      FROM duly.tenants WHERE tenants.name = submit_task.tenant;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'there is no tenant %', quote_nullable(submit_task.tenant) USING ERRCODE = 'DU002';
+    ELSIF jsonb_typeof(asked) <> 'object' THEN
+        RAISE EXCEPTION 'the task is not valid: options is not an object'
+            USING ERRCODE = 'DU001', DETAIL = '[{"pointer": "", "detail": "options is not an object"}]';
+    END IF;
+    asked := duly.members_given(asked);
+    used := coalesce((SELECT duly.members_given(kinds.defaults::jsonb) FROM duly.task_types AS kinds
+                       WHERE kinds.tenant = owner.id AND kinds.name = submit_task.type), '{}') || asked;
+    problems := duly.submission_problems(submit_task.type, content, submit_task.run_at, wait_s,
+                                         submit_task.start_by, used, duly.now());
+    IF problems IS NOT NULL THEN
+        RAISE EXCEPTION 'the task is not valid: % %', problems -> 0 ->> 'pointer', problems -> 0 ->> 'detail'
+            USING ERRCODE = 'DU001', DETAIL = problems::text;
+    END IF;
+    shard := duly.choose_shard(owner.id, owner.spread, owner.in_flight_max IS NOT NULL,
+                               used ->> 'concurrency_key');
+    fires_at := coalesce(submit_task.run_at, duly.now() + make_interval(secs => wait_s));
+    task_id := duly.make_task_id(duly.clamp_placement(greatest(fires_at, duly.now())), shard,
+                                 gen_random_uuid());
+    IF used ? 'idempotency_key' THEN
+        hash := sha256(convert_to(jsonb_build_array(
+            submit_task.type, replace(content::text, '\u0000', '\ufdd0')::jsonb,
+            extract(epoch FROM submit_task.run_at), wait_s, extract(epoch FROM submit_task.start_by),
+            asked - 'idempotency_key')::text, 'UTF8'));
+        known_id := duly.claim_key(owner.id, used ->> 'idempotency_key', hash, task_id);
+        IF known_id IS NOT NULL THEN
+            RETURN known_id;
+        END IF;
+    END IF;
+    IF used -> 'target' ->> 'url' IS NULL THEN
+        pool := duly.pool_number(owner.id, coalesce(used -> 'target' ->> 'pool', 'default'));
+    END IF;
+    -- The submitter allowed a smear; the id stays where the task was asked for.
+    fires_at := fires_at + make_interval(secs => random() * coalesce((used -> 'jitter_s')::float8, 0));
+    fires_at := duly.store_task(task_id, owner.id, shard, pool, submit_task.type, content, fires_at,
+                                submit_task.start_by, used);
+    -- Further away it is found by loading; a lost ring costs time, never a task.
+    IF ring AND fires_at <= duly.now() + interval '10 seconds' THEN
+        PERFORM pg_notify('duly_doorbell', format(
+            '[%s,%s,%s,"%s"]', owner.id, shard,
+            duly.lane_of(pool, coalesce((used ->> 'priority')::numeric, 5)::smallint),
+            duly.instant_text(fires_at)));
+    END IF;
+    RETURN task_id;
+END
+$$;
+
+CREATE FUNCTION duly.target_problems(target jsonb) RETURNS TABLE(pointer text, reason text)
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    BEGIN ATOMIC
+ SELECT checks.pointer,
+     checks.reason
+    FROM ( VALUES ('/target'::text,
+                 CASE
+                     WHEN (jsonb_typeof(target_problems.target) <> 'object'::text) THEN 'is not an object'::text
+                     WHEN (((target_problems.target ->> 'url'::text) IS NOT NULL) AND ((target_problems.target ->> 'pool'::text) IS NOT NULL)) THEN 'is a url or a pool, not both'::text
+                     ELSE NULL::text
+                 END), ('/target/url'::text,duly.text_reason(NULLIF((target_problems.target -> 'url'::text), 'null'::jsonb), 2048)), ('/target/pool'::text,
+                 CASE
+                     WHEN (((target_problems.target -> 'pool'::text) <> 'null'::jsonb) AND ((jsonb_typeof((target_problems.target -> 'pool'::text)) <> 'string'::text) OR ((target_problems.target ->> 'pool'::text) !~ '^[a-z0-9][a-z0-9._-]{0,63}$'::text))) THEN 'does not match [a-z0-9][a-z0-9._-]{0,63}'::text
+                     ELSE NULL::text
+                 END), ('/target/headers'::text,
+                 CASE
+                     WHEN (((target_problems.target ->> 'url'::text) IS NULL) AND ((target_problems.target -> 'headers'::text) <> '{}'::jsonb)) THEN 'belong to a url'::text
+                     ELSE NULL::text
+                 END), ('/target/headers'::text,COALESCE(duly.entries_reason((target_problems.target -> 'headers'::text), 32, '^[A-Za-z0-9][A-Za-z0-9-]{0,63}$'::text, 64, 1024), duly.reserved_reason((target_problems.target -> 'headers'::text))))) checks(pointer, reason)
+ UNION ALL
+  SELECT unknown.pointer,
+     unknown.reason
+    FROM duly.unknown_members(target_problems.target, '/target'::text, ARRAY['url'::text, 'pool'::text, 'headers'::text]) unknown(pointer, reason);
+END;
+
+CREATE FUNCTION duly.task_type_schema(tenant text, type text) RETURNS text
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    RETURN (SELECT kinds.schema
+              FROM duly.tenants
+              JOIN duly.task_types AS kinds ON kinds.tenant = tenants.id
+             WHERE tenants.name = task_type_schema.tenant AND kinds.name = task_type_schema.type);
 END
 $$;
 
@@ -273,6 +740,12 @@ CREATE TABLE duly.migrations (
     number integer NOT NULL,
     name text NOT NULL,
     applied_at timestamp with time zone DEFAULT now() NOT NULL
+);
+
+CREATE TABLE duly.new_placements (
+    tenant integer NOT NULL,
+    shard smallint NOT NULL,
+    lane smallint NOT NULL
 );
 
 CREATE TABLE duly.nodes (
@@ -427,7 +900,7 @@ ALTER TABLE ONLY duly.tasks FORCE ROW LEVEL SECURITY;
 CREATE TABLE duly.tenants (
     id integer NOT NULL,
     name text NOT NULL,
-    weight real DEFAULT 1 NOT NULL,
+    weight double precision DEFAULT 1 NOT NULL,
     in_flight_max integer,
     dispatch_rate double precision,
     dispatch_burst double precision,
@@ -497,6 +970,17 @@ CREATE TABLE duly.tombstones (
 );
 
 ALTER TABLE ONLY duly.tombstones FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE duly.webhook_secrets (
+    tenant integer NOT NULL,
+    id text NOT NULL,
+    secret bytea NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    created_by text NOT NULL,
+    expires_at timestamp with time zone
+);
+
+ALTER TABLE ONLY duly.webhook_secrets FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE duly.workers (
     tenant integer NOT NULL,
@@ -582,6 +1066,9 @@ ALTER TABLE ONLY duly.timers
 ALTER TABLE ONLY duly.tombstones
     ADD CONSTRAINT tombstones_pkey PRIMARY KEY (shard, id);
 
+ALTER TABLE ONLY duly.webhook_secrets
+    ADD CONSTRAINT webhook_secrets_pkey PRIMARY KEY (tenant, id);
+
 ALTER TABLE ONLY duly.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (tenant, id);
 
@@ -602,6 +1089,8 @@ CREATE INDEX tasks_of_tenant ON ONLY duly.tasks USING btree (tenant, id);
 CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, lane, due_at, id);
 
 CREATE TRIGGER audit_is_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON duly.audit FOR EACH STATEMENT EXECUTE FUNCTION duly.refuse_change();
+
+CREATE CONSTRAINT TRIGGER publish_at_commit AFTER INSERT ON duly.new_placements DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION duly.publish_placements();
 
 ALTER TABLE duly.api_keys ENABLE ROW LEVEL SECURITY;
 
@@ -645,6 +1134,8 @@ CREATE POLICY every_row ON duly.timers TO duly_owner, duly_engine, duly_purger U
 
 CREATE POLICY every_row ON duly.tombstones TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.webhook_secrets TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
 CREATE POLICY every_row ON duly.workers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 CREATE POLICY own_rows ON duly.api_keys TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
@@ -679,6 +1170,8 @@ CREATE POLICY own_rows ON duly.timers TO duly_tenant USING (((tenant + 0) = duly
 
 CREATE POLICY own_rows ON duly.tombstones TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
+CREATE POLICY own_rows ON duly.webhook_secrets TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
 CREATE POLICY own_rows ON duly.workers TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 ALTER TABLE duly.pauses ENABLE ROW LEVEL SECURITY;
@@ -703,11 +1196,14 @@ ALTER TABLE duly.timers ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.tombstones ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE duly.webhook_secrets ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE duly.workers ENABLE ROW LEVEL SECURITY;
 
 GRANT USAGE ON SCHEMA duly TO duly_engine;
 GRANT USAGE ON SCHEMA duly TO duly_tenant;
 GRANT USAGE ON SCHEMA duly TO duly_purger;
+GRANT USAGE ON SCHEMA duly TO duly_producer;
 
 REVOKE ALL ON FUNCTION duly.create_partition(parent text, month date) FROM PUBLIC;
 GRANT ALL ON FUNCTION duly.create_partition(parent text, month date) TO duly_engine;
@@ -718,8 +1214,21 @@ GRANT ALL ON FUNCTION duly.delete_finished(month date, finished_before timestamp
 REVOKE ALL ON FUNCTION duly.drop_partition(month date, finished_before timestamp with time zone) FROM PUBLIC;
 GRANT ALL ON FUNCTION duly.drop_partition(month date, finished_before timestamp with time zone) TO duly_engine;
 
+REVOKE ALL ON FUNCTION duly.lane_depth(lane_pool smallint, lane_band smallint, most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION duly.lane_depth(lane_pool smallint, lane_band smallint, most integer) TO duly_tenant;
+
+REVOKE ALL ON FUNCTION duly.publish_placements() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, ring boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, ring boolean) TO duly_producer;
+GRANT ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, ring boolean) TO duly_engine;
+
+REVOKE ALL ON FUNCTION duly.task_type_schema(tenant text, type text) FROM PUBLIC;
+GRANT ALL ON FUNCTION duly.task_type_schema(tenant text, type text) TO duly_producer;
+GRANT ALL ON FUNCTION duly.task_type_schema(tenant text, type text) TO duly_engine;
+
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.api_keys TO duly_engine;
-GRANT SELECT,INSERT,UPDATE ON TABLE duly.api_keys TO duly_tenant;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.api_keys TO duly_tenant;
 
 GRANT SELECT,INSERT ON TABLE duly.attempts TO duly_engine;
 GRANT SELECT ON TABLE duly.attempts TO duly_purger;
@@ -795,6 +1304,9 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.timers TO duly_tenant;
 GRANT SELECT ON TABLE duly.tombstones TO duly_engine;
 GRANT SELECT,INSERT ON TABLE duly.tombstones TO duly_purger;
 GRANT SELECT ON TABLE duly.tombstones TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.webhook_secrets TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.webhook_secrets TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workers TO duly_engine;
 GRANT SELECT ON TABLE duly.workers TO duly_tenant;

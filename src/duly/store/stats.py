@@ -9,15 +9,16 @@
 | the node's clock is wrong | minutes follow the database's clock from the first flush on |
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
+from itertools import zip_longest
 from typing import NamedTuple
 
 from duly.domain.histogram import BUCKETS, index_of, trimmed
 from duly.domain.ids import EPOCH
 from duly.environment import Environment
-from duly.store.database import Database
+from duly.store.database import Database, Session
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -31,6 +32,8 @@ MINUTES_MAX = 60
 FLUSH_ROWS_MAX = 2000
 RETENTION_S = 7 * 86400.0
 READ_ROWS_MAX = 10_000
+# Rows that one look over time adds up: a week of some twenty types.
+ADDED_ROWS_MAX = 250_000
 MINUTE = timedelta(minutes=1)
 
 
@@ -79,6 +82,23 @@ class StatsRow(NamedTuple):
     retried: int
     lag: list[int]
     run_time: list[int]
+
+
+class Counts(NamedTuple):
+    submitted: int = 0
+    started: int = 0
+    completed: int = 0
+    failed: int = 0
+    retried: int = 0
+
+
+class Point(NamedTuple):
+    """Some minutes of a tenant together; `at` is when they begin. Times are counts by bucket."""
+
+    at: datetime
+    counts: Counts = Counts()
+    lag: Sequence[int] = ()
+    run_time: Sequence[int] = ()
 
 
 Key = tuple[int, str]
@@ -228,6 +248,50 @@ async def read_stats(
         SQL.read_stats, tenant, since, minute, after_tenant, after_type, min(limit, READ_ROWS_MAX)
     )
     return [StatsRow(*row) for row in rows]
+
+
+async def read_points(
+    session: Session,
+    tenant: int,
+    first: datetime,
+    last: datetime,
+    step_s: int,
+    task_type: str | None = None,
+    rows_max: int = ADDED_ROWS_MAX,
+) -> list[Point] | None:
+    """The minutes from `first` up to `last`, added up to steps; a step without any is left out.
+
+    None: there are too many of them.
+    """
+    points: dict[int, Point] = {}
+    rows_left = rows_max
+    rows = await session.fetch(
+        SQL.read_points, tenant, first, last, task_type, step_s, rows_max + 1
+    )
+    for step, counts, lag, run_time in rows:
+        point = points.get(step) or Point(EPOCH + timedelta(seconds=step * step_s))
+        if counts is None:
+            points[step] = point._replace(lag=lag, run_time=run_time)
+        else:
+            points[step] = point._replace(counts=Counts(*counts[:-1]))
+            rows_left -= counts[-1]
+    return [points[step] for step in sorted(points)] if rows_left >= 0 else None
+
+
+def added_up(points: Iterable[Point], at: datetime) -> Point:
+    total = Point(at)
+    for point in points:
+        total = Point(
+            at,
+            Counts(*summed(total.counts, point.counts)),
+            summed(total.lag, point.lag),
+            summed(total.run_time, point.run_time),
+        )
+    return total
+
+
+def summed(one: Sequence[int], other: Sequence[int]) -> list[int]:
+    return [mine + theirs for mine, theirs in zip_longest(one, other, fillvalue=0)]
 
 
 async def delete_old_stats(database: Database, limit: int, retention_s: float = RETENTION_S) -> int:

@@ -51,3 +51,50 @@ DELETE FROM duly.stats
         WHERE minute < duly.now() - make_interval(secs => $1)
         ORDER BY minute LIMIT $2)
 RETURNING minute
+
+-- name: read_points
+-- One tenant's minutes added up to longer steps: the counts, and each histogram bucket by bucket. The
+-- types are stepped through by the key, so nobody else's minutes are read; the inner bound also keeps
+-- the planner from joining them all with all. Two rows for each step; the buckets of a sum are dense,
+-- because those of every minute are.
+WITH RECURSIVE types(type) AS (
+    (SELECT stats.type FROM duly.stats
+      WHERE stats.tenant = $1 AND stats.type >= coalesce($4::text, '')
+      ORDER BY stats.type LIMIT 1)
+     UNION ALL
+    SELECT next.type
+      FROM types
+     CROSS JOIN LATERAL (SELECT stats.type FROM duly.stats
+                          WHERE stats.tenant = $1 AND stats.type > types.type
+                          ORDER BY stats.type LIMIT 1) AS next
+     WHERE $4::text IS NULL
+), kept AS MATERIALIZED (
+    SELECT floor(extract(epoch FROM found.minute) / $5::integer)::bigint AS step, found.submitted,
+           found.started, found.completed, found.failed, found.retried, found.lag, found.run_time
+      FROM types
+     CROSS JOIN LATERAL (SELECT stats.minute, stats.submitted, stats.started, stats.completed,
+                                stats.failed, stats.retried, stats.lag, stats.run_time
+                           FROM duly.stats
+                          WHERE stats.tenant = $1
+                            AND stats.type = types.type
+                            AND stats.minute >= $2
+                            AND stats.minute < $3
+                          LIMIT $6) AS found
+     WHERE $4::text IS NULL OR types.type = $4
+     LIMIT $6
+)
+SELECT step,
+       ARRAY[sum(submitted), sum(started), sum(completed), sum(failed), sum(retried),
+             count(*)]::bigint[] AS counts,
+       NULL::bigint[] AS lag, NULL::bigint[] AS run_time
+  FROM kept
+ GROUP BY step
+ UNION ALL
+SELECT step, NULL, array_agg(lag ORDER BY position), array_agg(run_time ORDER BY position)
+  FROM (SELECT kept.step, bucket.position, coalesce(sum(bucket.lag), 0)::bigint AS lag,
+               coalesce(sum(bucket.run_time), 0)::bigint AS run_time
+          FROM kept
+         CROSS JOIN LATERAL unnest(kept.lag, kept.run_time)
+               WITH ORDINALITY AS bucket(lag, run_time, position)
+         GROUP BY kept.step, bucket.position) AS times
+ GROUP BY step

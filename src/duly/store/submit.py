@@ -29,6 +29,7 @@ from duly.domain.task import (
     request_hash,
 )
 from duly.environment import CrashPoint, Environment
+from duly.store.calls import Remembered, claim_call, keep_answer
 from duly.store.database import Database, Session
 from duly.store.load import Due
 from duly.store.partitions import PlacementRange, placement_range
@@ -39,6 +40,8 @@ from duly.store.stats import StatsBook
 
 SQL = statements_beside(__file__)
 KEY_TTL_S = 7 * 86400.0
+# How a remembered batch is marked: its answer is the list of its tasks.
+STORED_STATUS = 201
 # Timers further away are found by loading.
 DOORBELL_REACH = timedelta(seconds=10)
 # How long a node trusts what it knows of the partitions.
@@ -66,6 +69,13 @@ class Mismatch(NamedTuple):
 
 
 SubmitAnswer = Stored | Replayed | Mismatch
+
+
+class CallKey(NamedTuple):
+    """The idempotency key of a whole call, and what it asked for as a digest."""
+
+    key: str
+    digest: bytes
 
 
 class Undone(Exception):
@@ -134,24 +144,41 @@ class Submitter:
             answers |= await self.store(self.database, plain)
         return await self.finish(entries, answers)
 
-    async def submit_all(self, tasks: Sequence[Submission]) -> list[SubmitAnswer]:
+    async def submit_all(
+        self, tasks: Sequence[Submission], call: CallKey | None = None
+    ) -> list[SubmitAnswer]:
         """All of it or nothing, in one commit: with a Mismatch among the answers, nothing.
 
-        Of one tenant, and its keys are unique within the call.
+        Of one tenant, and its keys are unique within the call. With a key of the whole call, a
+        second call with that key finds the tasks of the first.
         """
         entries = await self.address(tasks)
         keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
-        if not keyed:
+        if not keyed and call is None:
             return await self.finish(entries, await self.store(self.database, entries))
-        plain = [entry for entry in entries if entry.task.idempotency_key is None]
         try:
             async with self.database.transaction() as session:
-                answers = await self.store_claimed(session, keyed, plain)
-                if any(isinstance(answer, Mismatch) for answer in answers.values()):
-                    raise Undone(answers)
+                answers = await self.store_once(session, entries, call)
         except Undone as undone:
             return [undone.answers[ordinal] for ordinal in range(len(tasks))]
         return await self.finish(entries, answers)
+
+    async def store_once(
+        self, session: Session, entries: list[Entry], call: CallKey | None
+    ) -> dict[int, SubmitAnswer]:
+        if call is not None:
+            known = await claim_call(session, entries[0].task.tenant, *call)
+            if known is not None:
+                raise Undone(answers_again(known, call, len(entries)))
+        keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
+        plain = [entry for entry in entries if entry.task.idempotency_key is None]
+        answers = await self.store_claimed(session, keyed, plain)
+        if any(isinstance(answer, Mismatch) for answer in answers.values()):
+            raise Undone(answers)
+        if call is not None:
+            ids = " ".join(str(answers[ordinal].id) for ordinal in range(len(entries)))
+            await keep_answer(session, entries[0].task.tenant, call.key, STORED_STATUS, ids)
+        return answers
 
     async def finish(
         self, entries: list[Entry], answers: dict[int, SubmitAnswer]
@@ -178,6 +205,7 @@ class Submitter:
 
     async def address(self, tasks: Sequence[Submission]) -> list[Entry]:
         """Give every task its id, in id order, so that two batches never lock crosswise."""
+        await self.environment.crash_point(CrashPoint.SUBMIT_BEFORE)
         if self.inform is not None:
             await self.inform()
             self.inform = None
@@ -237,6 +265,8 @@ class Submitter:
         self, session: Session, keyed: list[Entry], plain: list[Entry]
     ) -> dict[int, SubmitAnswer]:
         """The keys decide first, then only the winners are stored, with those that need no key."""
+        if not keyed:
+            return await self.store(session, plain)
         hashes = {entry.ordinal: request_hash(entry.task) for entry in keyed}
         claims = sorted((*key_of(entry), hashes[entry.ordinal], entry.id) for entry in keyed)
         await session.fetch(SQL.bound_key_wait)
@@ -262,6 +292,14 @@ class Submitter:
             is_same = row["request_hash"] == hashes[entry.ordinal]
             answers[entry.ordinal] = (Replayed if is_same else Mismatch)(row["task_id"])
         return answers
+
+
+def answers_again(known: Remembered, call: CallKey, count: int) -> dict[int, SubmitAnswer]:
+    """What the first call with this key was told, or that it asked for something else."""
+    ids = [UUID(text) for text in known.answer.split()]
+    if known.request_hash != call.digest or len(ids) != count:
+        return dict.fromkeys(range(count), Mismatch(ids[0] if ids else UUID(int=0)))
+    return {ordinal: Replayed(task_id) for ordinal, task_id in enumerate(ids)}
 
 
 def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int:

@@ -49,5 +49,11 @@ async def list_task_types(
     return types, types[-1].name if len(types) == limit else None
 
 
+async def pass_on_types(session: Session, tenant: int, old_key: str, new_key: str) -> list[str]:
+    """After a rotation: the types that named the old key name both; which those are."""
+    rows = await session.fetch(SQL.pass_on_types, tenant, old_key, new_key)
+    return [row["name"] for row in rows]
+
+
 async def delete_task_type(session: Session, tenant: int, name: str) -> bool:
     return bool(await session.fetch(SQL.delete_task_type, tenant, name))

@@ -22,6 +22,18 @@ SELECT name, schema, defaults, keys, created_at, updated_at
  ORDER BY name
  LIMIT $3
 
+-- name: pass_on_types
+-- A rotated key keeps what it may submit; keys that ended make room, so that no list grows for ever.
+UPDATE duly.task_types AS kept
+   SET keys = ARRAY(SELECT live.id
+                      FROM duly.api_keys live
+                     WHERE live.tenant = $1
+                       AND live.id = ANY (kept.keys)
+                       AND live.revoked_at IS NULL
+                       AND (live.expires_at IS NULL OR live.expires_at > duly.now())) || $3::text
+ WHERE kept.tenant = $1 AND $2 = ANY (kept.keys)
+RETURNING name
+
 -- name: delete_task_type
 -- Nothing deleted: it was not there. Tasks of that type are not touched.
 DELETE FROM duly.task_types

@@ -143,6 +143,12 @@ async def read_tenant(session: Session, tenant: int) -> Tenant | None:
     return Tenant(*rows[0]) if rows else None
 
 
+async def lock_tenant(session: Session, name: str) -> Tenant | None:
+    """In a transaction: nobody else changes it until that ends."""
+    rows = await session.fetch(SQL.lock_tenant, name)
+    return Tenant(*rows[0]) if rows else None
+
+
 async def list_tenants(
     session: Session, cursor: str | None, limit: int
 ) -> tuple[list[Tenant], str | None]:
@@ -179,6 +185,20 @@ async def set_pause(
     if not row["is_known"]:
         return PauseAnswer.NO_TENANT
     return PauseAnswer.PAUSED if row["is_written"] else PauseAnswer.TOO_MANY
+
+
+async def find_pause(session: Session, tenant: int, kind: PauseKind, name: str) -> Pause | None:
+    """Without the number of its pool, which only the gates ask for."""
+    rows = await session.fetch(SQL.find_pause, tenant, kind.value, name)
+    return Pause(tenant, kind, *rows[0][2:]) if rows else None
+
+
+async def list_pauses(
+    session: Session, tenant: int, after: tuple[str, str], limit: int
+) -> list[Pause]:
+    """Those after (kind, name), in that order."""
+    rows = await session.fetch(SQL.list_pauses, tenant, *after, limit)
+    return [Pause(row["tenant"], PauseKind(row["kind"]), *row[2:]) for row in rows]
 
 
 async def clear_pause(session: Session, tenant: int, kind: PauseKind, name: str) -> bool:

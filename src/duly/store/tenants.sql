@@ -54,6 +54,14 @@ UPDATE duly.tenants
 RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
           submit_burst, stored_max
 
+-- name: lock_tenant
+-- For a change of some limits that keeps the others: nobody else changes any until we are done.
+SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
+       submit_burst, stored_max
+  FROM duly.tenants
+ WHERE name = $1
+   FOR NO KEY UPDATE
+
 -- name: raise_spread
 -- Only from the spread that was believed, only wider, and only as wide as the cap allows now: with
 -- fewer than 64 places in flight for each shard, owners of different slots could not share a cap.
@@ -106,6 +114,20 @@ WITH known AS (
     RETURNING 1
 )
 SELECT EXISTS (SELECT FROM known) AS is_known, EXISTS (SELECT FROM written) AS is_written
+
+-- name: list_pauses
+-- One tenant's, by kind and name, a page at a time.
+SELECT tenant, kind, name, NULL::smallint AS pool, actor, reason, paused_at
+  FROM duly.pauses
+ WHERE tenant = $1 AND (kind, name) > ($2, $3)
+ ORDER BY kind, name
+ LIMIT $4
+
+-- name: find_pause
+-- Who stopped this, when, and why.
+SELECT tenant, kind, name, NULL::smallint AS pool, actor, reason, paused_at
+  FROM duly.pauses
+ WHERE tenant = $1 AND kind = $2 AND name = $3
 
 -- name: clear_pause
 -- Nothing deleted: it was not paused.

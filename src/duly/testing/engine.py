@@ -9,20 +9,16 @@ from types import TracebackType
 from uuid import UUID
 
 from duly.app import Parts, make_parts, start_loop
-from duly.domain.lanes import ALL_TENANTS, Lane
-from duly.domain.task import BANDS, WEBHOOK_POOL
+from duly.domain.lanes import WEBHOOK_LANES
 from duly.environment import Environment
-from duly.execution.executor import Executor, Handler, Heartbeat, Settling
-from duly.execution.leasing import SettleDesk
-from duly.role import Role, RoleLoop, stop_roles
+from duly.execution.assembly import executor_roles
+from duly.execution.executor import Executor, Handler
+from duly.role import RoleLoop, stop_roles
 from duly.store.database import Database
 from duly.store.desk import SubmitDesk
 from duly.telemetry import Metrics
 
-# Ticks of the executor at once: one leases while another starts what it leased.
-EXECUTOR_LOOPS = 3
 STOP_S = 10.0
-WEBHOOK_LANES = [Lane(ALL_TENANTS, WEBHOOK_POOL, band) for band in range(BANDS)]
 
 
 class Engine:
@@ -43,8 +39,7 @@ class Engine:
         self.scheduler = self.parts.scheduler
         self.submitter = self.parts.submitter
         self.desk = SubmitDesk(self.submitter)
-        self.settling = SettleDesk(database, environment)
-        self.settling.on_settled = self.scheduler.on_settled
+        self.settling = self.parts.settling
         self.executor = Executor(
             database,
             environment,
@@ -61,9 +56,7 @@ class Engine:
         self.running: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> "Engine":
-        executor: list[Role] = [self.executor] * EXECUTOR_LOOPS
-        beside: list[Role] = [Settling(self.executor), Heartbeat(self.executor)]
-        roles = [*self.parts.roles, *executor, *beside]
+        roles = [*self.parts.roles, *executor_roles(self.executor)]
         self.loops = [start_loop(role, self.environment, self.metrics) for role in roles]
         self.running = [asyncio.create_task(loop.run()) for loop in self.loops]
         return self

@@ -2,7 +2,9 @@
 -- What the front door needs: keys, task types, live workers, the audit, remembered calls and nonces,
 -- more limits of a tenant, and row-level security wherever a statement serves one tenant.
 
+-- A weight of 0.01 as `real` is a little less, which its own check refused.
 ALTER TABLE duly.tenants
+    ALTER COLUMN weight TYPE double precision,
     ADD COLUMN submit_rate double precision CHECK (submit_rate > 0),
     ADD COLUMN submit_burst double precision CHECK (submit_burst >= 1),
     ADD COLUMN stored_max bigint CHECK (stored_max > 0);
@@ -119,14 +121,29 @@ GRANT SELECT ON duly.tenants, duly.tasks, duly.attempts, duly.timers, duly.dead_
 GRANT INSERT ON duly.tasks, duly.attempts, duly.timers, duly.placements TO duly_tenant;
 GRANT UPDATE, DELETE ON duly.timers, duly.dead_letters TO duly_tenant;
 GRANT SELECT, INSERT, UPDATE, DELETE
-    ON duly.pauses, duly.task_types, duly.remembered_calls
+    ON duly.pauses, duly.task_types, duly.remembered_calls, duly.api_keys
     TO duly_tenant;
-GRANT SELECT, INSERT, UPDATE ON duly.api_keys TO duly_tenant;
 
 -- Whose rows the transaction may see. Unset: nobody's.
 CREATE FUNCTION duly.current_tenant() RETURNS integer
 LANGUAGE sql STABLE PARALLEL SAFE
 RETURN nullif(current_setting('duly.tenant', true), '')::integer;
+
+-- How full a lane of the tenant is, or the one of all webhooks: a number, and nobody's tickets.
+CREATE FUNCTION duly.lane_depth(lane_pool smallint, lane_band smallint, most integer) RETURNS bigint
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog
+AS $$
+BEGIN
+    RETURN (SELECT count(*)
+              FROM (SELECT FROM duly.ready_tickets
+                     WHERE tenant = CASE WHEN lane_pool = 0 THEN 0 ELSE duly.current_tenant() END
+                       AND pool = lane_pool
+                       AND band = lane_band
+                     LIMIT most) AS counted);
+END
+$$;
+REVOKE ALL ON FUNCTION duly.lane_depth FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION duly.lane_depth TO duly_tenant;
 
 -- The second wall: under duly_tenant a statement that forgot its tenant finds nothing. The sum keeps
 -- the planner from walking a tenant's index for what a key names.
@@ -177,10 +194,12 @@ DROP FUNCTION duly.refuse_change();
 DROP TABLE duly.workers;
 DROP TABLE duly.task_types;
 DROP TABLE duly.api_keys;
+DROP FUNCTION duly.lane_depth;
 DROP FUNCTION duly.current_tenant();
 REVOKE ALL ON duly.tenants, duly.tasks, duly.attempts, duly.timers, duly.dead_letters, duly.pauses,
        duly.breakers, duly.placements, duly.pools, duly.tombstones, duly.stats, duly.ownership,
        duly.nodes
   FROM duly_tenant;
 ALTER TABLE duly.tenants
+    ALTER COLUMN weight TYPE real USING greatest(weight, 0.010001)::real,
     DROP COLUMN submit_rate, DROP COLUMN submit_burst, DROP COLUMN stored_max;

@@ -1,0 +1,257 @@
+"""Dead letters over HTTP: list, group, inspect, and replay or purge one or many.
+
+Many at once are taken in bites; the answer says whether more is left. A bite of replays is spread
+over time, and says when its last one is due, so that the next bite can begin there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC
+from uuid import UUID
+
+import msgspec
+
+from duly.api.call import Answer, Call
+from duly.api.dead_letter_wire import (
+    DeadLetterView,
+    LetterGroup,
+    LettersQuery,
+    ManyAnswer,
+    PurgeMany,
+    ReplayMany,
+    ReplayManyAnswer,
+    group_view,
+    letter_view,
+)
+from duly.api.door import Endpoint, Kind
+from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.task_control import Ring
+from duly.api.tasks import refused_cursor, task_id_of
+from duly.api.wire import Page, TaskView, page, task_view
+from duly.domain import limits
+from duly.domain.access import OPERATORS, PRODUCERS
+from duly.domain.limits import Problem
+from duly.environment import Environment
+from duly.store.dead_letters import (
+    LetterFilter,
+    Pace,
+    find_dead_letters,
+    group_dead_letters,
+    list_dead_letters,
+    match_dead_letters,
+    purge_dead_letters,
+    read_dead_letter,
+    replay_dead_letters,
+)
+from duly.store.load import Hint
+from duly.store.read import read_task
+
+TAG = "Dead letters"
+
+
+@dataclass(frozen=True)
+class DeadLetterDoor:
+    environment: Environment
+    ring: Ring
+
+    def endpoints(self) -> list[Endpoint]:
+        return [*self.reading(), *self.changing_one(), *self.changing_many()]
+
+    def reading(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/v1/dead-letters",
+                summary="List dead letters, newest first, or group them by cause",
+                handler=self.list_page,
+                kind=Kind.READ,
+                access=PRODUCERS,
+                query=LettersQuery,
+                answers={200: Page[DeadLetterView | LetterGroup]},
+                tag=TAG,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/dead-letters/{id}",
+                summary="Inspect a dead letter",
+                handler=self.get,
+                kind=Kind.READ,
+                access=PRODUCERS,
+                answers={200: DeadLetterView},
+                refusals=(Code.NOT_FOUND,),
+                tag=TAG,
+            ),
+        ]
+
+    def changing_one(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="POST",
+                path="/v1/dead-letters/{id}/replay",
+                summary="Replay a dead letter as a new task that is due now",
+                handler=self.replay,
+                kind=Kind.CONTROL,
+                access=OPERATORS,
+                answers={201: TaskView},
+                refusals=(Code.NOT_FOUND, Code.CONFLICT),
+                tag=TAG,
+            ),
+            Endpoint(
+                method="DELETE",
+                path="/v1/dead-letters/{id}",
+                summary="Purge a dead letter; its task stays FAILED",
+                handler=self.purge,
+                kind=Kind.CONTROL,
+                access=OPERATORS,
+                answers={204: None},
+                refusals=(Code.NOT_FOUND,),
+                tag=TAG,
+            ),
+        ]
+
+    def changing_many(self) -> list[Endpoint]:
+        refusals = (Code.MALFORMED_BODY, Code.INVALID)
+        return [
+            Endpoint(
+                method="POST",
+                path="/v1/dead-letters/replay",
+                summary="Replay up to 1,000 dead letters, the oldest first, spread over time",
+                handler=self.replay_many,
+                kind=Kind.CONTROL,
+                access=OPERATORS,
+                body=ReplayMany,
+                answers={200: ReplayManyAnswer},
+                refusals=refusals,
+                tag=TAG,
+            ),
+            Endpoint(
+                method="POST",
+                path="/v1/dead-letters/purge",
+                summary="Purge up to 1,000 dead letters, the oldest first",
+                handler=self.purge_many,
+                kind=Kind.CONTROL,
+                access=OPERATORS,
+                body=PurgeMany,
+                answers={200: ManyAnswer},
+                refusals=refusals,
+                tag=TAG,
+            ),
+        ]
+
+    async def list_page(self, call: Call, query: LettersQuery) -> Answer:
+        items: Sequence[DeadLetterView | LetterGroup]
+        with refused_cursor():
+            if query.group_by is None:
+                wanted = LetterFilter(query.type, query.reason, query.fingerprint, query.replayed)
+                letters, following = await list_dead_letters(
+                    call.session, call.tenant, wanted, query.cursor, query.limit
+                )
+                items = [letter_view(letter) for letter in letters]
+            else:
+                wanted = LetterFilter(
+                    query.type, query.reason, query.fingerprint, bool(query.replayed)
+                )
+                groups, following = await group_dead_letters(
+                    call.session, call.tenant, wanted, query.cursor, query.limit
+                )
+                items = [group_view(group) for group in groups]
+        return Answer(200, page(items, following))
+
+    async def get(self, call: Call) -> Answer:
+        letter = await read_dead_letter(call.session, call.tenant, task_id_of(call))
+        if letter is None:
+            raise not_found()
+        return Answer(200, letter_view(letter))
+
+    async def replay(self, call: Call) -> Answer:
+        letter_id = task_id_of(call)
+        hints: list[Hint] = []
+        made = await replay_dead_letters(
+            call.session, self.environment, call.tenant, [letter_id], hints
+        )
+        if not made:
+            raise await self.not_replayed(call, letter_id)
+        call.after.append(lambda: self.ring(hints))
+        call.note("dead_letter.replay", str(letter_id), replayed_as=made[letter_id])
+        task = await read_task(call.session, call.tenant, made[letter_id])
+        assert task is not None
+        return Answer(201, task_view(task))
+
+    async def not_replayed(self, call: Call, letter_id: UUID) -> Refused:
+        letter = await read_dead_letter(call.session, call.tenant, letter_id)
+        if letter is None:
+            return not_found()
+        return Refused(Code.CONFLICT, f"it was replayed already, as task {letter.replayed_as}")
+
+    async def purge(self, call: Call) -> Answer:
+        letter_id = task_id_of(call)
+        if not await purge_dead_letters(call.session, call.tenant, [letter_id]):
+            raise not_found()
+        call.note("dead_letter.purge", str(letter_id))
+        return Answer(204)
+
+    async def replay_many(self, call: Call, asked: ReplayMany) -> Answer:
+        self.check(asked)
+        ids, has_more = await matching(call, asked, is_replayed=False)
+        hints: list[Hint] = []
+        if ids and not asked.dry_run:
+            start_at = None if asked.start_at is None else asked.start_at.astimezone(UTC)
+            pace = Pace(asked.rate_per_s, start_at)
+            await replay_dead_letters(call.session, self.environment, call.tenant, ids, hints, pace)
+        if hints:
+            call.after.append(lambda: self.ring(hints))
+            note_many(call, "dead_letter.replay_many", asked, len(hints))
+        return Answer(
+            200,
+            ReplayManyAnswer(
+                dry_run=asked.dry_run,
+                matched=len(ids),
+                done=len(hints),
+                has_more=has_more,
+                last_at=max((due_at for _, due_at in hints), default=None),
+            ),
+        )
+
+    def check(self, asked: ReplayMany) -> None:
+        reason = limits.run_at_reason(asked.start_at, self.environment.clock.now())
+        if reason is not None:
+            raise invalid([Problem("/start_at", reason)])
+
+    async def purge_many(self, call: Call, asked: PurgeMany) -> Answer:
+        is_replayed = None if asked.filter is None else asked.filter.replayed
+        ids, has_more = await matching(call, asked, is_replayed)
+        done = 0
+        if ids and not asked.dry_run:
+            done = await purge_dead_letters(call.session, call.tenant, ids)
+        if done:
+            note_many(call, "dead_letter.purge_many", asked, done)
+        answer = ManyAnswer(dry_run=asked.dry_run, matched=len(ids), done=done, has_more=has_more)
+        return Answer(200, answer)
+
+
+async def matching(
+    call: Call, asked: ReplayMany | PurgeMany, is_replayed: bool | None
+) -> tuple[list[UUID], bool]:
+    """One bite of what was asked for, and whether there is more."""
+    if (asked.filter is None) == (asked.ids is None):
+        raise invalid([Problem("", "give filter or ids, and not both")])
+    if asked.ids is not None:
+        wanted_ids = sorted(set(asked.ids), key=lambda letter_id: letter_id.int)
+        return await find_dead_letters(call.session, call.tenant, wanted_ids, is_replayed), False
+    assert asked.filter is not None
+    wanted = LetterFilter(
+        asked.filter.type, asked.filter.reason, asked.filter.fingerprint, is_replayed
+    )
+    most = limits.LETTERS_AT_ONCE_MAX
+    ids = await match_dead_letters(call.session, call.tenant, wanted, most + 1)
+    return ids[:most], len(ids) > most
+
+
+def note_many(call: Call, action: str, asked: ReplayMany | PurgeMany, done: int) -> None:
+    """By ids, only their number: a thousand of them say no more than the letters themselves do."""
+    by = (
+        {"ids": len(asked.ids)}
+        if asked.ids is not None
+        else {"filter": msgspec.to_builtins(asked.filter)}
+    )
+    call.note(action, call.tenant_name, done=done, **by)

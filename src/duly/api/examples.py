@@ -1,0 +1,29 @@
+"""One example for each kind of body, by method and path; a test decodes every one of them."""
+
+from typing import Any
+
+TASK: dict[str, Any] = {
+    "type": "invoice.charge",
+    "payload": {"invoice_id": "inv_8829031"},
+    "delay_s": 90,
+    "target": {"pool": "billing"},
+    "priority": 5,
+    "retry": {"max_attempts": 5, "backoff": "exponential", "initial_s": 2, "factor": 2},
+    "timeout_s": 30,
+    "idempotency_key": "billing_invoice_9082348",
+    "tags": {"env": "prod"},
+}
+FILTER = {"type": "invoice.charge", "tag": "env:prod"}
+
+EXAMPLES: dict[tuple[str, str], Any] = {
+    ("POST", "/v1/tasks"): TASK,
+    ("POST", "/v1/tasks/batch"): {
+        "tasks": [
+            {"type": "email.send", "payload": {"to": "a@example.com"}},
+            {"type": "email.send", "payload": {"to": "b@example.com"}, "delay_s": 60},
+        ]
+    },
+    ("POST", "/v1/tasks/cancel"): {"filter": FILTER, "dry_run": True},
+    ("PATCH", "/v1/tasks/{id}"): {"delay_s": 600, "priority": 8},
+    ("POST", "/v1/keys"): {"name": "billing service", "role": "producer"},
+}

@@ -1,0 +1,78 @@
+"""Why has this task not run yet, over HTTP: the gates in order, the one that binds, what to do."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from duly.api.call import Answer, Call
+from duly.api.door import Endpoint, Kind
+from duly.api.problems import Code, not_found
+from duly.api.tasks import TAG, task_id_of
+from duly.domain.access import PRODUCERS
+from duly.domain.explain import Entry, Explanation, explain
+from duly.domain.states import State
+from duly.store.explain import LaneDepth, read_situation
+
+
+class GateView(msgspec.Struct, frozen=True):
+    """`until` is when it opens by itself, `unblock` what would open it now; null if nothing is."""
+
+    gate: str
+    open: bool
+    reason: str | None = None
+    until: datetime | None = None
+    unblock: str | None = None
+
+
+class ExplanationView(msgspec.Struct, frozen=True):
+    """`binding` names the entry of `gates` to look at first; null if the task runs, has ended, or
+    is on its way. `estimate_at` is when it should start if nobody does anything."""
+
+    state: State
+    summary: str
+    gates: list[GateView]
+    binding: str | None
+    estimate_at: datetime | None
+
+
+@dataclass(frozen=True)
+class ExplainDoor:
+    lane_depth: LaneDepth | None = None
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/v1/tasks/{id}/explain",
+                summary="Say why a task has not run yet, and what would help",
+                handler=self.explain,
+                kind=Kind.READ,
+                access=PRODUCERS,
+                answers={200: ExplanationView},
+                refusals=(Code.NOT_FOUND,),
+                tag=TAG,
+            )
+        ]
+
+    async def explain(self, call: Call) -> Answer:
+        situation = await read_situation(
+            call.session, call.tenant, task_id_of(call), self.lane_depth
+        )
+        if situation is None:
+            raise not_found()
+        return Answer(200, explanation_view(explain(situation)))
+
+
+def explanation_view(explanation: Explanation) -> ExplanationView:
+    return ExplanationView(
+        explanation.state,
+        explanation.summary,
+        [gate_view(entry) for entry in explanation.entries],
+        None if explanation.binding is None else explanation.binding.value,
+        explanation.estimate_at,
+    )
+
+
+def gate_view(entry: Entry) -> GateView:
+    return GateView(entry.gate.value, entry.is_open, entry.reason, entry.until, entry.unblock)

@@ -1,0 +1,301 @@
+"""API keys over HTTP: make, list, rotate, revoke. The text of a key leaves once, in the answer to
+whoever made it; no key can be made, rotated or revoked by one that reaches less far."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from duly.api.call import Answer, Call
+from duly.api.credentials import Authenticator
+from duly.api.door import Endpoint, Kind
+from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.task_rules import TaskRules
+from duly.api.wire import Limit, Page, TypeName, page
+from duly.domain import limits
+from duly.domain.access import ADMINS, OPERATORS, Access, Credential, Reach
+from duly.domain.limits import Problem, text_reason, type_reason
+from duly.environment import Environment
+from duly.store.keys import (
+    KEYS_PER_TENANT_MAX,
+    KeyFacts,
+    NewKey,
+    RotateRefusal,
+    create_key,
+    find_key,
+    list_keys,
+    lock_key,
+    revoke_key,
+    rotate_key,
+)
+from duly.store.task_types import pass_on_types
+
+TAG = "Keys"
+GRACE_S_DEFAULT = 3600.0
+
+KeyId = Annotated[str, Meta(pattern=f"^{limits.API_KEY_ID_PATTERN.pattern}$")]
+
+
+class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`types`: the task types it may submit, all by default. `signing`: its secret signs requests
+    instead of being sent with them."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=limits.API_KEY_NAME_CHARACTERS_MAX)]
+    role: Access
+    reach: Reach = Reach.TENANT
+    types: (
+        Annotated[list[TypeName], Meta(min_length=1, max_length=limits.API_KEY_TYPES_MAX)] | None
+    ) = None
+    signing: bool = False
+    expires_in_s: (
+        Annotated[float, Meta(ge=limits.API_KEY_LIFE_S_MIN, le=limits.API_KEY_LIFE_S_MAX)] | None
+    ) = None
+
+
+class RotateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How long the old key lives on beside the new one."""
+
+    grace_s: Annotated[float, Meta(ge=0, le=limits.GRACE_S_MAX)] = GRACE_S_DEFAULT
+
+
+class KeyView(msgspec.Struct, frozen=True, kw_only=True):
+    """A key as its admins see it: never what verifies it."""
+
+    id: str
+    name: str
+    role: Access
+    reach: Reach
+    types: list[str] | None
+    signing: bool
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    revoked_at: datetime | None
+    rotated_from: str | None
+
+
+class MadeKeyView(KeyView, frozen=True, kw_only=True):
+    """`key` is `duly_<id>_<secret>`, shown this once; a repeated call is answered without it."""
+
+    key: str | None = None
+
+
+class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Limit = 50
+    cursor: KeyId | None = None
+
+
+@dataclass(frozen=True)
+class KeyDoor:
+    environment: Environment
+    authenticator: Authenticator
+    rules: TaskRules
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/v1/keys",
+                summary="List the keys of a tenant",
+                handler=self.list_page,
+                kind=Kind.READ,
+                access=ADMINS,
+                query=KeysQuery,
+                answers={200: Page[KeyView]},
+                tag=TAG,
+            ),
+            Endpoint(
+                method="POST",
+                path="/v1/keys",
+                summary="Make a key; its text is shown once",
+                handler=self.create,
+                kind=Kind.CONTROL,
+                access=ADMINS,
+                body=KeyRequest,
+                answers={201: MadeKeyView},
+                refusals=(Code.MALFORMED_BODY, Code.INVALID, Code.TOO_MANY),
+                tag=TAG,
+            ),
+            *self.endpoints_of_one(),
+        ]
+
+    def endpoints_of_one(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/v1/keys/{id}",
+                summary="Read a key, without its text",
+                handler=self.get,
+                kind=Kind.READ,
+                access=ADMINS,
+                answers={200: KeyView},
+                refusals=(Code.NOT_FOUND,),
+                tag=TAG,
+            ),
+            Endpoint(
+                method="DELETE",
+                path="/v1/keys/{id}",
+                summary="Revoke a key, everywhere within seconds",
+                handler=self.revoke,
+                kind=Kind.CONTROL,
+                access=ADMINS,
+                answers={200: KeyView},
+                refusals=(Code.NOT_FOUND,),
+                tag=TAG,
+            ),
+            Endpoint(
+                method="POST",
+                path="/v1/keys/{id}/rotate",
+                summary="Make the successor of a key, which lives on for a while",
+                handler=self.rotate,
+                kind=Kind.CONTROL,
+                access=ADMINS,
+                body=RotateRequest,
+                is_body_optional=True,
+                answers={201: MadeKeyView},
+                refusals=(
+                    Code.NOT_FOUND,
+                    Code.MALFORMED_BODY,
+                    Code.INVALID,
+                    Code.CONFLICT,
+                    Code.TOO_MANY,
+                ),
+                tag=TAG,
+            ),
+        ]
+
+    async def list_page(self, call: Call, query: KeysQuery) -> Answer:
+        found, following = await list_keys(call.session, call.tenant, query.cursor, query.limit)
+        return Answer(200, page([key_view(key) for key in found], following))
+
+    async def create(self, call: Call, asked: KeyRequest) -> Answer:
+        if problems := key_problems(asked):
+            raise invalid(problems)
+        types = None if asked.types is None else sorted(set(asked.types))
+        check_reach(call.credential, asked.reach, types)
+        wanted = NewKey(
+            asked.name, asked.role, asked.reach, types, asked.signing, asked.expires_in_s
+        )
+        made = await create_key(
+            call.session, self.environment, call.tenant, wanted, call.credential.actor
+        )
+        if made is None:
+            raise too_many_keys()
+        key, text = made
+        call.note("key.create", key.id, **facts_of(key))
+        # Its id may have been tried, and be remembered as unknown.
+        call.after.append(lambda: self.authenticator.keys.forget(key.id))
+        return Answer(201, made_view(key, text), kept=made_view(key, None))
+
+    async def get(self, call: Call) -> Answer:
+        key = await find_key(call.session, call.tenant, key_id_of(call))
+        if key is None:
+            raise not_found()
+        return Answer(200, key_view(key))
+
+    async def revoke(self, call: Call) -> Answer:
+        known = await self.locked(call)
+        revoked = await revoke_key(call.session, call.tenant, known.id)
+        assert revoked is not None, "its row is locked by this transaction"
+        if known.revoked_at is None:
+            call.note("key.revoke", known.id, name=known.name)
+        call.after.append(lambda: self.authenticator.keys.forget(known.id))
+        return Answer(200, key_view(revoked))
+
+    async def locked(self, call: Call) -> KeyFacts:
+        """The key of this call, if the caller may lay hands on it."""
+        key = await lock_key(call.session, call.tenant, key_id_of(call))
+        if key is None:
+            raise not_found()
+        check_reach(call.credential, Reach(key.reach), key.types)
+        return key
+
+    async def rotate(self, call: Call, asked: RotateRequest) -> Answer:
+        old = await self.locked(call)
+        made = await rotate_key(
+            call.session, self.environment, old, asked.grace_s, call.credential.actor
+        )
+        if isinstance(made, RotateRefusal):
+            raise rotate_refusal(made)
+        key, text = made
+        types = await pass_on_types(call.session, call.tenant, old.id, key.id)
+        call.note("key.rotate", old.id, successor=key.id, grace_s=asked.grace_s)
+        tenant = call.tenant
+
+        def forget() -> None:
+            self.authenticator.keys.forget(old.id)
+            self.authenticator.keys.forget(key.id)
+            for name in types:
+                self.rules.known.forget((tenant, name))
+
+        call.after.append(forget)
+        return Answer(201, made_view(key, text), kept=made_view(key, None))
+
+
+def key_problems(asked: KeyRequest) -> list[Problem]:
+    found = [Problem("/name", text_reason(asked.name, limits.API_KEY_NAME_CHARACTERS_MAX) or "")]
+    if asked.reach is Reach.INSTALLATION and asked.role not in OPERATORS:
+        found.append(Problem("/reach", "of an installation is for the roles operator and admin"))
+    for index, name in enumerate(asked.types or []):
+        found.append(Problem(f"/types/{index}", type_reason(name) or ""))
+    return [problem for problem in found if problem.reason]
+
+
+def check_reach(credential: Credential, reach: Reach, types: list[str] | None) -> None:
+    """Nobody hands out, takes over or takes away what reaches further than they do themselves."""
+    is_further = reach is Reach.INSTALLATION and credential.reach is not Reach.INSTALLATION
+    is_wider = credential.types is not None and (
+        types is None or not credential.types.issuperset(types)
+    )
+    if is_further or is_wider:
+        raise Refused(Code.FORBIDDEN, "the key would reach further than the credential of the call")
+
+
+def rotate_refusal(refusal: RotateRefusal) -> Refused:
+    match refusal:
+        case RotateRefusal.DEAD:
+            return Refused(Code.CONFLICT, "the key is revoked or expired; make a new one")
+        case RotateRefusal.ROTATED:
+            return Refused(Code.CONFLICT, "the key has a successor already; rotate that one")
+        case RotateRefusal.TOO_MANY:
+            return too_many_keys()
+
+
+def too_many_keys() -> Refused:
+    return Refused(Code.TOO_MANY, f"a tenant may have {KEYS_PER_TENANT_MAX} live keys; revoke some")
+
+
+def key_id_of(call: Call) -> str:
+    key_id = call.params["id"]
+    if not limits.API_KEY_ID_PATTERN.fullmatch(key_id):
+        raise not_found()
+    return key_id
+
+
+def facts_of(key: KeyFacts) -> dict[str, object]:
+    """For the audit: all that decides what it may do, nothing that verifies it."""
+    return {
+        "name": key.name,
+        "role": key.role,
+        "reach": key.reach,
+        "types": key.types,
+        "signing": key.is_signing,
+        "expires_at": key.expires_at,
+    }
+
+
+def key_view(key: KeyFacts) -> KeyView:
+    return msgspec.convert(view_fields(key), KeyView)
+
+
+def made_view(key: KeyFacts, text: str | None) -> MadeKeyView:
+    return msgspec.convert(view_fields(key) | {"key": text}, MadeKeyView)
+
+
+def view_fields(key: KeyFacts) -> dict[str, object]:
+    fields = key._asdict()
+    del fields["tenant"]
+    fields["signing"] = fields.pop("is_signing")
+    return fields

@@ -1,0 +1,158 @@
+"""What runs where: nodes, slots of shards, and a tenant's live workers. Read only."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from duly.api.call import Answer, Call
+from duly.api.door import Endpoint, Kind
+from duly.api.wire import Limit, Page, page
+from duly.domain.access import OPERATORS, WORKERS
+from duly.domain.ids import SLOTS, shards_of
+from duly.store.operators import (
+    BEFORE_SLOTS,
+    FIRST_NODE,
+    NodeRow,
+    SlotRow,
+    WorkerRow,
+    list_nodes,
+    list_slots,
+    list_workers,
+)
+
+TAG = "Operations"
+
+
+class NodesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Limit = 50
+    cursor: UUID | None = None
+
+
+class SlotsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Limit = 50
+    cursor: Annotated[int, Meta(ge=0, lt=SLOTS)] | None = None
+
+
+class WorkersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Limit = 50
+    cursor: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=255)] | None = None
+
+
+class NodeView(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of one process. Silent past `expires_at`, it counts as dead (`is_live`)."""
+
+    id: UUID
+    name: str
+    version: str
+    roles: list[str]
+    started_at: datetime
+    seen_at: datetime
+    expires_at: datetime
+    is_live: bool
+    slots: int
+
+
+class SlotView(msgspec.Struct, frozen=True, kw_only=True):
+    """A range of shards, and who dispatches for it. `epoch` rises with every change of owner."""
+
+    slot: int
+    first_shard: int
+    last_shard: int
+    node: str | None
+    node_id: UUID | None
+    epoch: int
+    expires_at: datetime
+    is_owned: bool
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One of the tenant's own processes; `holder` is how tasks that it runs name it."""
+
+    id: str
+    holder: UUID
+    pools: list[str]
+    started_at: datetime
+    seen_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True)
+class OperatorDoor:
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/v1/nodes",
+                summary="List the processes of the installation",
+                handler=self.nodes,
+                kind=Kind.READ,
+                access=OPERATORS,
+                query=NodesQuery,
+                answers={200: Page[NodeView]},
+                tag=TAG,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/shards",
+                summary="List the slots of shards and their owners",
+                handler=self.slots,
+                kind=Kind.READ,
+                access=OPERATORS,
+                query=SlotsQuery,
+                answers={200: Page[SlotView]},
+                tag=TAG,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/workers",
+                summary="List the live workers of the tenant",
+                handler=self.workers,
+                kind=Kind.READ,
+                access=OPERATORS | WORKERS,
+                query=WorkersQuery,
+                answers={200: Page[WorkerView]},
+                tag=TAG,
+            ),
+        ]
+
+    async def nodes(self, call: Call, query: NodesQuery) -> Answer:
+        rows = await list_nodes(call.session, query.cursor or FIRST_NODE, query.limit)
+        following = str(rows[-1].id) if len(rows) == query.limit else None
+        return Answer(200, page([node_view(row) for row in rows], following))
+
+    async def slots(self, call: Call, query: SlotsQuery) -> Answer:
+        after = BEFORE_SLOTS if query.cursor is None else query.cursor
+        rows = await list_slots(call.session, after, query.limit)
+        following = str(rows[-1].number) if len(rows) == query.limit else None
+        return Answer(200, page([slot_view(row) for row in rows], following))
+
+    async def workers(self, call: Call, query: WorkersQuery) -> Answer:
+        rows = await list_workers(call.session, call.tenant, query.cursor or "", query.limit)
+        following = rows[-1].id if len(rows) == query.limit else None
+        return Answer(200, page([worker_view(row) for row in rows], following))
+
+
+def node_view(row: NodeRow) -> NodeView:
+    return NodeView(**row._asdict())
+
+
+def slot_view(row: SlotRow) -> SlotView:
+    shards = shards_of(row.number)
+    return SlotView(
+        slot=row.number,
+        first_shard=shards[0],
+        last_shard=shards[-1],
+        node=row.node,
+        node_id=row.holder,
+        epoch=row.epoch,
+        expires_at=row.expires_at,
+        is_owned=row.is_owned,
+    )
+
+
+def worker_view(row: WorkerRow) -> WorkerView:
+    return WorkerView(**row._asdict())

@@ -1,0 +1,223 @@
+"""Numbers over HTTP: what happened, in steps of minutes, and how a tenant stands at this moment."""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from duly.api.call import Answer, Call
+from duly.api.door import Endpoint, Kind
+from duly.api.problems import Code, Refused
+from duly.api.wire import Instant, TypeName
+from duly.domain import limits
+from duly.domain.access import PRODUCERS
+from duly.domain.histogram import quantile
+from duly.domain.ids import EPOCH
+from duly.domain.limits import Problem
+from duly.environment import Environment
+from duly.store.operators import COUNT_MAX, Depth, Standing, read_standing
+from duly.store.stats import Point, added_up, read_points
+
+TAG = "Operations"
+HOUR = timedelta(hours=1)
+# Far from what a datetime cannot hold, so that no sum below can leave it.
+EARLIEST = EPOCH
+LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+# How far back the pace is measured by which a drain is estimated.
+PACE = timedelta(minutes=5)
+BAND_NAMES = ("high", "normal", "low")
+
+
+class StatsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The last hour in minutes, unless it says otherwise."""
+
+    since: Instant | None = msgspec.field(default=None, name="from")
+    to: Instant | None = None
+    type: TypeName | None = None
+    step_s: Annotated[
+        int,
+        Meta(
+            ge=limits.STATS_STEP_S_MIN,
+            le=limits.STATS_STEP_S_MAX,
+            multiple_of=60,
+            description="Length of one point; whole minutes.",
+        ),
+    ] = 60
+
+
+class PointView(msgspec.Struct, frozen=True, kw_only=True):
+    """`lag`: from the fire time to the start. `run`: how long attempts took. None: nothing ran."""
+
+    at: datetime
+    submitted: int
+    started: int
+    completed: int
+    failed: int
+    retried: int
+    lag_p50_s: float | None
+    lag_p99_s: float | None
+    run_p50_s: float | None
+    run_p99_s: float | None
+
+
+class StatsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A step in which nothing happened has no point. `total` is the whole range in one."""
+
+    since: datetime = msgspec.field(name="from")
+    to: datetime
+    step_s: int
+    total: PointView
+    items: list[PointView]
+
+
+class BandView(msgspec.Struct, frozen=True, kw_only=True):
+    band: str
+    ready: int
+    scheduled: int
+    oldest_ready_s: float | None
+
+
+class BreakerView(msgspec.Struct, frozen=True, kw_only=True):
+    host: str
+    reason: str
+    open_until: datetime
+
+
+class NowAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A count that has reached `count_max` means that many or more.
+
+    `drain_s` is how long the ready work lasts at the pace of the last minutes; None if nothing was
+    started in them.
+    """
+
+    at: datetime
+    count_max: int
+    bands: list[BandView]
+    in_flight: int
+    dead_letters: int
+    breakers: list[BreakerView]
+    started_per_s: float
+    lag_p50_s: float | None
+    lag_p99_s: float | None
+    drain_s: float | None
+
+
+@dataclass(frozen=True)
+class StatsDoor:
+    environment: Environment
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="GET",
+                path="/v1/stats",
+                summary="What happened, in steps of minutes",
+                handler=self.over_time,
+                kind=Kind.READ,
+                access=PRODUCERS,
+                query=StatsQuery,
+                answers={200: StatsAnswer},
+                tag=TAG,
+            ),
+            Endpoint(
+                method="GET",
+                path="/v1/stats/now",
+                summary="What waits, runs and failed at this moment",
+                handler=self.now,
+                kind=Kind.READ,
+                access=PRODUCERS,
+                answers={200: NowAnswer},
+                tag=TAG,
+            ),
+        ]
+
+    async def over_time(self, call: Call, query: StatsQuery) -> Answer:
+        first, last = checked_range(query, self.environment.clock.now())
+        points = await read_points(call.session, call.tenant, first, last, query.step_s, query.type)
+        if points is None:
+            raise refused("from", "leaves too much to add up; name a type, or a shorter range")
+        answer = StatsAnswer(
+            since=first,
+            to=last,
+            step_s=query.step_s,
+            total=point_view(added_up(points, first)),
+            items=[point_view(point) for point in points],
+        )
+        return Answer(200, answer)
+
+    async def now(self, call: Call) -> Answer:
+        now = self.environment.clock.now()
+        first = floor_to(now - PACE, 60)
+        points = await read_points(call.session, call.tenant, first, now + HOUR, 3600)
+        standing = await read_standing(call.session, call.tenant)
+        recent = added_up(points or [], first)
+        pace = recent.counts.started / (now - first).total_seconds()
+        answer = NowAnswer(
+            at=now,
+            count_max=COUNT_MAX,
+            bands=[band_view(depth) for depth in standing.depths],
+            in_flight=standing.in_flight,
+            dead_letters=standing.dead_letters,
+            breakers=[
+                BreakerView(host=each.host, reason=each.reason, open_until=each.open_until)
+                for each in standing.breakers
+            ],
+            started_per_s=pace,
+            lag_p50_s=quantile(recent.lag, 0.5),
+            lag_p99_s=quantile(recent.lag, 0.99),
+            drain_s=drain_s(standing, pace),
+        )
+        return Answer(200, answer)
+
+
+def checked_range(query: StatsQuery, now: datetime) -> tuple[datetime, datetime]:
+    """From the step that `from` lies in, up to `to`."""
+    last = query.to or now
+    if not EARLIEST < last <= LATEST:
+        raise refused("to", "is out of range")
+    last = last.astimezone(UTC)
+    since = query.since or last - HOUR
+    if not EARLIEST <= since < last:
+        raise refused("from", "is not before to")
+    first = floor_to(since, query.step_s)
+    if (last - first).total_seconds() > limits.STATS_POINTS_MAX * query.step_s:
+        raise refused("step_s", f"is too short: the range has over {limits.STATS_POINTS_MAX} steps")
+    return first, last
+
+
+def floor_to(instant: datetime, step_s: int) -> datetime:
+    seconds = (instant - EPOCH) // timedelta(seconds=1)
+    return EPOCH + timedelta(seconds=seconds - seconds % step_s)
+
+
+def refused(name: str, reason: str) -> Refused:
+    return Refused(Code.INVALID_QUERY, f"{name}: {reason}", [Problem(f"/{name}", reason)])
+
+
+def drain_s(standing: Standing, pace: float) -> float | None:
+    ready = sum(depth.ready for depth in standing.depths)
+    if not ready:
+        return 0.0
+    return ready / pace if pace else None
+
+
+def band_view(depth: Depth) -> BandView:
+    return BandView(
+        band=BAND_NAMES[depth.band],
+        ready=depth.ready,
+        scheduled=depth.scheduled,
+        oldest_ready_s=depth.oldest_ready_s,
+    )
+
+
+def point_view(point: Point) -> PointView:
+    return PointView(
+        at=point.at,
+        **point.counts._asdict(),
+        lag_p50_s=quantile(point.lag, 0.5),
+        lag_p99_s=quantile(point.lag, 0.99),
+        run_p50_s=quantile(point.run_time, 0.5),
+        run_p99_s=quantile(point.run_time, 0.99),
+    )

@@ -1,0 +1,316 @@
+"""How the users' workers come for tasks: lease with a long poll, heartbeat, settle; all in batches.
+
+Also the one settlement that is no worker's: of a task that a webhook receiver took over.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from duly.api.call import Answer, Call
+from duly.api.door import Endpoint, Kind
+from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.tasks import TAG, task_id_of
+from duly.api.wire import NULL, PoolName, raw
+from duly.domain import limits
+from duly.domain.access import PRODUCERS, WORKERS
+from duly.domain.limits import Problem
+from duly.domain.states import Outcome, State
+from duly.domain.task import DEFAULT_POOL, HIGH, LOW, NORMAL
+from duly.execution.leasing import Asked, WorkerDesk, holder_of
+from duly.store.desk import ReadDesk
+from duly.store.lease import HANDED_OVER, Beat, BeatStatus, Lease
+from duly.store.settle import Settlement, SettleStatus
+
+LEASE_MAX = 500
+POOLS_MAX = 32
+WAIT_S_MAX = 30.0
+BEATS_MAX = 1000
+SETTLE_MAX = 1000
+SETTLE_BYTES_MAX = 16 * 1024 * 1024
+BANDS = {"high": HIGH, "normal": NORMAL, "low": LOW}
+WORKER_TAG = "Workers"
+FENCE_MAX = 2**31 - 1
+
+WorkerId = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[\x21-\x7e]+$")]
+Band = Literal["high", "normal", "low"]
+ALL_BANDS: tuple[Band, ...] = ("high", "normal", "low")
+LeaseSeconds = Annotated[float, Meta(ge=limits.LEASE_S_MIN, le=limits.LEASE_S_MAX)]
+Fence = Annotated[int, Meta(ge=0, le=FENCE_MAX)]
+Settleable = Literal["completed", "failed", "rejected", "cancelled", "released", "snoozed"]
+
+
+class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`worker_id` is unique to one start of one process; `request_id` to one request and its
+    retries."""
+
+    worker_id: WorkerId
+    pools: Annotated[tuple[PoolName, ...], Meta(min_length=1, max_length=POOLS_MAX)] = (
+        DEFAULT_POOL,
+    )
+    bands: Annotated[tuple[Band, ...], Meta(min_length=1, max_length=3)] = ALL_BANDS
+    max: Annotated[int, Meta(ge=1, le=LEASE_MAX)] = 50
+    wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] = 20.0
+    lease_s: LeaseSeconds = 15.0
+    request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+
+
+class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
+    id: UUID
+    fence: int
+    attempt: int
+    max_attempts: int
+    type: str
+    payload: msgspec.Raw | None
+    scheduled_for: datetime
+    started_at: datetime
+    lease_until: datetime
+    timeout_s: float
+    execution_key: str
+    progress: msgspec.Raw | None
+
+
+class LeaseAnswer(msgspec.Struct, frozen=True):
+    tasks: list[LeasedTask]
+
+
+class BeatItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: UUID
+    fence: Fence
+    progress: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+
+
+class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    worker_id: WorkerId
+    leases: Annotated[list[BeatItem], Meta(min_length=1, max_length=BEATS_MAX)]
+    lease_s: LeaseSeconds = 15.0
+
+
+class BeatView(msgspec.Struct, frozen=True):
+    id: UUID
+    status: BeatStatus
+    lease_until: datetime | None = None
+
+
+class HeartbeatAnswer(msgspec.Struct, frozen=True):
+    items: list[BeatView]
+
+
+class SettleItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`error_kind` is what a retry policy's `non_retryable` names."""
+
+    id: UUID
+    fence: Fence
+    outcome: Settleable
+    result: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+    error: str | None = None
+    error_kind: Annotated[str, Meta(max_length=128)] = ""
+    retry_in_s: Annotated[float, Meta(ge=0, le=limits.DELAY_S_MAX)] | None = None
+
+
+class SettleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    worker_id: WorkerId
+    settlements: Annotated[list[SettleItem], Meta(min_length=1, max_length=SETTLE_MAX)]
+
+
+class SettleView(msgspec.Struct, frozen=True, omit_defaults=True):
+    id: UUID
+    status: SettleStatus
+    state: State | None = None
+
+
+class SettleResult(msgspec.Struct, frozen=True):
+    items: list[SettleView]
+
+
+class TaskSettlement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    fence: Fence
+    outcome: Settleable
+    result: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+    error: str | None = None
+    error_kind: Annotated[str, Meta(max_length=128)] = ""
+    retry_in_s: Annotated[float, Meta(ge=0, le=limits.DELAY_S_MAX)] | None = None
+
+
+@dataclass(frozen=True)
+class WorkerDoor:
+    desk: WorkerDesk
+    reading: ReadDesk
+
+    def endpoints(self) -> list[Endpoint]:
+        route = partial(Endpoint, access=WORKERS, tag=WORKER_TAG)
+        return [
+            route(
+                "POST",
+                "/v1/worker/lease",
+                "Take tasks of some pools, waiting for the first",
+                self.lease,
+                Kind.HOT,
+                body=LeaseRequest,
+                answers={200: LeaseAnswer},
+                refusals=(Code.TOO_MANY,),
+                timeout_s=WAIT_S_MAX + 30.0,
+            ),
+            route(
+                "POST",
+                "/v1/worker/heartbeat",
+                "Keep leases, and learn which are lost or cancelled",
+                self.heartbeat,
+                Kind.HOT,
+                body=HeartbeatRequest,
+                answers={200: HeartbeatAnswer},
+                body_bytes_max=SETTLE_BYTES_MAX,
+            ),
+            route(
+                "POST",
+                "/v1/worker/settle",
+                "Say how attempts ended",
+                self.settle,
+                Kind.HOT,
+                body=SettleRequest,
+                answers={200: SettleResult},
+                body_bytes_max=SETTLE_BYTES_MAX,
+            ),
+            Endpoint(
+                "POST",
+                "/v1/tasks/{id}/settle",
+                "Settle a task that a webhook receiver took over",
+                self.settle_task,
+                Kind.HOT,
+                access=PRODUCERS | WORKERS,
+                body=TaskSettlement,
+                answers={200: SettleView},
+                refusals=(Code.NOT_FOUND, Code.STALE),
+                tag=TAG,
+            ),
+        ]
+
+    async def lease(self, call: Call, asked: LeaseRequest) -> Answer:
+        """Ends when there is a task, the time is up, or the caller hangs up."""
+        request = Asked(
+            call.tenant,
+            asked.worker_id,
+            tuple(dict.fromkeys(asked.pools)),
+            tuple({BANDS[band] for band in asked.bands}),
+            asked.max,
+            asked.wait_s,
+            asked.lease_s,
+            asked.request_id,
+        )
+        leasing = asyncio.ensure_future(self.desk.lease(request))
+        gone = asyncio.ensure_future(call.gone())
+        try:
+            await asyncio.wait({leasing, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if not leasing.done():
+                leasing.cancel()
+            leases = await leasing
+        finally:
+            gone.cancel()
+        return Answer(200, LeaseAnswer([leased_task(lease) for lease in leases]))
+
+    async def heartbeat(self, call: Call, asked: HeartbeatRequest) -> Answer:
+        problems = [
+            Problem(f"/leases/{ordinal}/progress", reason)
+            for ordinal, item in enumerate(asked.leases)
+            if (reason := too_long(item.progress, limits.PROGRESS_BYTES_MAX))
+        ]
+        if problems:
+            raise invalid(problems)
+        beats = [Beat(item.id, item.fence, text_of(item.progress)) for item in asked.leases]
+        answers = await self.desk.heartbeat(call.tenant, asked.worker_id, beats, asked.lease_s)
+        views = [
+            BeatView(beat.id, answer.status, answer.lease_until)
+            for beat, answer in zip(beats, answers, strict=True)
+        ]
+        return Answer(200, HeartbeatAnswer(views))
+
+    async def settle(self, call: Call, asked: SettleRequest) -> Answer:
+        holder = holder_of(call.tenant, asked.worker_id)
+        problems: list[Problem] = []
+        for ordinal, item in enumerate(asked.settlements):
+            problems += settlement_problems(item, f"/settlements/{ordinal}")
+        if problems:
+            raise invalid(problems)
+        settlements = [settlement_of(item.id, item, holder) for item in asked.settlements]
+        answers = await self.desk.settle(settlements)
+        views = [
+            SettleView(item.id, answer.status, answer.state)
+            for item, answer in zip(settlements, answers, strict=True)
+        ]
+        return Answer(200, SettleResult(views))
+
+    async def settle_task(self, call: Call, asked: TaskSettlement) -> Answer:
+        task_id = task_id_of(call)
+        if await self.reading.read(call.tenant, task_id) is None:
+            raise not_found()
+        if problems := settlement_problems(asked, ""):
+            raise invalid(problems)
+        settlement = settlement_of(task_id, asked, HANDED_OVER)
+        (answer,) = await self.desk.settle([settlement])
+        if answer.status is SettleStatus.STALE and await self.desk.hand_over(task_id, asked.fence):
+            # The receiver was faster than our note that it took the task over.
+            (answer,) = await self.desk.settle([settlement])
+        if answer.status is SettleStatus.STALE:
+            detail = "the task is not with a receiver under this fence; its lease is over"
+            raise Refused(Code.STALE, detail)
+        return Answer(200, SettleView(task_id, answer.status, answer.state))
+
+
+def leased_task(lease: Lease) -> LeasedTask:
+    policy = lease.policy
+    return LeasedTask(
+        id=lease.id,
+        fence=lease.fence,
+        attempt=lease.attempt,
+        max_attempts=policy.retry.max_attempts,
+        type=lease.type,
+        payload=raw(lease.payload),
+        scheduled_for=lease.run_at,
+        started_at=lease.started_at,
+        lease_until=lease.lease_until,
+        timeout_s=policy.timeout_s,
+        execution_key=lease.execution_key,
+        progress=raw(lease.progress),
+    )
+
+
+def settlement_of(task_id: UUID, item: SettleItem | TaskSettlement, holder: UUID) -> Settlement:
+    return Settlement(
+        task_id,
+        item.fence,
+        holder,
+        Outcome(item.outcome),
+        text_of(item.result),
+        item.error,
+        item.error_kind,
+        item.retry_in_s,
+    )
+
+
+def settlement_problems(item: SettleItem | TaskSettlement, at: str) -> list[Problem]:
+    """What is too long is refused as a whole: the lease stays, and a shorter one can follow."""
+    found = []
+    if reason := too_long(item.result, limits.RESULT_BYTES_MAX):
+        found.append(Problem(f"{at}/result", reason))
+    if item.error is not None and (
+        reason := limits.bytes_reason(item.error, limits.ERROR_BYTES_MAX)
+    ):
+        found.append(Problem(f"{at}/error", reason))
+    return found
+
+
+def too_long(value: msgspec.Raw, most: int) -> str | None:
+    size = len(bytes(value))
+    return f"is {size} bytes, and {most} is the most" if size > most else None
+
+
+def text_of(value: msgspec.Raw) -> str | None:
+    """JSON null is nothing."""
+    text = bytes(value).decode()
+    return None if text == "null" else text

@@ -1,0 +1,38 @@
+"""`duly nodes`: the processes of the installation, and the slots they own."""
+
+import click
+
+from duly.cli.calling import Talk, over_api
+from duly.cli.options import list_flags
+from duly.cli.screen import print_table
+
+COLUMNS = ("id", "name", "version", "is_live", "roles", "slots", "started_at", "seen_at")
+SLOT_COLUMNS = ("slot", "first_shard", "last_shard", "node", "epoch", "is_owned", "expires_at")
+
+
+@click.group("nodes")
+def command() -> None:
+    """The processes of the installation."""
+
+
+@command.command("list")
+@list_flags
+@over_api
+def list_nodes(talk: Talk, limit: int, cursor: str | None) -> None:
+    """List nodes, also those that fell silent a short while ago."""
+    page = talk.page("/v1/nodes", {}, limit, cursor)
+    talk.show_page(
+        page,
+        lambda items: print_table(
+            [{**item, "roles": " ".join(item["roles"])} for item in items], COLUMNS, "no nodes"
+        ),
+    )
+
+
+@command.command("slots")
+@list_flags
+@over_api
+def list_slots(talk: Talk, limit: int, cursor: str | None) -> None:
+    """List the slots of shards and who dispatches for each."""
+    page = talk.page("/v1/shards", {}, limit, cursor)
+    talk.show_page(page, lambda items: print_table(items, SLOT_COLUMNS, "no slots"))

@@ -1,0 +1,54 @@
+"""`duly pauses`: stop and resume the dispatch of a tenant, a type or a pool."""
+
+import click
+
+from duly.cli.calling import Talk, given, over_api
+from duly.cli.options import list_flags
+from duly.cli.screen import print_card, print_table
+
+COLUMNS = ("kind", "name", "paused_at", "actor", "reason")
+KINDS = ("tenant", "type", "pool")
+
+kind_argument = click.argument("kind", type=click.Choice(KINDS))
+name_argument = click.argument("name", metavar="[NAME]", required=False)
+
+
+@click.group("pauses")
+def command() -> None:
+    """Pause and resume a tenant, a type or a pool."""
+
+
+@command.command("list")
+@list_flags
+@over_api
+def list_pauses(talk: Talk, limit: int, cursor: str | None) -> None:
+    """List what is paused, by whom and why."""
+    page = talk.page("/v1/pauses", {}, limit, cursor)
+    talk.show_page(page, lambda items: print_table(items, COLUMNS, "nothing is paused"))
+
+
+@command.command("pause")
+@kind_argument
+@name_argument
+@click.option("--reason", required=True, metavar="TEXT", help="For whoever finds it paused.")
+@over_api
+def pause(talk: Talk, kind: str, name: str | None, reason: str) -> None:
+    """Pause the tenant, or the type or pool NAME. What runs goes on; nothing is lost."""
+    check(kind, name)
+    asked = given(kind=kind, name=name, reason=reason)
+    talk.show(talk.ask("POST", "/v1/pauses", asked), print_card)
+
+
+@command.command("resume")
+@kind_argument
+@name_argument
+@over_api
+def resume(talk: Talk, kind: str, name: str | None) -> None:
+    """Resume the tenant, or the type or pool NAME."""
+    check(kind, name)
+    talk.show(talk.ask("POST", "/v1/pauses/resume", given(kind=kind, name=name)), print_card)
+
+
+def check(kind: str, name: str | None) -> None:
+    if (name is None) != (kind == "tenant"):
+        raise click.UsageError("a type or a pool has a NAME; a tenant is named with --tenant")

@@ -1,0 +1,239 @@
+"""`duly tasks submit`: one task from options, or many from a file with a task on each line."""
+
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+import click
+import msgspec
+from msgspec import Raw
+
+from duly.cli.calling import Json, Talk, given, over_api
+from duly.cli.options import with_flags
+from duly.cli.screen import note, print_card, progress
+from duly.cli.values import duration, instant, json_document, pair
+from duly.client.errors import ApiError, Conflict, Invalid, RateLimited, Unreachable
+
+BATCH_MAX = 500
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+LINE_BYTES_MAX = 256 * 1024
+REFUSED_SHOWN_MAX = 20
+LEADING = ("id", "state", "type", "run_at")
+
+Line = tuple[int, bytes]
+
+TASK_FLAGS = [
+    click.option("--delay", type=duration, metavar="DURATION", help="From now on: 90, 5m, 2h, 1d."),
+    click.option("--run-at", type=instant, metavar="INSTANT", help="Such as 2026-12-24T18:00:00Z."),
+    click.option("--pool", metavar="NAME", help="The worker pool that runs it."),
+    click.option("--webhook", metavar="URL", help="Or the address that duly calls."),
+    click.option(
+        "--header", type=pair, multiple=True, metavar="NAME:VALUE", help="Sent to the webhook."
+    ),
+    click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, higher is more urgent."),
+    click.option("--max-attempts", type=click.IntRange(min=1), metavar="N", help="Tries in all."),
+    click.option("--retry", type=json_document, metavar="JSON", help="The whole retry policy."),
+    click.option("--timeout", type=duration, metavar="DURATION", help="For one attempt."),
+    click.option("--start-by", type=instant, metavar="INSTANT", help="Else it fails as expired."),
+    click.option("--jitter", type=duration, metavar="DURATION", help="It may start so much later."),
+    click.option("--concurrency-key", metavar="TEXT", help="Tasks that share it are limited."),
+    click.option(
+        "--concurrency-limit", type=click.IntRange(min=1), metavar="N", help="How many at a time."
+    ),
+    click.option("--idempotency-key", metavar="TEXT", help="The same key: the same task."),
+    click.option("--tag", "tags", type=pair, multiple=True, metavar="NAME:VALUE", help="A tag."),
+]
+
+
+@click.command("submit")
+@click.argument("task_type", metavar="[TYPE]", required=False)
+@click.argument("payload", metavar="[PAYLOAD]", type=json_document, required=False)
+@with_flags(TASK_FLAGS)
+@click.option(
+    "--from",
+    "source",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Submit many: a JSON task on each line; - is standard input.",
+)
+@click.option(
+    "--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out N lines of it."
+)
+@over_api
+def submit(
+    talk: Talk,
+    task_type: str | None,
+    payload: Raw | None,
+    source: BinaryIO | None,
+    skip: int,
+    **options: Any,
+) -> int:
+    """Submit a task of TYPE. PAYLOAD is JSON, @FILE, or - for standard input.
+
+    With --from, every line of the file is a task as in the API: {"type": ..., "payload": ...}.
+    Lines that are refused are named at the end, and the others are stored.
+    """
+    if source is not None:
+        if task_type is not None or task_of("", payload, **options) != {"type": ""}:
+            raise click.UsageError("with --from, tasks are described in the file alone")
+        return submit_lines(talk, source, skip)
+    if task_type is None:
+        raise click.UsageError("give the TYPE of the task, or --from FILE")
+    asked = task_of(task_type, payload, **options)
+    key = options["idempotency_key"]
+    task = talk.ask("POST", "/v1/tasks", asked, idempotency_key=key)
+    talk.show(task, lambda found: print_card(found, LEADING))
+    return 0
+
+
+def task_of(task_type: str, payload: Raw | None, **options: Any) -> Json:
+    """The request of the API, with only what was said."""
+    headers, tags = dict(options["header"]), dict(options["tags"])
+    if options["max_attempts"] is not None and options["retry"] is not None:
+        raise click.UsageError("give --max-attempts or --retry")
+    if headers and options["webhook"] is None:
+        raise click.UsageError("--header goes with --webhook")
+    target = given(pool=options["pool"], url=options["webhook"], headers=headers or None)
+    retry = options["retry"]
+    if options["max_attempts"] is not None:
+        retry = {"max_attempts": options["max_attempts"]}
+    return given(
+        type=task_type,
+        payload=payload,
+        run_at=options["run_at"],
+        delay_s=options["delay"],
+        target=target or None,
+        priority=options["priority"],
+        retry=retry,
+        timeout_s=options["timeout"],
+        start_by=options["start_by"],
+        jitter_s=options["jitter"],
+        concurrency_key=options["concurrency_key"],
+        concurrency_limit=options["concurrency_limit"],
+        idempotency_key=options["idempotency_key"],
+        tags=tags or None,
+    )
+
+
+def submit_lines(talk: Talk, source: BinaryIO, skip: int) -> int:
+    bulk = Bulk(talk, skip)
+    try:
+        with progress("submit", count_lines(source, skip), is_shown=not talk.as_json) as advance:
+            for batch in batches(numbered_lines(source, skip)):
+                bulk.store(batch)
+                advance(len(batch))
+    except (ApiError, Unreachable, KeyboardInterrupt):
+        # A script gets one problem on its standard error, and nothing beside it.
+        if not talk.as_json:
+            note(bulk.rest())
+        raise
+    talk.show({"stored": bulk.stored, "refused": bulk.refused}, print_report)
+    return 1 if bulk.refused else 0
+
+
+class Bulk:
+    """What became of the lines so far."""
+
+    def __init__(self, talk: Talk, done: int) -> None:
+        self.talk = talk
+        # Up to this line everything is dealt with.
+        self.done = done
+        self.is_asking = False
+        self.stored = 0
+        self.refused: list[Json] = []
+
+    def store(self, batch: list[Line]) -> None:
+        """All of the batch but what is refused: that is set aside, and the rest sent again."""
+        rest = [line for line in batch if self.is_sound(line)]
+        while rest:
+            try:
+                self.ask(rest)
+            except (Invalid, Conflict) as error:
+                guilty = self.set_aside(rest, error.errors)
+                if not guilty:
+                    raise
+                rest = [line for place, line in enumerate(rest) if place not in guilty]
+            else:
+                self.stored += len(rest)
+                break
+        self.done = batch[-1][0]
+
+    def ask(self, rest: list[Line]) -> None:
+        self.is_asking = True
+        try:
+            self.talk.ask("POST", "/v1/tasks/batch", {"tasks": [Raw(text) for _, text in rest]})
+        except (Invalid, Conflict, RateLimited):
+            self.is_asking = False
+            raise
+        self.is_asking = False
+
+    def rest(self) -> str:
+        """How to go on after it broke off."""
+        text = f"{self.stored:,} tasks are stored; go on with --skip {self.done}"
+        if self.is_asking:
+            text += " (lines of the last batch may be stored already: an idempotency_key tells)"
+        return text
+
+    def is_sound(self, line: Line) -> bool:
+        number, text = line
+        try:
+            problem = None if isinstance(msgspec.json.decode(text), dict) else "is not an object"
+        except (msgspec.DecodeError, RecursionError) as error:
+            problem = f"is not JSON: {error}"
+        if problem is not None:
+            self.refused.append({"line": number, "pointer": "", "detail": problem})
+        return problem is None
+
+    def set_aside(self, batch: list[Line], errors: list[dict[str, str]]) -> set[int]:
+        """The places in the batch that the server pointed at."""
+        guilty: set[int] = set()
+        for error in errors:
+            place, _, rest = error["pointer"].removeprefix("/tasks/").partition("/")
+            if place.isdigit() and int(place) < len(batch):
+                guilty.add(int(place))
+                pointer = f"/{rest}" if rest else ""
+                refused = {"line": batch[int(place)][0], "pointer": pointer}
+                self.refused.append({**refused, "detail": error["detail"]})
+        return guilty
+
+
+def count_lines(source: BinaryIO, skip: int) -> int | None:
+    """None for a pipe, which can be read only once."""
+    if not source.seekable():
+        return None
+    count = sum(1 for _ in numbered_lines(source, skip))
+    source.seek(0)
+    return count
+
+
+def numbered_lines(source: BinaryIO, skip: int) -> Iterator[Line]:
+    """Lines count from 1; empty ones are left out."""
+    number = 0
+    while text := source.readline(LINE_BYTES_MAX + 1):
+        number += 1
+        if len(text) > LINE_BYTES_MAX:
+            raise click.UsageError(f"line {number} has more than {LINE_BYTES_MAX} bytes")
+        if number > skip and text.strip():
+            yield number, text.strip()
+
+
+def batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
+    batch: list[Line] = []
+    size = 0
+    for line in lines:
+        if batch and (len(batch) >= BATCH_MAX or size + len(line[1]) > BATCH_BYTES_MAX):
+            yield batch
+            batch, size = [], 0
+        batch.append(line)
+        size += len(line[1])
+    if batch:
+        yield batch
+
+
+def print_report(report: Json) -> None:
+    click.echo(f"{report['stored']:,} tasks stored")
+    for refused in report["refused"][:REFUSED_SHOWN_MAX]:
+        where = f" {refused['pointer']}" if refused["pointer"] else ""
+        note(f"line {refused['line']}:{where} {refused['detail']}")
+    beyond = len(report["refused"]) - REFUSED_SHOWN_MAX
+    if beyond > 0:
+        note(f"and {beyond:,} more; --json names them all")

@@ -1,0 +1,223 @@
+"""`duly tasks`: submit, look, wait, change. Submitting has a file of its own."""
+
+from typing import Any
+
+import click
+
+from duly.cli.bites import Work, do_in_bites, number_of
+from duly.cli.calling import Json, Talk, given, over_api, path
+from duly.cli.options import (
+    dry_run_flag,
+    list_flags,
+    task_filter_flags,
+    yes_flag,
+)
+from duly.cli.screen import clean, make_table, print_card, print_table, show, worded_instant
+from duly.cli.task_submit import submit
+from duly.cli.values import duration, instant
+from duly.client.errors import WaitTimedOut
+from duly.environment import SystemClock
+
+COLUMNS = ("id", "state", "type", "run_at", "priority", "attempt", "max_attempts")
+LEADING = ("id", "state", "type", "run_at", "next_at", "finished_at", "result", "error", "reason")
+ATTEMPT_COLUMNS = (
+    "attempt",
+    "fence",
+    "outcome",
+    "started_at",
+    "ended_at",
+    "holder",
+    "reason",
+    "error",
+)
+GATE_COLUMNS = ("gate", "open", "reason", "until_at", "unblock")
+ENDED_WELL = "COMPLETED"
+ENDED = (ENDED_WELL, "FAILED", "CANCELLED")
+# One question; a longer wait is several.
+WAIT_S_MAX = 20.0
+CANCEL = Work(
+    "/v1/tasks/cancel",
+    "cancel",
+    "tasks",
+    moved=("cancelled", "cancel_requested"),
+    counted=("matched", "cancelled", "cancel_requested"),
+)
+
+
+@click.group("tasks")
+def command() -> None:
+    """Submit tasks, follow them, change them."""
+
+
+command.add_command(submit)
+
+
+@command.command("get")
+@click.argument("task_id", metavar="ID")
+@over_api
+def get(talk: Talk, task_id: str) -> None:
+    """Show everything about a task."""
+    talk.show(talk.ask("GET", path("tasks", task_id)), print_task)
+
+
+@command.command("list")
+@task_filter_flags
+@list_flags
+@over_api
+def list_tasks(talk: Talk, limit: int, cursor: str | None, **filters: Any) -> None:
+    """List tasks, newest first."""
+    page = talk.page("/v1/tasks", filter_of(**filters), limit, cursor)
+    talk.show_page(page, lambda items: print_table(items, COLUMNS, "no tasks"))
+
+
+@command.command("cancel")
+@click.argument("task_ids", metavar="[ID]...", nargs=-1)
+@task_filter_flags
+@click.option("--all", "everything", is_flag=True, help="All unfinished tasks of the tenant.")
+@dry_run_flag
+@yes_flag
+@over_api
+def cancel(
+    talk: Talk,
+    task_ids: tuple[str, ...],
+    everything: bool,
+    dry_run: bool,
+    yes: bool,
+    **filters: Any,
+) -> None:
+    """Cancel tasks: those with the IDs, or all that match. A running one is asked to stop."""
+    wanted = filter_of(**filters)
+    if sum((bool(task_ids), bool(wanted), everything)) != 1:
+        raise click.UsageError("give IDs, or a filter, or --all")
+    if task_ids:
+        if dry_run:
+            raise click.UsageError("--dry-run goes with a filter or --all")
+        cancel_by_id(talk, task_ids)
+        return
+    totals = do_in_bites(talk, CANCEL, {"filter": wanted}, dry_run=dry_run, yes=yes)
+    talk.show(totals, print_cancelled)
+
+
+def cancel_by_id(talk: Talk, task_ids: tuple[str, ...]) -> None:
+    answers = [talk.ask("POST", path("tasks", each, "cancel")) for each in task_ids]
+    if len(answers) == 1:
+        talk.show(answers[0], print_changed)
+    else:
+        talk.show_page(
+            {"items": answers, "next_cursor": None},
+            lambda items: print_table(items, (*COLUMNS, "cancel_requested"), "no tasks"),
+        )
+
+
+@command.command("reschedule")
+@click.argument("task_id", metavar="ID")
+@click.option("--run-at", type=instant, metavar="INSTANT", help="Such as 2026-12-24T18:00:00Z.")
+@click.option("--delay", type=duration, metavar="DURATION", help="From now on: 90, 5m, 2h, 1d.")
+@click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, higher is more urgent.")
+@over_api
+def reschedule(
+    talk: Talk, task_id: str, run_at: str | None, delay: float | None, priority: int | None
+) -> None:
+    """Give a task another instant or priority."""
+    asked = given(run_at=run_at, delay_s=delay, priority=priority)
+    if not asked or (run_at is not None and delay is not None):
+        raise click.UsageError("give --run-at or --delay, or --priority")
+    talk.show(talk.ask("PATCH", path("tasks", task_id), asked), print_changed)
+
+
+@command.command("run-now")
+@click.argument("task_id", metavar="ID")
+@over_api
+def run_now(talk: Talk, task_id: str) -> None:
+    """Make a task due at once."""
+    talk.show(talk.ask("POST", path("tasks", task_id, "run-now")), print_changed)
+
+
+@command.command("wait")
+@click.argument("task_id", metavar="ID")
+@click.option("--timeout", type=duration, metavar="DURATION", help="How long; else for ever.")
+@over_api
+def wait(talk: Talk, task_id: str, timeout: float | None) -> int:
+    """Wait until a task has ended. Exit code 0 if it completed, 1 if not."""
+    task = wait_for(talk, task_id, timeout)
+    talk.show(task, print_task)
+    return 0 if task["state"] == ENDED_WELL else 1
+
+
+def wait_for(talk: Talk, task_id: str, timeout_s: float | None) -> Json:
+    clock = SystemClock()
+    ends_at = float("inf") if timeout_s is None else clock.monotonic() + timeout_s
+    while True:
+        wait_s = min(WAIT_S_MAX, max(0.0, ends_at - clock.monotonic()))
+        task: Json = talk.ask("GET", path("tasks", task_id, "wait"), None, given(timeout_s=wait_s))
+        if task["state"] in ENDED:
+            return task
+        if clock.monotonic() >= ends_at:
+            raise WaitTimedOut(id=task_id, timeout_s=timeout_s, state=task["state"])
+
+
+@command.command("explain")
+@click.argument("task_id", metavar="ID")
+@over_api
+def explain(talk: Talk, task_id: str) -> None:
+    """Say why a task has not run yet, and what would help."""
+    talk.show(talk.ask("GET", path("tasks", task_id, "explain")), print_explanation)
+
+
+@command.command("attempts")
+@click.argument("task_id", metavar="ID")
+@list_flags
+@over_api
+def attempts(talk: Talk, task_id: str, limit: int, cursor: str | None) -> None:
+    """List the attempts of a task, oldest first."""
+    page = talk.page(path("tasks", task_id, "attempts"), {}, limit, cursor)
+    talk.show_page(page, lambda items: print_table(items, ATTEMPT_COLUMNS, "no attempt has ended"))
+
+
+def filter_of(
+    state: str | None,
+    task_type: str | None,
+    tag: str | None,
+    created_after: str | None,
+    run_before: str | None,
+) -> Json:
+    return given(
+        state=state, type=task_type, tag=tag, created_after=created_after, run_before=run_before
+    )
+
+
+def print_task(task: Json) -> None:
+    print_card(task, LEADING)
+
+
+def print_changed(task: Json) -> None:
+    more = ", and is asked to stop" if task.get("cancel_requested") else ""
+    text = f"task {task['id']} is {task['state']}{more}"
+    if task.get("next_at") is not None and not more:
+        text += f", next at {worded_instant(task['next_at'])}"
+    click.echo(text)
+
+
+def print_cancelled(totals: Json) -> None:
+    if totals["dry_run"]:
+        click.echo(f"{number_of(totals)} tasks match")
+    elif not totals["matched"]:
+        click.echo("no unfinished task matches")
+    else:
+        asked = totals["cancel_requested"]
+        click.echo(f"{totals['cancelled']:,} cancelled, {asked:,} running and asked to stop")
+        if totals["has_more"]:
+            click.echo("more match: run it again")
+
+
+def print_explanation(explanation: Json) -> None:
+    click.echo(clean(explanation["summary"]))
+    if explanation["estimate_at"] is not None:
+        click.echo(f"it should start at {worded_instant(explanation['estimate_at'])}")
+    gates = [{**gate, "until_at": gate["until"]} for gate in explanation["gates"]]
+    for gate in gates:
+        if gate["gate"] == explanation["binding"]:
+            gate["gate"] = f"> {gate['gate']}"
+    if gates:
+        click.echo()
+        show(make_table(gates, GATE_COLUMNS))

@@ -1,0 +1,89 @@
+"""`duly tenants`: who shares the installation, and their limits."""
+
+from typing import Any
+
+import click
+
+from duly.cli.calling import Json, Talk, over_api, path
+from duly.cli.options import list_flags, with_flags
+from duly.cli.screen import print_card, print_table
+from duly.cli.values import NO_BOUND, bound
+
+COLUMNS = (
+    "name",
+    "weight",
+    "in_flight_max",
+    "dispatch_rate",
+    "dispatch_burst",
+    "submit_rate",
+    "submit_burst",
+    "stored_max",
+)
+
+limit_flags = with_flags(
+    [
+        click.option(
+            "--weight", type=float, metavar="N", help="Share of the work when all is busy."
+        ),
+        click.option(
+            "--in-flight-max", type=bound, metavar="N|none", help="Tasks running at a time."
+        ),
+        click.option("--dispatch-rate", type=bound, metavar="N|none", help="Starts a second."),
+        click.option("--dispatch-burst", type=bound, metavar="N|none", help="Starts saved up."),
+        click.option("--submit-rate", type=bound, metavar="N|none", help="Submits a second."),
+        click.option("--submit-burst", type=bound, metavar="N|none", help="Submits saved up."),
+        click.option("--stored-max", type=bound, metavar="N|none", help="Unfinished tasks."),
+    ]
+)
+
+
+@click.group("tenants")
+def command() -> None:
+    """Tenants and their limits."""
+
+
+@command.command("list")
+@list_flags
+@over_api
+def list_tenants(talk: Talk, limit: int, cursor: str | None) -> None:
+    """List the tenants of the installation."""
+    page = talk.page("/v1/tenants", {}, limit, cursor)
+    talk.show_page(page, lambda items: print_table(items, COLUMNS, "no tenants"))
+
+
+@command.command("show")
+@click.argument("name")
+@over_api
+def show(talk: Talk, name: str) -> None:
+    """Show a tenant's limits."""
+    talk.show(talk.ask("GET", path("tenants", name)), print_card)
+
+
+@command.command("create")
+@click.argument("name")
+@limit_flags
+@over_api
+def create(talk: Talk, name: str, **limits: Any) -> None:
+    """Create a tenant."""
+    asked = {"name": name} | said(limits)
+    talk.show(talk.ask("POST", "/v1/tenants", asked), print_card)
+
+
+@command.command("set")
+@click.argument("name")
+@limit_flags
+@over_api
+def change(talk: Talk, name: str, **limits: Any) -> None:
+    """Change some limits of a tenant; `none` takes a bound away."""
+    asked = said(limits)
+    if not asked:
+        raise click.UsageError("give at least one limit, such as --in-flight-max 100")
+    talk.show(talk.ask("PATCH", path("tenants", name), asked), print_card)
+
+
+def said(limits: Json) -> Json:
+    return {
+        name: None if value == NO_BOUND else value
+        for name, value in limits.items()
+        if value is not None
+    }

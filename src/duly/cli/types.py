@@ -1,0 +1,73 @@
+"""`duly types`: what a tenant says of its task types. The schema, the defaults, who may submit."""
+
+import click
+import msgspec
+
+from duly.cli.calling import Talk, given, over_api, path
+from duly.cli.options import list_flags
+from duly.cli.screen import print_card, print_table
+from duly.cli.values import json_document
+
+COLUMNS = ("name", "has_schema", "defaults", "keys", "updated_at")
+
+
+@click.group("types")
+def command() -> None:
+    """Task types: payload schemas, defaults, which keys may submit them."""
+
+
+@command.command("list")
+@list_flags
+@over_api
+def list_types(talk: Talk, limit: int, cursor: str | None) -> None:
+    """List task types by name."""
+    page = talk.page("/v1/task-types", {}, limit, cursor)
+    talk.show_page(
+        page,
+        lambda items: print_table(
+            [{**item, "has_schema": item["schema"] is not None} for item in items],
+            COLUMNS,
+            "no task types are described",
+        ),
+    )
+
+
+@command.command("show")
+@click.argument("name")
+@over_api
+def show(talk: Talk, name: str) -> None:
+    """Show a task type."""
+    talk.show(talk.ask("GET", path("task-types", name)), print_card)
+
+
+@command.command("set")
+@click.argument("name")
+@click.option("--schema", type=json_document, metavar="JSON", help="A JSON Schema for payloads.")
+@click.option("--defaults", type=json_document, metavar="JSON", help="Where a task says nothing.")
+@click.option("--key", "keys", multiple=True, metavar="ID", help="Only these keys may submit it.")
+@click.option("--nobody", is_flag=True, help="No key may submit it.")
+@over_api
+def put(
+    talk: Talk,
+    name: str,
+    schema: msgspec.Raw | None,
+    defaults: msgspec.Raw | None,
+    keys: tuple[str, ...],
+    nobody: bool,
+) -> None:
+    """Describe a task type, in place of what was said of it. JSON may be @FILE, or - for stdin."""
+    if keys and nobody:
+        raise click.UsageError("give --key or --nobody")
+    asked = given(schema=schema, defaults=defaults, keys=list(keys) or None)
+    if nobody:
+        asked["keys"] = []
+    talk.show(talk.ask("PUT", path("task-types", name), asked), print_card)
+
+
+@command.command("delete")
+@click.argument("name")
+@over_api
+def delete(talk: Talk, name: str) -> None:
+    """Forget what was said of a task type; its tasks stay."""
+    talk.ask("DELETE", path("task-types", name))
+    talk.show({"name": name, "deleted": True}, lambda _: click.echo(f"{name} is forgotten"))

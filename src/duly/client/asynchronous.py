@@ -1,0 +1,204 @@
+"""`duly.AsyncClient`: submit tasks and follow them, from a program with an event loop."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Unpack
+
+import msgspec
+
+from duly.client.connection import Connection
+from duly.client.errors import WaitTimedOut
+from duly.client.request import SubmitOptions, TaskSpec, encode_task
+from duly.client.server import find_server
+from duly.client.submits import SubmitQueue
+from duly.client.task import Attempt, TaskData
+from duly.client.wire import TIMEOUT_S, TRIES_MAX, new_key
+
+# One long poll; a longer wait is several of them.
+WAIT_S_MAX = 50.0
+PAGE = 200
+
+
+class Page(msgspec.Struct):
+    items: list[msgspec.Raw]
+    next_cursor: str | None = None
+
+
+class AsyncTask(TaskData):
+    """A task, and what can be done to it. Each method asks the server and answers anew."""
+
+    client_: Any = msgspec.field(name="_client", default=None)
+
+    async def refresh(self) -> "AsyncTask":
+        return await self.client().get(self.id)
+
+    async def wait(self, timeout_s: float | None = None) -> "AsyncTask":
+        return await self.client().wait(self.id, timeout_s)
+
+    async def cancel(self) -> "AsyncTask":
+        return await self.client().cancel(self.id)
+
+    def client(self) -> "AsyncClient":
+        assert isinstance(self.client_, AsyncClient)
+        return self.client_
+
+
+class AsyncClient:
+    """Talks to one duly. Use it as a context manager, or `await close()` it."""
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        tries: int = TRIES_MAX,
+    ) -> None:
+        self.connection = Connection(find_server(url, api_key), timeout_s, tries)
+        self.queue = SubmitQueue(self.connection)
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self.queue.close()
+        await self.connection.close()
+
+    async def submit(
+        self,
+        type: str,  # noqa: A002 (what the API calls it)
+        payload: object = None,
+        **options: Unpack[SubmitOptions],
+    ) -> AsyncTask:
+        """Answered once the task is durable. Safe to retry with the same `idempotency_key`; without
+        one, duly's own retries still store it once."""
+        body = encode_task(type, payload, options)
+        key = options.get("idempotency_key") or new_key()
+        return self.task_from(await self.queue.submit(body, key))
+
+    async def submit_many(self, tasks: Sequence[TaskSpec]) -> list[AsyncTask]:
+        """Each on its own: one that is refused raises, after the others were stored."""
+        return await asyncio.gather(*(self.submit(**task) for task in tasks))
+
+    async def get(self, task_id: str) -> AsyncTask:
+        return self.task_from(await self.connection.request("GET", f"/v1/tasks/{task_id}"))
+
+    async def tasks(
+        self,
+        *,
+        state: str | None = None,
+        type: str | None = None,  # noqa: A002
+        tag: str | None = None,
+        created_after: datetime | None = None,
+        run_before: datetime | None = None,
+    ) -> AsyncIterator[AsyncTask]:
+        """Newest first, page after page, as long as they are asked for."""
+        query = {
+            "state": state,
+            "type": type,
+            "tag": tag,
+            "created_after": instant(created_after),
+            "run_before": instant(run_before),
+        }
+        async for item in self.pages("/v1/tasks", query):
+            yield self.task_from(item)
+
+    async def attempts(self, task_id: str) -> list[Attempt]:
+        path = f"/v1/tasks/{task_id}/attempts"
+        return [msgspec.json.decode(item, type=Attempt) async for item in self.pages(path, {})]
+
+    async def explain(self, task_id: str) -> dict[str, Any]:
+        """Why has it not run yet?"""
+        explained: dict[str, Any] = await self.call("GET", f"/v1/tasks/{task_id}/explain")
+        return explained
+
+    async def wait(self, task_id: str, timeout_s: float | None = None) -> AsyncTask:
+        """The task once it has ended; WaitTimedOut if it has not by then."""
+        loop = asyncio.get_running_loop()
+        ends_at = None if timeout_s is None else loop.time() + timeout_s
+        while True:
+            left = WAIT_S_MAX if ends_at is None else max(0.0, ends_at - loop.time())
+            wait_s = min(left, WAIT_S_MAX)
+            answer = await self.connection.request(
+                "GET", f"/v1/tasks/{task_id}/wait", query={"timeout_s": wait_s}, wait_s=wait_s
+            )
+            task = self.task_from(answer)
+            if task.is_terminal:
+                return task
+            if ends_at is not None and loop.time() >= ends_at:
+                raise WaitTimedOut(id=task_id, timeout_s=timeout_s, state=task.state)
+
+    async def cancel(self, task_id: str) -> AsyncTask:
+        """A running task is asked to stop: `cancel_requested` until it has."""
+        answer = await self.connection.request("POST", f"/v1/tasks/{task_id}/cancel")
+        return self.task_from(answer)
+
+    async def reschedule(
+        self,
+        task_id: str,
+        *,
+        run_at: datetime | None = None,
+        delay_s: float | None = None,
+        priority: int | None = None,
+    ) -> AsyncTask:
+        asked = {"run_at": run_at, "delay_s": delay_s, "priority": priority}
+        body = {name: value for name, value in asked.items() if value is not None}
+        path = f"/v1/tasks/{task_id}"
+        return self.task_from(
+            await self.connection.request("PATCH", path, msgspec.json.encode(body))
+        )
+
+    async def run_now(self, task_id: str) -> AsyncTask:
+        return self.task_from(await self.connection.request("POST", f"/v1/tasks/{task_id}/run-now"))
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
+        """Any route of the API, JSON in and out: for what has no method of its own here."""
+        content = None if body is None else msgspec.json.encode(body)
+        answer = await self.connection.request(
+            method, path, content, query=query, idempotency_key=idempotency_key
+        )
+        return msgspec.json.decode(answer) if answer else None
+
+    async def pages(self, path: str, query: Mapping[str, object]) -> AsyncIterator[bytes]:
+        """Every item of a list, fetched a page at a time."""
+        cursor: str | None = None
+        while True:
+            answer = await self.connection.request(
+                "GET", path, query={"limit": PAGE, **query, "cursor": cursor}
+            )
+            page = msgspec.json.decode(answer, type=Page)
+            for item in page.items:
+                yield bytes(item)
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def task_from(self, answer: bytes) -> AsyncTask:
+        task = TASK.decode(answer)
+        task.client_ = self
+        return task
+
+
+TASK = msgspec.json.Decoder(AsyncTask)
+
+
+def instant(given: datetime | None) -> str | None:
+    return None if given is None else given.isoformat()

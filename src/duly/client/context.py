@@ -1,0 +1,124 @@
+"""What a handler is given besides its payload: who it is, and how to tell about itself."""
+
+import importlib
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, NoReturn
+
+import msgspec
+
+from duly.client.leased_tasks import LeasedTask
+from duly.client.logs import get_logger
+from duly.client.verdicts import Snooze
+from duly.domain.limits import DELAY_S_MAX, PROGRESS_BYTES_MAX
+
+making_events = threading.Lock()
+
+
+class Flag:
+    """Whether the handler should stop: true or not, and something that a thread can wait for."""
+
+    __slots__ = ("event", "is_raised")
+
+    def __init__(self) -> None:
+        self.is_raised = False
+        # Few handlers ever wait, and an event costs more than all the rest of a context.
+        self.event: threading.Event | None = None
+
+    def __bool__(self) -> bool:
+        return self.is_raised
+
+    def is_set(self) -> bool:
+        return self.is_raised
+
+    def set(self) -> None:
+        with making_events:
+            self.is_raised = True
+            if self.event is not None:
+                self.event.set()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it is raised, at most that long; whether it is."""
+        with making_events:
+            if self.event is None:
+                self.event = threading.Event()
+                if self.is_raised:
+                    self.event.set()
+        return self.event.wait(timeout_s)
+
+
+class Context:
+    """`cancelled` is raised when the attempt has to stop: its task was cancelled, its time is up,
+    its lease is lost, or the worker is going down."""
+
+    __slots__ = ("cancelled", "report", "task")
+
+    def __init__(self, task: LeasedTask, report: Callable[[bytes], None]) -> None:
+        self.task = task
+        self.report = report
+        self.cancelled = Flag()
+
+    @property
+    def id(self) -> str:
+        return self.task.id
+
+    @property
+    def type(self) -> str:
+        return self.task.type
+
+    @property
+    def attempt(self) -> int:
+        """1 for the first; attempts that were released or snoozed are not counted."""
+        return self.task.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self.task.max_attempts
+
+    @property
+    def fence(self) -> int:
+        """Higher in every later attempt: a store that keeps the highest can refuse the others."""
+        return self.task.fence
+
+    @property
+    def execution_key(self) -> str:
+        """The same in every attempt, and in a replay."""
+        return self.task.execution_key
+
+    @property
+    def scheduled_for(self) -> datetime:
+        return self.task.scheduled_for
+
+    @property
+    def last_progress(self) -> Any:
+        """What an earlier attempt said last; None if nothing."""
+        return msgspec.json.decode(self.task.progress)
+
+    @property
+    def log(self) -> Any:
+        """A structured logger that names the task, the attempt and the fence."""
+        task = self.task
+        return get_logger().bind(
+            task_id=task.id, type=task.type, attempt=task.attempt, fence=task.fence
+        )
+
+    def progress(self, value: Any) -> None:
+        """Kept for whoever looks at the task, and for its next attempt. Any JSON, up to 4 KiB."""
+        encoded = msgspec.json.encode(value)
+        if len(encoded) > PROGRESS_BYTES_MAX:
+            raise ValueError(
+                f"this progress is {len(encoded)} bytes, and {PROGRESS_BYTES_MAX} is the most"
+            )
+        self.report(encoded)
+
+    def snooze(self, seconds: float) -> NoReturn:
+        """End this attempt, uncharged, and come again after so many seconds."""
+        if not 0 <= seconds <= DELAY_S_MAX:
+            raise ValueError(f"a task can be put off by 0 to {DELAY_S_MAX:g} s, not {seconds!r}")
+        raise Snooze(seconds)
+
+    def once(self, connection: Any, step: str = "") -> Any:
+        """An effect in the caller's own transaction that happens in one attempt only."""
+        inbox = importlib.import_module("duly.client.inbox")
+        return inbox.once(connection, self.execution_key, step)

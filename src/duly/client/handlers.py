@@ -1,0 +1,105 @@
+"""Which function runs which type of task, and how. What is wrong with one is said at the start."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NoReturn, get_args
+
+from duly.client.context import Context
+from duly.client.leased_tasks import LeasedTask
+from duly.client.payloads import Binder, InvalidPayload
+from duly.client.verdicts import Verdict, completed, judged, rejected
+from duly.domain.errors import ConfigurationError
+from duly.domain.limits import TIMEOUT_S_MAX, TIMEOUT_S_MIN, retry_problems, type_reason
+from duly.domain.retry import RetryPolicy
+
+Function = Callable[..., Any]
+Mode = Literal["async", "thread", "process"]
+
+
+class Interrupted(BaseException):
+    """Raised inside a thread whose attempt has to stop."""
+
+
+@dataclass(frozen=True)
+class Handler:
+    """`timeout_s` and `retry` can make the task's own bounds narrower, never wider."""
+
+    type: str
+    function: Function
+    mode: Mode
+    retry: RetryPolicy | None = None
+    timeout_s: float | None = None
+
+    @functools.cached_property
+    def binder(self) -> Binder:
+        """Made at the start, when every annotation can be resolved."""
+        return Binder(self.function)
+
+
+def make_handler(
+    task_type: str,
+    function: Function,
+    run: str | None,
+    retry: Mapping[str, Any] | None,
+    timeout_s: float | None,
+) -> Handler:
+    if reason := type_reason(task_type):
+        refuse(task_type, f"the type {reason}")
+    if timeout_s is not None and not TIMEOUT_S_MIN <= timeout_s <= TIMEOUT_S_MAX:
+        refuse(task_type, f"timeout_s is not from {TIMEOUT_S_MIN:g} to {TIMEOUT_S_MAX:g}")
+    mode = mode_of(task_type, function, run)
+    return Handler(task_type, function, mode, policy_of(task_type, retry), timeout_s)
+
+
+def mode_of(task_type: str, function: Function, run: str | None) -> Mode:
+    is_async = is_coroutine_function(function)
+    if run is None:
+        return "async" if is_async else "thread"
+    if run not in get_args(Mode):
+        refuse(task_type, f"run is {run!r}; it can be {', '.join(get_args(Mode))}")
+    if is_async != (run == "async"):
+        refuse(task_type, f"run={run!r} does not fit {'an async' if is_async else 'a plain'} def")
+    mode: Mode = "async" if run == "async" else "thread" if run == "thread" else "process"
+    return mode
+
+
+def is_coroutine_function(function: Function) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        getattr(function, "__call__", None)  # noqa: B004 (an object may be async in its call)
+    )
+
+
+def policy_of(task_type: str, retry: Mapping[str, Any] | None) -> RetryPolicy | None:
+    if retry is None:
+        return None
+    given = dict(retry)
+    if "non_retryable" in given:
+        given["non_retryable"] = tuple(given["non_retryable"])
+    try:
+        policy = RetryPolicy(**given)
+        problems = retry_problems(policy)
+    except TypeError as error:
+        refuse(task_type, f"its retry policy is wrong: {error}")
+    if problems:
+        refuse(task_type, "; ".join(f"{each.pointer[1:]} {each.reason}" for each in problems))
+    return policy
+
+
+def refuse(task_type: str, problem: str) -> NoReturn:
+    raise ConfigurationError(problem=f"the handler of {task_type!r}: {problem}")
+
+
+def perform(function: Function, binder: Binder, task: LeasedTask, context: Context) -> Verdict:
+    """A plain function, from payload to verdict, in whichever thread or process this is."""
+    try:
+        return completed(function(context, **binder.arguments(task.payload)))
+    except Interrupted:
+        raise
+    except InvalidPayload as error:
+        return rejected(str(error), "InvalidPayload")
+    except BaseException as error:
+        return judged(error)

@@ -1,0 +1,101 @@
+"""What a worker and the server say to each other, as structs: leases, heartbeats, settlements."""
+
+from datetime import datetime
+
+import msgspec
+
+NULL = msgspec.Raw(b"null")
+
+LEASE = "/v1/worker/lease"
+HEARTBEAT = "/v1/worker/heartbeat"
+SETTLE = "/v1/worker/settle"
+# The most that one call may carry.
+LEASE_MAX = 500
+BEATS_MAX = 1000
+SETTLE_MAX = 500
+SETTLE_BYTES_MAX = 4 * 1024 * 1024
+
+
+class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """One attempt, as it was handed to us."""
+
+    id: str
+    fence: int
+    attempt: int
+    max_attempts: int
+    type: str
+    scheduled_for: datetime
+    started_at: datetime
+    lease_until: datetime
+    timeout_s: float
+    execution_key: str
+    payload: msgspec.Raw = NULL
+    progress: msgspec.Raw = NULL
+
+    @property
+    def key(self) -> tuple[str, int]:
+        return self.id, self.fence
+
+    @property
+    def granted_s(self) -> float:
+        """Both instants are the database's, so that no other clock can lengthen the lease."""
+        return (self.lease_until - self.started_at).total_seconds()
+
+
+class LeaseRequest(msgspec.Struct, kw_only=True):
+    worker_id: str
+    pools: list[str]
+    max: int
+    wait_s: float
+    lease_s: float
+    request_id: str
+
+
+class LeaseAnswer(msgspec.Struct):
+    tasks: list[LeasedTask]
+
+
+class Beat(msgspec.Struct):
+    id: str
+    fence: int
+    progress: msgspec.Raw = NULL
+
+
+class HeartbeatRequest(msgspec.Struct):
+    worker_id: str
+    leases: list[Beat]
+    lease_s: float
+
+
+class BeatItem(msgspec.Struct):
+    id: str
+    status: str
+    lease_until: datetime | None = None
+
+
+class HeartbeatAnswer(msgspec.Struct):
+    items: list[BeatItem]
+
+
+class Settlement(msgspec.Struct, omit_defaults=True):
+    id: str
+    fence: int
+    outcome: str
+    result: msgspec.Raw | None = None
+    error: str | None = None
+    error_kind: str = ""
+    retry_in_s: float | None = None
+
+
+class SettleRequest(msgspec.Struct):
+    worker_id: str
+    settlements: list[Settlement]
+
+
+class SettledItem(msgspec.Struct):
+    id: str
+    status: str
+
+
+class SettleAnswer(msgspec.Struct):
+    items: list[SettledItem]

@@ -1,0 +1,121 @@
+"""HTTP to duly with the standard library alone, for a program that starts, asks and ends: importing
+an HTTP library would take it longer than all of its questions.
+
+Calls are tried again exactly as in connection.py. One thread at a time.
+"""
+
+import http.client
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from duly.client.errors import RateLimited, Unavailable, Unreachable
+from duly.client.server import Server
+from duly.client.wire import (
+    PAUSE_FIRST_S,
+    PAUSE_MAX_S,
+    RETRY_AFTER_MAX_S,
+    TIMEOUT_S,
+    TRIES_MAX,
+    api_error,
+    jittered,
+    new_key,
+    query_text,
+)
+
+FAULTS = (http.client.HTTPException, OSError)
+
+
+class PlainConnection:
+    def __init__(
+        self, server: Server, timeout_s: float = TIMEOUT_S, tries: int = TRIES_MAX
+    ) -> None:
+        self.server = server
+        self.timeout_s = timeout_s
+        self.tries = tries
+        self.prefix = urlsplit(server.url).path
+        self.opened: http.client.HTTPConnection | None = None
+
+    def __enter__(self) -> "PlainConnection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self.opened is not None:
+            self.opened.close()
+            self.opened = None
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        query: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
+    ) -> Any:
+        """JSON in and out, of a 2xx answer. A write carries a key, to be retried safely."""
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {"Authorization": f"Bearer {self.server.api_key}"}
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        if method != "GET":
+            headers["Idempotency-Key"] = idempotency_key or new_key()
+        answer = self.request(method, self.prefix + path + query_text(query), content, headers)
+        return msgspec.json.decode(answer) if answer else None
+
+    def request(
+        self, method: str, target: str, content: bytes | None, headers: dict[str, str]
+    ) -> bytes:
+        pause_s = PAUSE_FIRST_S
+        for tries_left in reversed(range(self.tries)):
+            try:
+                return self.send(method, target, content, headers)
+            except (RateLimited, Unavailable) as error:
+                if not tries_left or (error.retry_after_s or 0) > RETRY_AFTER_MAX_S:
+                    raise
+                sleep(max(error.retry_after_s or 0.0, jittered(pause_s)))
+            except FAULTS as error:
+                self.close()
+                if not tries_left:
+                    problem = str(error) or type(error).__name__
+                    raise Unreachable(url=self.server.url, problem=problem) from error
+                sleep(jittered(pause_s))
+            pause_s = min(pause_s * 2, PAUSE_MAX_S)
+        raise AssertionError("the last try returns or raises")
+
+    def send(
+        self, method: str, target: str, content: bytes | None, headers: dict[str, str]
+    ) -> bytes:
+        if self.opened is None:
+            self.opened = self.connect()
+        try:
+            self.opened.request(method, target, body=content, headers=headers)
+            response = self.opened.getresponse()
+            answer = response.read()
+        except BaseException:
+            # Ctrl-C included: half an answer must not be read as the next one's.
+            self.close()
+            raise
+        if response.status < 300:
+            return answer
+        raise api_error(response.status, answer, response.headers.get("Retry-After"))
+
+    def connect(self) -> http.client.HTTPConnection:
+        address = urlsplit(self.server.url)
+        if address.scheme == "https":
+            return http.client.HTTPSConnection(
+                address.hostname or "", address.port, timeout=self.timeout_s
+            )
+        return http.client.HTTPConnection(
+            address.hostname or "", address.port, timeout=self.timeout_s
+        )
+
+
+def sleep(seconds: float) -> None:
+    threading.Event().wait(seconds)

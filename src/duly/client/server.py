@@ -1,0 +1,52 @@
+"""Where duly is: told, named in the environment, or the `duly up` of this machine."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from duly.client.errors import ServerNotFound
+
+# Written by `duly up`, readable by its user alone.
+LOCAL_FILE = "client.json"
+
+
+class Server(NamedTuple):
+    url: str
+    api_key: str
+
+
+class LocalServer(msgspec.Struct, frozen=True):
+    url: str
+    api_key: str
+
+
+def find_server(
+    url: str | None = None, api_key: str | None = None, environ: Mapping[str, str] = os.environ
+) -> Server:
+    """What is given wins, then DULY_URL and DULY_API_KEY, then the local `duly up`."""
+    url = url or environ.get("DULY_URL")
+    api_key = api_key or environ.get("DULY_API_KEY")
+    if url and api_key:
+        return Server(url.rstrip("/"), api_key)
+    local = read_local(local_path(environ))
+    if local is None or (url and url.rstrip("/") != local.url):
+        raise ServerNotFound
+    return Server(local.url, api_key or local.api_key)
+
+
+def local_path(environ: Mapping[str, str]) -> Path:
+    named = environ.get("DULY_DATA_DIR")
+    if named:
+        return Path(named) / LOCAL_FILE
+    base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "duly" / LOCAL_FILE
+
+
+def read_local(path: Path) -> LocalServer | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=LocalServer)
+    except (OSError, msgspec.DecodeError):
+        return None

@@ -1,0 +1,115 @@
+"""One service of a worker, from its first poll to its last settlement.
+
+| event | what happens |
+|---|---|
+| asked to stop | no more tasks; handlers may finish for a while; the rest is released |
+| cancelled | the same, then the cancellation goes on |
+| the server refuses the worker's key at the start | raised |
+| the server hangs | the end comes within `drain_s` all the same; what was held runs out |
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from duly.client.desk import Desk
+from duly.client.handlers import Handler
+from duly.client.heart import Heart
+from duly.client.leases import LeaseBook, Stop
+from duly.client.logs import get_logger
+from duly.client.running import Runner
+from duly.client.server import Server
+from duly.client.settling import Settling
+from duly.client.taking import Taking
+from duly.client.world import monotonic
+
+TIMEOUT_S = 10.0
+CLOSE_S = 0.5
+# The part of a drain that is kept for telling the server, once handlers were stopped.
+TELL_SHARE, TELL_S_MAX = 0.25, 2.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a worker works. What each means is said where it is given: in `Worker`."""
+
+    worker_id: str
+    pools: Sequence[str]
+    concurrency: int
+    prefetch: int
+    processes: int
+    lease_s: float
+    drain_s: float
+
+
+class Session:
+    def __init__(self, plan: Plan, server: Server, handlers: Mapping[str, Handler]) -> None:
+        self.plan = plan
+        self.loop = asyncio.get_running_loop()
+        self.stopping = asyncio.Event()
+        self.is_asked_to_stop = False
+        self.book = LeaseBook()
+        self.desk = Desk(server, plan.worker_id, plan.lease_s, TIMEOUT_S)
+        self.settling = Settling(self.desk, self.book)
+        self.runner = Runner(
+            handlers, plan.concurrency, plan.prefetch, plan.processes, self.book, self.settling
+        )
+        self.heart = Heart(
+            server, plan.worker_id, plan.lease_s, self.book, self.runner.stop, self.runner.abandon
+        )
+        self.taking = Taking(self.desk, plan.pools, self.book, self.runner, self.heart)
+        self.log = get_logger()
+
+    def stop(self) -> None:
+        """From any thread, and from a signal handler."""
+        self.is_asked_to_stop = True
+        if not self.loop.is_closed():
+            self.loop.call_soon_threadsafe(self.stopping.set)
+
+    def end_process_after(self, seconds: float) -> None:
+        """If the loop is blocked and the drain cannot even begin."""
+        self.heart.end_process_by(monotonic() + seconds)
+
+    async def serve(self) -> None:
+        """Until it is asked to stop, or cancelled."""
+        self.heart.start()
+        polling = self.loop.create_task(self.taking.run())
+        stopping = self.loop.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            await self.finish(polling)
+        if not polling.cancelled() and (error := polling.exception()) is not None:
+            raise error
+
+    async def finish(self, polling: "asyncio.Task[None]") -> None:
+        """All of it, also when we are cancelled; a second cancellation cuts it short."""
+        draining = self.loop.create_task(self.drain(polling))
+        try:
+            await asyncio.shield(draining)
+        finally:
+            draining.cancel()
+            self.runner.close()
+            self.heart.close()
+            try:
+                async with asyncio.timeout(CLOSE_S):
+                    await self.desk.close()
+            except TimeoutError:
+                self.log.debug("connections did not close in time")
+
+    async def drain(self, polling: "asyncio.Task[None]") -> None:
+        runner, drain_s = self.runner, self.plan.drain_s
+        ends_at = monotonic() + drain_s
+        tell_s = min(drain_s * TELL_SHARE, TELL_S_MAX)
+        if runner.running or runner.queue:
+            self.log.info("stopping", running=len(runner.running), limit_s=drain_s)
+        runner.release_queue()
+        await self.taking.stop(polling, ends_at - tell_s)
+        await runner.wait_idle(ends_at - tell_s)
+        for run in list(runner.running):
+            runner.stop(run, Stop.RELEASE)
+        await runner.wait_idle(ends_at - tell_s / 2)
+        for run in list(runner.running):
+            runner.abandon_here(run)
+        await self.settling.finish(ends_at)

@@ -1,0 +1,135 @@
+"""Submits of many callers, batched behind the scenes: what arrives while a call is on its way forms
+the next batch. A lone caller never waits for company, and nobody is answered before the server.
+
+One bad task in a batch is told so by itself; the others are sent again without it.
+"""
+
+import asyncio
+from collections import deque
+from typing import NamedTuple
+
+import msgspec
+
+from duly.client.connection import Connection
+from duly.client.errors import ApiError, Conflict, Invalid
+from duly.client.wire import new_key
+
+BATCH_MAX = 500
+BATCH_BYTES_MAX = 8 * 1024 * 1024
+# Two calls on their way: one is decoded here while the other is stored there.
+FLIGHTS_MAX = 2
+WAITING_MAX = 100_000
+
+
+class Waiting(NamedTuple):
+    body: bytes
+    key: str
+    answer: "asyncio.Future[bytes]"
+
+
+class Items(msgspec.Struct):
+    items: list[msgspec.Raw]
+
+
+class SubmitQueue:
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.waiting: deque[Waiting] = deque()
+        self.flights: set[asyncio.Task[None]] = set()
+        self.has_room = asyncio.Event()
+
+    async def submit(self, body: bytes, key: str) -> bytes:
+        """The server's description of the stored task."""
+        while len(self.waiting) >= WAITING_MAX:
+            self.has_room.clear()
+            await self.has_room.wait()
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.waiting.append(Waiting(body, key, answer))
+        self.take_off()
+        return await answer
+
+    def take_off(self) -> None:
+        while self.waiting and len(self.flights) < FLIGHTS_MAX:
+            flight = asyncio.get_running_loop().create_task(self.fly(self.next_batch()))
+            self.flights.add(flight)
+            flight.add_done_callback(self.landed)
+
+    def landed(self, flight: "asyncio.Task[None]") -> None:
+        self.flights.discard(flight)
+        self.has_room.set()
+        self.take_off()
+
+    def next_batch(self) -> list[Waiting]:
+        batch: list[Waiting] = []
+        size = 0
+        while self.waiting and len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
+            entry = self.waiting.popleft()
+            if not entry.answer.done():
+                batch.append(entry)
+                size += len(entry.body)
+        return batch
+
+    async def fly(self, batch: list[Waiting]) -> None:
+        try:
+            if len(batch) == 1:
+                tell(batch[0], await self.send_one(batch[0]))
+            elif batch:
+                for entry, item in zip(batch, await self.send_many(batch), strict=True):
+                    tell(entry, bytes(item))
+        except (Invalid, Conflict) as error:
+            await self.set_aside(batch, error)
+        except BaseException as error:
+            fail(batch, error)
+            if not isinstance(error, Exception):
+                raise
+
+    async def send_one(self, entry: Waiting) -> bytes:
+        return await self.connection.request(
+            "POST", "/v1/tasks", entry.body, idempotency_key=entry.key
+        )
+
+    async def send_many(self, batch: list[Waiting]) -> list[msgspec.Raw]:
+        body = b'{"tasks":[' + b",".join(entry.body for entry in batch) + b"]}"
+        # Within one try-again loop the batch is the same, so one key for all of it is enough.
+        answer = await self.connection.request(
+            "POST", "/v1/tasks/batch", body, idempotency_key=new_key()
+        )
+        return msgspec.json.decode(answer, type=Items).items
+
+    async def set_aside(self, batch: list[Waiting], error: ApiError) -> None:
+        """The server stored nothing of the batch; whoever it pointed at is told, the rest go on."""
+        if len(batch) == 1:
+            fail(batch, error)
+            return
+        guilty = {ordinal for item in error.errors if (ordinal := ordinal_of(item)) is not None}
+        if not guilty or len(guilty) == len(batch):
+            middle = len(batch) // 2
+            await self.fly(batch[:middle])
+            await self.fly(batch[middle:])
+            return
+        for ordinal in guilty:
+            # Alone, its pointers are those of one task.
+            await self.fly([batch[ordinal]])
+        await self.fly([entry for ordinal, entry in enumerate(batch) if ordinal not in guilty])
+
+    async def close(self) -> None:
+        while self.flights:
+            await asyncio.wait(self.flights)
+
+
+def tell(entry: Waiting, answer: bytes) -> None:
+    if not entry.answer.done():
+        entry.answer.set_result(answer)
+
+
+def fail(batch: list[Waiting], error: BaseException) -> None:
+    for entry in batch:
+        if not entry.answer.done():
+            entry.answer.set_exception(error)
+
+
+def ordinal_of(item: dict[str, str]) -> int | None:
+    """`/tasks/3/priority` points at the fourth task."""
+    _, _, rest = item.get("pointer", "").partition("/tasks/")
+    text = rest.partition("/")[0]
+    return int(text) if text.isdigit() else None

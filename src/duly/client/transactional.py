@@ -1,0 +1,223 @@
+"""`duly.transactional`: submit inside your own transaction, in the database that duly lives in.
+
+The task is stored by the SQL function `duly.submit_task`: your commit makes it visible, your
+rollback leaves nothing. `submit` takes a psycopg connection or an SQLAlchemy Connection or Session;
+`asubmit` their asynchronous kin and an asyncpg connection. Nothing here commits.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any, NamedTuple, NoReturn, Unpack
+from uuid import UUID
+
+import msgspec
+
+from duly.client.errors import ApiError, Conflict, IdempotencyMismatch, Invalid, NotFound
+from duly.client.payload_schema import payload_problems
+from duly.client.request import SubmitOptions, task_fields
+
+# Everything travels as text and is cast there, so that no driver's idea of a type gets in between.
+SUBMIT = """
+SELECT duly.submit_task(
+    tenant => CAST({tenant} AS text), type => CAST({type} AS text),
+    payload => CAST(CAST({payload} AS text) AS json),
+    run_at => CAST(CAST({run_at} AS text) AS timestamptz),
+    delay_s => CAST(CAST({delay_s} AS text) AS double precision),
+    start_by => CAST(CAST({start_by} AS text) AS timestamptz),
+    options => CAST(CAST({options} AS text) AS jsonb),
+    ring => CAST(CAST({ring} AS text) AS boolean))
+"""
+SCHEMA = "SELECT duly.task_type_schema(CAST({tenant} AS text), CAST({type} AS text))"
+PARAMETERS = ("tenant", "type", "payload", "run_at", "delay_s", "start_by", "options", "ring")
+# What the function says when it refuses; docs/how-to/submit-in-your-transaction.md names them too.
+INVALID, NO_TENANT, MISMATCH, TOO_MANY_POOLS = "DU001", "DU002", "DU003", "DU004"
+REFUSALS: dict[str, tuple[type[ApiError], int, str]] = {
+    INVALID: (Invalid, 422, "invalid"),
+    NO_TENANT: (NotFound, 404, "not_found"),
+    MISMATCH: (IdempotencyMismatch, 409, "idempotency_mismatch"),
+    TOO_MANY_POOLS: (Conflict, 409, "too_many"),
+}
+
+
+class Request(NamedTuple):
+    tenant: str
+    type: str
+    payload: bytes
+    arguments: dict[str, str | None]
+
+    @property
+    def names(self) -> dict[str, str | None]:
+        return {"tenant": self.tenant, "type": self.type}
+
+
+def submit(
+    connection: Any,
+    tenant: str,
+    type: str,  # noqa: A002 (what the API calls it)
+    payload: object = None,
+    *,
+    check_schema: bool = True,
+    ring: bool = True,
+    **options: Unpack[SubmitOptions],
+) -> UUID:
+    """The id of the task that your commit will make. `check_schema=False` saves a round trip where
+    no schema is kept; `ring=False` lets the scheduler find it by itself, some seconds later."""
+    request = request_of(tenant, type, payload, options, ring=ring)
+    ask = asker(connection, {"psycopg": ask_psycopg, "sqlalchemy": ask_sqlalchemy})
+    with translated_refusals():
+        if check_schema:
+            check_payload(request, ask(connection, SCHEMA, request.names))
+        return as_uuid(ask(connection, SUBMIT, request.arguments))
+
+
+async def asubmit(
+    connection: Any,
+    tenant: str,
+    type: str,  # noqa: A002
+    payload: object = None,
+    *,
+    check_schema: bool = True,
+    ring: bool = True,
+    **options: Unpack[SubmitOptions],
+) -> UUID:
+    """`submit`, awaited."""
+    request = request_of(tenant, type, payload, options, ring=ring)
+    ask = asker(
+        connection,
+        {
+            "asyncpg": ask_asyncpg,
+            "psycopg": ask_psycopg_awaited,
+            "sqlalchemy": ask_sqlalchemy_awaited,
+        },
+    )
+    with translated_refusals():
+        if check_schema:
+            check_payload(request, await ask(connection, SCHEMA, request.names))
+        return as_uuid(await ask(connection, SUBMIT, request.arguments))
+
+
+def request_of(
+    tenant: str, task_type: str, payload: object, options: Mapping[str, Any], *, ring: bool
+) -> Request:
+    content = msgspec.json.encode(payload)
+    fields = {name: value for name, value in task_fields(options).items() if value is not None}
+    instants = {name: fields.pop(name, None) for name in ("run_at", "start_by")}
+    delay_s = fields.pop("delay_s", None)
+    arguments = {
+        "tenant": tenant,
+        "type": task_type,
+        "payload": content.decode(),
+        **{name: instant_text(name, value) for name, value in instants.items()},
+        "delay_s": None if delay_s is None else repr(float(delay_s)),
+        "options": msgspec.json.encode(fields).decode(),
+        "ring": "true" if ring else "false",
+    }
+    return Request(tenant, task_type, content, arguments)
+
+
+def instant_text(name: str, instant: datetime | None) -> str | None:
+    if instant is None:
+        return None
+    if instant.tzinfo is None:
+        refuse(INVALID, "the task is not valid", [problem(f"/{name}", "has no offset from UTC")])
+    return instant.isoformat()
+
+
+def problem(pointer: str, detail: str) -> dict[str, str]:
+    return {"pointer": pointer, "detail": detail}
+
+
+def check_payload(request: Request, schema: str | None) -> None:
+    if schema is None:
+        return
+    problems = payload_problems(schema, msgspec.json.decode(request.payload))
+    if problems:
+        refuse(INVALID, f"the payload is not what {request.type} takes", problems)
+
+
+def refuse(
+    state: str, detail: str, errors: list[dict[str, str]], cause: BaseException | None = None
+) -> NoReturn:
+    kind, status, code = REFUSALS[state]
+    raise kind(status, {"code": code, "detail": detail, "errors": errors}, None) from cause
+
+
+@contextmanager
+def translated_refusals() -> Iterator[None]:
+    """The function's refusals as the client's own errors; every other error stays the driver's."""
+    try:
+        yield
+    except Exception as error:
+        # SQLAlchemy wraps the driver's error.
+        fault = getattr(error, "orig", None) or error
+        state = getattr(fault, "sqlstate", None)
+        if state not in REFUSALS:
+            raise
+        message, detail = words_of(fault)
+        errors = msgspec.json.decode(detail) if state == INVALID and detail else []
+        refuse(state, message.partition(":")[0], errors, error)
+
+
+def words_of(fault: BaseException) -> tuple[str, str | None]:
+    """Message and detail, where each driver keeps them."""
+    inner = fault.__cause__ if hasattr(fault.__cause__, "detail") else fault
+    said = getattr(fault, "diag", None)
+    if said is not None:
+        return str(said.message_primary), said.message_detail
+    return str(getattr(inner, "message", fault)), getattr(inner, "detail", None)
+
+
+def asker(connection: Any, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """By whose class it is: importing a driver to compare would require all of them."""
+    packages = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
+    for package in packages:
+        if package in known:
+            return known[package]
+    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
+    raise TypeError(f"cannot submit over a {kind}; known here: {', '.join(sorted(known))}")
+
+
+def as_uuid(value: Any) -> UUID:
+    return value if type(value) is UUID else UUID(str(value))
+
+
+def ask_psycopg(connection: Any, statement: str, arguments: dict[str, str | None]) -> Any:
+    from psycopg.rows import tuple_row
+
+    with connection.cursor(row_factory=tuple_row) as cursor:
+        cursor.execute(named(statement, "%({})s"), arguments)
+        return cursor.fetchone()[0]
+
+
+async def ask_psycopg_awaited(
+    connection: Any, statement: str, arguments: dict[str, str | None]
+) -> Any:
+    from psycopg.rows import tuple_row
+
+    async with connection.cursor(row_factory=tuple_row) as cursor:
+        await cursor.execute(named(statement, "%({})s"), arguments)
+        return (await cursor.fetchone())[0]
+
+
+async def ask_asyncpg(connection: Any, statement: str, arguments: dict[str, str | None]) -> Any:
+    places = {name: f"${number}" for number, name in enumerate(arguments, 1)}
+    return await connection.fetchval(statement.format(**places), *arguments.values())
+
+
+def ask_sqlalchemy(connection: Any, statement: str, arguments: dict[str, str | None]) -> Any:
+    from sqlalchemy import text
+
+    return connection.execute(text(named(statement, ":{}")), arguments).scalar_one()
+
+
+async def ask_sqlalchemy_awaited(
+    connection: Any, statement: str, arguments: dict[str, str | None]
+) -> Any:
+    from sqlalchemy import text
+
+    return (await connection.execute(text(named(statement, ":{}")), arguments)).scalar_one()
+
+
+def named(statement: str, form: str) -> str:
+    return statement.format(**{name: form.format(name) for name in PARAMETERS})

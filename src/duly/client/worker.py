@@ -1,0 +1,173 @@
+"""`duly.Worker`: the user's own process that runs tasks. What it is made of comes with its start.
+
+worker = Worker(pools=["default"], concurrency=100)
+
+@worker.task("email.send")
+async def send(ctx, to: str): ...
+"""
+
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from duly.client.server import find_server
+from duly.domain.errors import ConfigurationError
+from duly.domain.limits import LEASE_S_MAX, POOL_PATTERN
+
+if TYPE_CHECKING:
+    from duly.client.handlers import Handler
+    from duly.client.session import Plan, Session
+
+DRAIN_S = 10.0
+LEASE_S = 15.0
+LEASE_S_MIN = 0.5
+CONCURRENCY_MAX = 10_000
+POOLS_MAX = 32
+PREFETCH_MAX = 100
+# Beyond the drain, for a loop that a handler blocks: then the process is ended.
+BLOCKED_S = 0.5
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+NAME_CHARACTERS_MAX = 60
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class Worker:
+    """Leases tasks of some pools, runs their handlers, settles them.
+
+    `concurrency`: handlers at once. `prefetch`: tasks taken beyond that while handlers are short.
+    `processes`: children for handlers with `run="process"`. `lease_s`: how soon others take over
+    when this process dies. `drain_s`: what running handlers get when it is told to stop.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        api_key: str | None = None,
+        *,
+        pools: Sequence[str] = ("default",),
+        concurrency: int = 100,
+        prefetch: int | None = None,
+        processes: int | None = None,
+        lease_s: float = LEASE_S,
+        drain_s: float = DRAIN_S,
+    ) -> None:
+        self.url = url
+        self.api_key = api_key
+        self.pools = list(pools)
+        self.concurrency = concurrency
+        self.prefetch = prefetch
+        self.processes = processes
+        self.lease_s = lease_s
+        self.drain_s = drain_s
+        self.handlers: dict[str, Handler] = {}
+        self.session: Session | None = None
+
+    def task(
+        self,
+        type: str,  # noqa: A002 (what the API calls it)
+        *,
+        run: str | None = None,
+        retry: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> Callable[[Function], Function]:
+        """Let the function run tasks of this type. It stays an ordinary function.
+
+        `run`: "async" for an `async def`, else "thread", or "process" for what computes.
+        `retry` and `timeout_s` narrow what the task itself allows.
+        """
+        from duly.client.handlers import make_handler
+
+        def register(function: Function) -> Function:
+            if type in self.handlers:
+                raise ConfigurationError(problem=f"there are two handlers of {type!r}")
+            self.handlers[type] = make_handler(type, function, run, retry, timeout_s)
+            return function
+
+        return register
+
+    def run(self) -> None:
+        """Until SIGTERM or Ctrl-C; a second one ends the process at once."""
+        import uvloop
+
+        from duly.client.logs import show_logs
+
+        show_logs()
+        uvloop.run(self.serve_until_signal())
+
+    async def serve_until_signal(self) -> None:
+        previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+        for number in STOP_SIGNALS:
+            # Not the loop's own way: a handler that blocks the loop must not block a signal.
+            signal.signal(number, self.on_signal)
+        try:
+            await self.serve()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def on_signal(self, number: int, _frame: object) -> None:
+        session = self.session
+        if session is None or session.is_asked_to_stop:
+            os._exit(128 + number)
+        session.stop()
+        session.end_process_after(self.drain_s + BLOCKED_S)
+
+    async def serve(self) -> None:
+        """Inside your own event loop, until `stop()` or until the task is cancelled."""
+        from duly.client.session import Session
+
+        plan = self.plan()
+        for handler in self.handlers.values():
+            # Whatever is wrong with its signature is said before anything is leased.
+            assert handler.binder
+        if self.session is not None:
+            raise ConfigurationError(problem="this worker runs already")
+        self.session = Session(plan, find_server(self.url, self.api_key), self.handlers)
+        try:
+            await self.session.serve()
+        finally:
+            self.session = None
+
+    def stop(self) -> None:
+        """Drain and return from `run` or `serve`. From any thread."""
+        if self.session is not None:
+            self.session.stop()
+
+    def plan(self) -> "Plan":
+        from duly.client.session import Plan
+        from duly.client.wire import new_key
+
+        if not self.handlers:
+            raise ConfigurationError(
+                problem="the worker has no handlers: add one with @worker.task"
+            )
+        if not 1 <= self.concurrency <= CONCURRENCY_MAX:
+            raise ConfigurationError(problem=f"concurrency is not from 1 to {CONCURRENCY_MAX}")
+        if not LEASE_S_MIN <= self.lease_s <= LEASE_S_MAX:
+            problem = f"lease_s is not from {LEASE_S_MIN:g} to {LEASE_S_MAX:g}"
+            raise ConfigurationError(problem=problem)
+        if not 1 <= len(self.pools) <= POOLS_MAX:
+            raise ConfigurationError(problem=f"a worker has from 1 to {POOLS_MAX} pools")
+        for pool in self.pools:
+            if not POOL_PATTERN.fullmatch(pool):
+                raise ConfigurationError(problem=f"{pool!r} cannot be the name of a pool")
+        prefetch = min(self.concurrency, PREFETCH_MAX) if self.prefetch is None else self.prefetch
+        return Plan(
+            worker_id(new_key()),
+            self.pools,
+            self.concurrency,
+            max(prefetch, 0),
+            self.processes or os.cpu_count() or 1,
+            self.lease_s,
+            max(self.drain_s, 0.0),
+        )
+
+
+def worker_id(chance: str) -> str:
+    """Unique to this start of this process: a holder that comes back is another holder."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "", socket.gethostname())
+    return f"{host[:NAME_CHARACTERS_MAX]}:{os.getpid()}:{chance[:12]}"

@@ -1,0 +1,12 @@
+"""What a worker takes from the world: a clock, and chance. Nothing else here asks for either."""
+
+import time
+from random import Random
+
+# Counts the time that the machine slept as well: a lease runs out while a laptop is closed.
+CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+chance = Random()  # noqa: S311 (pauses, not secrets)
+
+
+def monotonic() -> float:
+    return time.clock_gettime(CLOCK)

@@ -1,0 +1,209 @@
+"""What is wrong with an installation, and what to do about it: pure rules over facts.
+
+Each check answers with one finding: fine, worth knowing, or broken, and then with a remedy.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+VERSION_MIN = 140000
+CONNECTIONS_SHARE_MAX = 0.8
+CLOCK_OFFSET_S_MAX = 1.0
+SNAPSHOT_AGE_S_MAX = 300.0
+DEAD_SHARE_MAX = 0.5
+DEAD_ROWS_MIN = 10_000
+MONTHS_AHEAD_MIN = 1
+
+
+class Severity(StrEnum):
+    OK = "ok"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class Snapshot(NamedTuple):
+    """Who keeps dead rows from being removed; an age of None has no known beginning."""
+
+    kind: str
+    who: str
+    age_s: float | None
+
+
+@dataclass
+class Facts:
+    """Of one look. What could not be read stays None."""
+
+    version: int
+    version_text: str
+    is_fsync: bool
+    is_full_page_writes: bool
+    is_synchronous: bool
+    connections: int
+    connections_max: int
+    is_clock_overridden: bool
+    clock_offset_s: float
+    clock_uncertainty_s: float
+    sessions: int
+    schema_wanted: int
+    snapshots: list[Snapshot] = field(default_factory=list)
+    # What settings say of a pooler, if anybody asked them.
+    is_told_pooled: bool = False
+    schema_version: int | None = None
+    timers_live: int | None = None
+    timers_dead: int | None = None
+    timers_bytes: int | None = None
+    vacuumed_ago_s: float | None = None
+    is_autovacuum: bool | None = None
+    months_ahead: int | None = None
+    slots: int | None = None
+    slots_ownerless: int | None = None
+    nodes: int | None = None
+
+
+class Finding(NamedTuple):
+    check: str
+    severity: Severity
+    found: str
+    remedy: str = ""
+
+
+def ok(check: str, found: str) -> Finding:
+    return Finding(check, Severity.OK, found)
+
+
+def version(facts: Facts) -> Finding:
+    found = f"PostgreSQL {facts.version_text}"
+    if facts.version >= VERSION_MIN:
+        return ok("version", found)
+    return Finding("version", Severity.ERROR, found, "upgrade the server to 14 or later")
+
+
+def durability(facts: Facts) -> Finding:
+    off = [
+        name
+        for name, is_on in (
+            ("fsync", facts.is_fsync),
+            ("full_page_writes", facts.is_full_page_writes),
+            ("synchronous_commit", facts.is_synchronous),
+        )
+        if not is_on
+    ]
+    if not off:
+        return ok("durability", "what is committed survives a crash")
+    remedy = f"set {' and '.join(off)} to on, and reload the server"
+    return Finding("durability", Severity.ERROR, f"{' and '.join(off)} off", remedy)
+
+
+def clock(facts: Facts) -> Finding:
+    if facts.is_clock_overridden:
+        remedy = "reset duly.test_now for this database and role; only tests may set it"
+        return Finding("clock", Severity.ERROR, "the server's clock is overridden", remedy)
+    offset = facts.clock_offset_s
+    found = f"{offset * 1000:+.0f} ms from this machine's (±{facts.clock_uncertainty_s * 1000:.0f})"
+    if abs(offset) - facts.clock_uncertainty_s <= CLOCK_OFFSET_S_MAX:
+        return ok("clock", found)
+    remedy = "synchronise both machines with NTP; PostgreSQL's clock decides what is due"
+    return Finding("clock", Severity.WARNING, found, remedy)
+
+
+def connections(facts: Facts) -> Finding:
+    found = f"{facts.connections} of {facts.connections_max} in use"
+    if facts.connections <= facts.connections_max * CONNECTIONS_SHARE_MAX:
+        return ok("connections", found)
+    remedy = "raise max_connections, lower pool_connections_max, or put a pooler in between"
+    return Finding("connections", Severity.WARNING, found, remedy)
+
+
+def pooler(facts: Facts) -> Finding:
+    is_seen = facts.sessions > 1
+    if is_seen and not facts.is_told_pooled:
+        remedy = "set database_pooler = true: without it prepared statements fail at random"
+        return Finding("pooler", Severity.ERROR, "a transaction-mode pooler is in between", remedy)
+    if facts.is_told_pooled:
+        return ok("pooler", "database_pooler is set; nobody listens, everything is polled")
+    return ok("pooler", "connections lead straight to the server")
+
+
+def snapshots(facts: Facts) -> Finding:
+    old = [
+        held for held in facts.snapshots if held.age_s is None or held.age_s > SNAPSHOT_AGE_S_MAX
+    ]
+    if not old:
+        return ok("xmin", "nobody keeps dead rows alive")
+    names = "; ".join(
+        f"{held.kind} {held.who}" + (f" for {held.age_s:.0f} s" if held.age_s is not None else "")
+        for held in old
+    )
+    remedy = "end that session (pg_terminate_backend), transaction or slot; timers bloat meanwhile"
+    return Finding("xmin", Severity.WARNING, names, remedy)
+
+
+def schema(facts: Facts) -> Finding:
+    if facts.schema_version is None:
+        remedy = "run `duly migrate`"
+        return Finding("schema", Severity.ERROR, "there is no duly in this database", remedy)
+    found = f"at {facts.schema_version}, this duly knows {facts.schema_wanted}"
+    if facts.schema_version < facts.schema_wanted:
+        return Finding("schema", Severity.ERROR, found, "run `duly migrate`")
+    return ok("schema", found)
+
+
+def vacuum(facts: Facts) -> Finding | None:
+    if facts.timers_dead is None or facts.timers_live is None:
+        return None
+    found = f"{facts.timers_live} live and {facts.timers_dead} dead timers"
+    if not facts.is_autovacuum:
+        remedy = "turn autovacuum on; the table of timers cannot do without it"
+        return Finding("autovacuum", Severity.ERROR, "autovacuum is off", remedy)
+    total = facts.timers_live + facts.timers_dead
+    if facts.timers_dead < DEAD_ROWS_MIN or facts.timers_dead <= total * DEAD_SHARE_MAX:
+        return ok("autovacuum", found)
+    remedy = "look for an old snapshot (above) and give autovacuum more workers or less delay"
+    return Finding("autovacuum", Severity.WARNING, found, remedy)
+
+
+def partitions(facts: Facts) -> Finding | None:
+    if facts.months_ahead is None:
+        return None
+    if facts.months_ahead < 0:
+        remedy = "start duly: its maintenance role makes months ahead"
+        return Finding("partitions", Severity.ERROR, "this month has none", remedy)
+    found = f"{facts.months_ahead} months ahead"
+    if facts.months_ahead >= MONTHS_AHEAD_MIN:
+        return ok("partitions", found)
+    remedy = "is the maintenance role running, and may it create tables? see its log"
+    return Finding("partitions", Severity.WARNING, found, remedy)
+
+
+def slots(facts: Facts) -> Finding | None:
+    if facts.slots_ownerless is None:
+        return None
+    if not facts.nodes:
+        remedy = "start `duly up` or `duly serve`"
+        return Finding("slots", Severity.WARNING, "no node is running", remedy)
+    if not facts.slots_ownerless:
+        return ok("slots", f"all {facts.slots} owned by {facts.nodes} nodes")
+    remedy = "if it lasts longer than a lease (10 s), see the nodes' logs"
+    found = f"{facts.slots_ownerless} of {facts.slots} without an owner"
+    return Finding("slots", Severity.WARNING, found, remedy)
+
+
+CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
+    version,
+    durability,
+    clock,
+    connections,
+    pooler,
+    snapshots,
+    schema,
+    vacuum,
+    partitions,
+    slots,
+)
+
+
+def diagnose(facts: Facts) -> list[Finding]:
+    """Every check that could be made, in a fixed order."""
+    return [finding for check in CHECKS if (finding := check(facts)) is not None]

@@ -1,0 +1,248 @@
+"""Delivering webhooks: the handler of the executor in production. One attempt is one POST.
+
+| event | what happens |
+|---|---|
+| the receiver hangs, or drips its answer | failed as `timeout`, a little before `timeout_s` |
+| it answers without end | read up to `ANSWER_BYTES_MAX`, then hung up; the verdict stands |
+| no connection, a reset, bad TLS, no such name | failed and tried again |
+| the address is not allowed | rejected: nothing was connected to |
+| one host has too many of the tenant's requests already | given back uncharged, for a while |
+| cancelled, or its lease lost | the connection is closed |
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import TypeAlias
+
+import aiohttp
+from yarl import URL
+
+from duly import __version__
+from duly.domain.addresses import OutboundRules, url_reason
+from duly.domain.errors import DulyError
+from duly.domain.limits import RESULT_BYTES_MAX
+from duly.domain.states import Outcome
+from duly.domain.task import host_of
+from duly.domain.webhook_headers import header_form, sendable
+from duly.environment import Environment
+from duly.execution.executor import Verdict
+from duly.execution.outbound import AddressRefused, Lookup, open_outbound, refusal_in
+from duly.execution.webhook_answers import WebhookAnswer, verdict_of
+from duly.execution.webhook_signing import Keyring, sign
+from duly.store.database import Database
+from duly.store.lease import Lease
+
+ANSWER_BYTES_MAX = 1024 * 1024
+HOST_CONCURRENCY = 50
+# Attempts that may wait for a place at a busy host, and for how long; others are given back.
+HOST_WAITING_MAX = 100
+HOST_WAIT_S = 5.0
+BUSY_S_MAX = 30.0
+# An attempt ends this much before its lease would, so that its end can still be recorded.
+MARGIN_S, MARGIN_SHARE = 0.5, 0.1
+KEYLESS_S = 1.0
+USER_AGENT = f"duly/{__version__}"
+
+Place: TypeAlias = tuple[int, str]
+# Told how each request to a host of a tenant went: (tenant, host, ok).
+OnOutcome: TypeAlias = Callable[[int, str, bool], None]
+
+
+def no_outcome(tenant: int, host: str, ok: bool) -> None:
+    """Nobody wants to know."""
+
+
+class HostBusy(Exception):
+    """A host has as many requests of this tenant as it may, and as many waiting."""
+
+    def __init__(self, refused: int) -> None:
+        super().__init__(refused)
+        self.refused = refused
+
+
+class HostPlaces:
+    """How many requests of one tenant are at one host at a time."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.rooms: dict[Place, HostRoom] = {}
+
+    @contextlib.asynccontextmanager
+    async def place_at(self, place: Place, wait_s: float) -> AsyncIterator[None]:
+        room = self.rooms.get(place)
+        if room is None:
+            room = self.rooms[place] = HostRoom(self.most)
+        if room.present >= self.most + HOST_WAITING_MAX:
+            room.refused += 1
+            raise HostBusy(room.refused)
+        room.present += 1
+        try:
+            await self.enter(room, wait_s)
+            try:
+                yield
+            finally:
+                room.free.release()
+                room.refused = max(room.refused - 1, 0)
+        finally:
+            room.present -= 1
+            if not room.present:
+                del self.rooms[place]
+
+    async def enter(self, room: "HostRoom", wait_s: float) -> None:
+        if not room.free.locked():
+            await room.free.acquire()
+            return
+        try:
+            async with asyncio.timeout(wait_s):
+                await room.free.acquire()
+        except TimeoutError:
+            room.refused += 1
+            raise HostBusy(room.refused) from None
+
+
+class HostRoom:
+    __slots__ = ("free", "present", "refused")
+
+    def __init__(self, most: int) -> None:
+        self.free = asyncio.Semaphore(most)
+        self.present = 0
+        self.refused = 0
+
+
+class WebhookSender:
+    """`await sender(lease)` is one delivery. Made and closed in the loop that uses it."""
+
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        rules: OutboundRules,
+        host_concurrency: int = HOST_CONCURRENCY,
+        on_outcome: OnOutcome = no_outcome,
+        lookup: Lookup | None = None,
+    ) -> None:
+        self.environment = environment
+        self.rules = rules
+        self.keyring = Keyring(database, environment)
+        self.places = HostPlaces(host_concurrency)
+        self.on_outcome = on_outcome
+        self.session = open_outbound(rules, lookup)
+
+    async def __call__(self, lease: Lease) -> Verdict:
+        url, policy = lease.url or "", lease.policy
+        if reason := url_reason(url, self.rules):
+            return refused(f"the url {reason}")
+        limit_s = policy.timeout_s - min(MARGIN_S, policy.timeout_s * MARGIN_SHARE)
+        host = host_of(url) or ""
+        try:
+            secrets = await self.keyring.secrets_of(lease.tenant)
+            async with self.places.place_at((lease.tenant, host), min(HOST_WAIT_S, limit_s / 2)):
+                verdict = await self.deliver(lease, secrets, limit_s)
+        except HostBusy as busy:
+            return self.put_off(busy)
+        except AddressRefused as error:
+            return refused(str(error))
+        except DulyError as error:
+            # Not the receiver's fault: the attempt is not charged.
+            return Verdict(Outcome.RELEASED, error=str(error), retry_in_s=KEYLESS_S)
+        is_well = verdict.is_handed_over or verdict.outcome is not Outcome.FAILED
+        self.on_outcome(lease.tenant, host, is_well)
+        return verdict
+
+    async def deliver(self, lease: Lease, secrets: list[bytes], limit_s: float) -> Verdict:
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await self.post(lease, secrets)
+        except TimeoutError:
+            error = f"timed out: no whole answer within {lease.policy.timeout_s:g} s"
+            return Verdict(Outcome.FAILED, error=error, error_kind="timeout")
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            refusal = refusal_in(error)
+            if refusal is not None:
+                raise refusal from error
+            return network_failure(error)
+        return verdict_of(answer, lease.policy.retry, self.environment.clock.now())
+
+    async def post(self, lease: Lease, secrets: list[bytes]) -> WebhookAnswer:
+        body = (lease.payload or "null").encode()
+        async with self.session.post(
+            URL(lease.url or "", encoded=True),
+            data=body,
+            headers=self.headers_of(lease, secrets, body),
+            allow_redirects=False,
+        ) as response:
+            kept, size = await read_bounded(response)
+            return WebhookAnswer(response.status, response.headers, kept, size)
+
+    def headers_of(self, lease: Lease, secrets: list[bytes], body: bytes) -> dict[str, str]:
+        """The tenant's first: none of them can replace one of ours."""
+        key = header_form(lease.execution_key)
+        timestamp = int(self.environment.clock.now().timestamp())
+        return sendable(lease.policy.headers) | {
+            "Content-Type": "application/json",
+            "Accept-Encoding": "identity",
+            "User-Agent": USER_AGENT,
+            "webhook-id": key,
+            "webhook-timestamp": str(timestamp),
+            "webhook-signature": sign(secrets, key, timestamp, body),
+            "Idempotency-Key": key,
+            "Duly-Task-Id": str(lease.id),
+            "Duly-Type": lease.type,
+            "Duly-Attempt": str(lease.attempt),
+            "Duly-Fence": str(lease.fence),
+            "Duly-Scheduled-For": lease.run_at.isoformat().replace("+00:00", "Z"),
+            "traceparent": self.trace_of(lease),
+        }
+
+    def trace_of(self, lease: Lease) -> str:
+        """All attempts of a task are one trace; each is a span of its own."""
+        span = self.environment.random.getrandbits(64) or 1
+        return f"00-{lease.id.hex}-{span:016x}-01"
+
+    def put_off(self, busy: HostBusy) -> Verdict:
+        """The more were sent away, the later they come again."""
+        delay_s = min(BUSY_S_MAX, 1.0 + busy.refused / self.places.most)
+        delay_s *= self.environment.random.uniform(0.5, 1.5)
+        error = "its host has as many requests as it may have at a time"
+        return Verdict(Outcome.RELEASED, error=error, retry_in_s=delay_s)
+
+    async def close(self) -> None:
+        await self.session.close()
+
+
+async def read_bounded(response: aiohttp.ClientResponse) -> tuple[bytes, int]:
+    """The beginning of the body, and how much of it there was until its end or our limit."""
+    kept, size = b"", 0
+    while piece := await response.content.readany():
+        size += len(piece)
+        if len(kept) <= RESULT_BYTES_MAX:
+            kept += piece[: RESULT_BYTES_MAX + 1 - len(kept)]
+        if size > ANSWER_BYTES_MAX:
+            response.close()
+            break
+    return kept, size
+
+
+def refused(error: str) -> Verdict:
+    return Verdict(Outcome.REJECTED, error=error, error_kind="address_refused")
+
+
+def network_failure(error: Exception) -> Verdict:
+    """In words of ours: the client's name addresses that are not everybody's to know."""
+    match error:
+        case aiohttp.ClientConnectorDNSError():
+            kind, text = "dns", "the name of the host cannot be resolved"
+        case aiohttp.ClientSSLError():
+            reason = getattr(error.os_error, "reason", None) or "no secure connection"
+            kind, text = "tls", f"the receiver's TLS cannot be trusted: {reason}"
+        case aiohttp.ClientConnectorError():
+            reason = error.os_error.strerror or type(error.os_error).__name__
+            kind, text = "connection", f"cannot connect: {reason}"
+        case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
+            kind, text = "connection", "the receiver hung up before its answer was whole"
+        case aiohttp.ClientResponseError() | ValueError():
+            kind, text = "protocol", "the receiver's answer is not HTTP that can be read"
+        case _:
+            kind, text = "connection", f"the connection failed ({type(error).__name__})"
+    return Verdict(Outcome.FAILED, error=text, error_kind=kind)

@@ -1,0 +1,72 @@
+-- name: read_server
+-- Version, durability, room for connections, and the server's clock beside ours.
+SELECT current_setting('server_version_num')::integer AS version,
+       current_setting('server_version') AS version_text,
+       current_setting('fsync') AS fsync,
+       current_setting('full_page_writes') AS full_page_writes,
+       current_setting('synchronous_commit') AS synchronous_commit,
+       current_setting('max_connections')::integer AS connections_max,
+       current_setting('superuser_reserved_connections')::integer AS connections_reserved,
+       (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::integer
+           AS connections,
+       coalesce(current_setting('duly.test_now', true), '') AS test_now,
+       extract(epoch FROM clock_timestamp())::double precision AS now_s
+
+-- name: read_schema
+-- Which migrations are applied; before the first one there is nothing else to look at.
+SELECT coalesce(max(number), 0) AS version FROM duly.migrations
+
+-- name: read_oldest_snapshots
+-- Whoever keeps old rows alive: sessions, prepared transactions, replication slots. Vacuum cannot
+-- remove what they might still see, and the table of timers grows.
+SELECT kind, who, age_s
+  FROM (SELECT 'session' AS kind,
+               format('pid %s, %s, %s: %s', pid, coalesce(usename, '?'),
+                      coalesce(nullif(application_name, ''), 'no name'), state) AS who,
+               extract(epoch FROM clock_timestamp() - xact_start)::double precision AS age_s
+          FROM pg_stat_activity
+         WHERE xact_start IS NOT NULL
+           AND pid <> pg_backend_pid()
+           AND (backend_xmin IS NOT NULL OR backend_xid IS NOT NULL)
+         UNION ALL
+        SELECT 'prepared transaction', gid,
+               extract(epoch FROM clock_timestamp() - prepared)::double precision
+          FROM pg_prepared_xacts
+         UNION ALL
+        SELECT 'replication slot', slot_name, NULL
+          FROM pg_replication_slots
+         WHERE (xmin IS NOT NULL OR catalog_xmin IS NOT NULL) AND NOT active) AS holders
+ ORDER BY age_s DESC NULLS FIRST
+ LIMIT $1
+
+-- name: read_timers_debt
+-- How far autovacuum is behind on the one table that changes all the time.
+SELECT coalesce(n_live_tup, 0) AS live, coalesce(n_dead_tup, 0) AS dead,
+       extract(epoch FROM clock_timestamp() - greatest(last_autovacuum, last_vacuum))
+           ::double precision AS vacuumed_ago_s,
+       pg_total_relation_size('duly.timers') AS bytes,
+       current_setting('autovacuum') AS autovacuum
+  FROM pg_stat_user_tables
+ WHERE schemaname = 'duly' AND relname = 'timers'
+
+-- name: read_partitions_ahead
+-- The last month that tasks can be placed in, in months from now.
+SELECT coalesce(
+           (extract(year FROM age(last.month, this.month)) * 12
+            + extract(month FROM age(last.month, this.month)))::integer, -1) AS months_ahead
+  FROM (SELECT max(to_date(right(child.relname, 7), 'YYYY_MM')) AS month
+          FROM pg_inherits
+          JOIN pg_class child ON child.oid = pg_inherits.inhrelid
+         WHERE pg_inherits.inhparent = 'duly.tasks'::regclass) AS last,
+       (SELECT date_trunc('month', duly.now() AT TIME ZONE 'UTC')::date AS month) AS this
+
+-- name: read_slots
+-- Slots for which nobody dispatches, and how many nodes live at all.
+SELECT (SELECT count(*) FROM duly.ownership
+         WHERE kind = 'slot' AND (holder IS NULL OR expires_at <= duly.now())) AS ownerless,
+       (SELECT count(*) FROM duly.ownership WHERE kind = 'slot') AS slots,
+       (SELECT count(*) FROM duly.nodes WHERE expires_at > duly.now()) AS nodes
+
+-- name: prove_session
+-- Twice in two statements: behind a transaction-mode pooler the second may run elsewhere.
+SELECT pg_backend_pid() AS pid

@@ -1,0 +1,225 @@
+"""What `explain` looks at: one task, its tenant's bounds, what is in flight and waits around it.
+
+Reads under row-level security and decides nothing: the words are made in `domain/explain.py`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from duly.domain.explain import LastAttempt, RateLevel, Situation, next_token_at, said
+from duly.domain.gates import GateFacts
+from duly.domain.ids import shard_of, slot_of
+from duly.domain.lanes import LANE_DEPTH_MAX, Lane, lane_for
+from duly.domain.states import State, live_state
+from duly.domain.task import BANDS, WEBHOOK_POOL
+from duly.domain.tokens import burst_of
+from duly.store.database import Session
+from duly.store.policies import decode_policy
+from duly.store.statements import statements_beside
+from duly.store.tenants import PauseKind
+
+SQL = statements_beside(__file__)
+AHEAD_MAX = 1000
+HOLDERS_MAX = 5
+WORKERS_MAX = 100
+# How far past a cap that was lowered its excess is counted.
+EXCESS_MAX = 1000
+
+# Tickets of a lane whose queue is in this process.
+LaneDepth = Callable[[Lane], int]
+
+
+class KeyHolder(NamedTuple):
+    id: UUID
+    lease_until: datetime
+    holder: str
+
+
+@dataclass(frozen=True)
+class Around:
+    """Counts of what waits with a task that is not leased."""
+
+    in_flight: int = 0
+    key_in_flight: int = 0
+    ahead: int = 0
+    workers: int = 0
+    lane_depth: int = 0
+    key_holders: list[KeyHolder] = field(default_factory=list)
+
+
+ALONE = Around()
+
+
+async def read_situation(
+    session: Session, tenant: int, task_id: UUID, lane_depth: LaneDepth | None = None
+) -> Situation | None:
+    """None: there is no such task of this tenant. At most three statements, all of them bounded."""
+    shard = shard_of(task_id)
+    rows = await session.fetch(SQL.explain_task, tenant, shard, task_id, slot_of(shard))
+    if not rows:
+        return None
+    row = rows[0]
+    state = state_of(row)
+    around = ALONE
+    if state in (State.SCHEDULED, State.READY):
+        around = await look_around(session, tenant, task_id, row, lane_depth)
+    is_live = row["is_live"]
+    return Situation(
+        id=task_id,
+        state=state,
+        facts=gate_facts(row, around),
+        slot=slot_of(shard),
+        has_owner=row["has_owner"],
+        max_attempts=decode_policy(row["policy"]).retry.max_attempts,
+        attempt=row["charged"] + (1 if row["holder"] is not None else 0),
+        due_at=row["due_at"],
+        last=last_attempt(row),
+        holder=row["holder_name"] or (str(row["holder"]) if row["holder"] else None),
+        started_at=row["started_at"],
+        lease_until=row["lease_until"],
+        cancel_requested=is_live and row["cancel_requested"],
+        pool=None if row["pool"] == WEBHOOK_POOL else row["pool_name"],
+        workers=around.workers,
+        ahead=around.ahead,
+        ahead_max=AHEAD_MAX,
+        dispatch_rate=row["dispatch_rate"],
+        key_free_at=key_free_at(row, around),
+    )
+
+
+def state_of(row: Any) -> State:
+    if row["is_live"]:
+        return live_state(row["due_at"], row["holder"], row["now"])
+    return State(row["last_state"])
+
+
+async def look_around(
+    session: Session, tenant: int, task_id: UUID, row: Any, lane_depth: LaneDepth | None
+) -> Around:
+    shard, key = shard_of(task_id), row["concurrency_key"]
+    pool, band = divmod(row["lane"] - 1, BANDS)
+    cap = row["in_flight_max"]
+    (counts,) = await session.fetch(
+        SQL.count_around,
+        tenant,
+        shard,
+        row["lane"],
+        row["due_at"],
+        task_id,
+        key,
+        row["pool_name"],
+        AHEAD_MAX,
+        0 if cap is None else cap + EXCESS_MAX,
+        0 if key is None else row["concurrency_limit"] + EXCESS_MAX,
+        WORKERS_MAX,
+        pool,
+        band,
+        LANE_DEPTH_MAX,
+    )
+    depth = counts["lane_depth"]
+    if lane_depth is not None:
+        # No further than full: a lane that all tenants share tells nothing else of the others.
+        depth = min(lane_depth(lane_for(tenant, pool, band)), LANE_DEPTH_MAX)
+    holders = []
+    if counts["key_in_flight"]:
+        rows = await session.fetch(SQL.list_key_holders, tenant, shard, key, HOLDERS_MAX)
+        holders = [KeyHolder(*holder) for holder in rows]
+    return Around(
+        counts["in_flight"],
+        counts["key_in_flight"],
+        counts["ahead"],
+        counts["workers"],
+        depth,
+        holders,
+    )
+
+
+def gate_facts(row: Any, around: Around) -> GateFacts:
+    """The same facts that dispatch hands to the gates, as the database knows them."""
+    is_counted = row["concurrency_key"] is not None or row["in_flight_max"] is not None
+    holders = [f"{each.id} at {each.holder}" for each in around.key_holders]
+    return GateFacts(
+        now=row["now"],
+        tenant=row["tenant_name"] or "",
+        paused_by=pause_words(row),
+        paused_unblock=pause_unblock(row),
+        start_by=row["start_by"],
+        breaker_open_until=row["breaker_open_until"],
+        breaker_host=row["host"],
+        handover_until=row["void_at"] if is_counted and row["has_owner"] else None,
+        rate_ready_at=rate_ready_at(row, around.ahead),
+        in_flight=around.in_flight,
+        in_flight_max=row["in_flight_max"],
+        concurrency_key=row["concurrency_key"],
+        key_in_flight=around.key_in_flight,
+        key_limit=row["concurrency_limit"],
+        key_holders=tuple(holders),
+        key_unblock=f"duly tasks cancel {around.key_holders[0].id}" if holders else None,
+        lane_depth=around.lane_depth,
+        lane_depth_max=LANE_DEPTH_MAX,
+        lane_unblock="duly serve"
+        if row["pool"] == WEBHOOK_POOL
+        else f"start more workers for the pool {row['pool_name']}",
+    )
+
+
+def pause_words(row: Any) -> str | None:
+    if row["pause_kind"] is None:
+        return None
+    kind = PauseKind(row["pause_kind"])
+    subject = row["tenant_name"] if kind is PauseKind.TENANT else row["pause_name"]
+    by = f"paused by {row['pause_actor']} at {said(row['paused_at'])}: {row['pause_reason']}"
+    return f"the {kind} {subject} was {by}"
+
+
+def pause_unblock(row: Any) -> str | None:
+    if row["pause_kind"] is None:
+        return None
+    return f"duly pauses resume {row['pause_kind']} {row['pause_name']}".rstrip()
+
+
+def rate_ready_at(row: Any, ahead: int) -> datetime | None:
+    rate, due_at = row["dispatch_rate"], row["due_at"]
+    if rate is None or row["told_at"] is None or due_at is None:
+        return None
+    if (row["rate"], row["burst"]) != (rate, burst_of(rate, row["dispatch_burst"])):
+        # The limits changed since: the bucket was made anew, and full.
+        return None
+    level = RateLevel(row["tokens"], row["rate"], row["burst"], row["told_at"])
+    return next_token_at(level, row["now"], due_at, ahead)
+
+
+def key_free_at(row: Any, around: Around) -> datetime | None:
+    """When so many leases have ended that the key has room for one more."""
+    excess = around.key_in_flight - (row["concurrency_limit"] or 0)
+    if row["concurrency_key"] is None or not 0 <= excess < len(around.key_holders):
+        return None
+    return around.key_holders[excess].lease_until
+
+
+def last_attempt(row: Any) -> LastAttempt | None:
+    if row["last_outcome"] is None:
+        return None
+    return LastAttempt(
+        row["last_outcome"],
+        row["last_charged"],
+        row["last_ended_at"],
+        row["last_state"],
+        row["last_reason"],
+        row["last_error"],
+    )
+
+
+async def tell_rate_levels(session: Session, levels: Mapping[int, RateLevel]) -> None:
+    """By the owner of each tenant's home shard, every few seconds while a bucket is in use."""
+    told = sorted(levels.items())
+    await session.fetch(
+        SQL.tell_rate_levels,
+        [tenant for tenant, _ in told],
+        [level.tokens for _, level in told],
+        [level.rate for _, level in told],
+        [level.burst for _, level in told],
+    )

@@ -1,0 +1,24 @@
+"""Handing a webhook task over to its receiver, which answers later.
+
+| event | what happens |
+|---|---|
+| the lease was lost meanwhile | the fence rose: nothing, and the receiver's settlement is STALE |
+| the receiver settles before we could hand over | it hands over to itself first; ours is a repeat |
+| the receiver never settles | the attempt's time limit ends the lease, as a timeout |
+"""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from duly.store.database import Database
+from duly.store.lease import HANDED_OVER, Beat, ticket_columns
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+
+
+async def hand_over(database: Database, leases: Sequence[tuple[UUID, int]]) -> set[UUID]:
+    """Those of the leases, by (id, fence), that are now the receiver's."""
+    beats = [Beat(task_id, fence) for task_id, fence in leases]
+    rows = await database.fetch(SQL.hand_over, *ticket_columns(beats), HANDED_OVER)
+    return {row["id"] for row in rows}

@@ -1,0 +1,53 @@
+"""`duly doctor` on real servers: a healthy one, one without duly, and one that somebody pins."""
+
+import asyncpg
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from duly.cli.main import group
+from duly.domain.diagnosis import Facts, diagnose
+from duly.environment import Environment
+from duly.store.doctor import read_facts
+from duly.store.migrate import read_migrations
+
+LATEST = len(read_migrations())
+
+
+async def facts_of(url: str) -> Facts:
+    return await read_facts(url, Environment(), schema_wanted=LATEST)
+
+
+def test_a_fresh_installation_is_fine_but_for_its_nodes(owner_url: str) -> None:
+    """The test server is fast because it may lose commits, which is found too."""
+    result = CliRunner().invoke(group, ["doctor", "--json", "--database-url", owner_url])
+    items = msgspec.json.decode(result.stdout)["items"]
+    found = {item["check"]: item["severity"] for item in items}
+    assert found["version"] == found["schema"] == found["partitions"] == "ok"
+    assert found["slots"] == "warning"
+    assert all(item["remedy"] for item in items if item["severity"] != "ok")
+
+
+def test_the_table_is_for_people(owner_url: str) -> None:
+    """A remedy stands under what it is for."""
+    result = CliRunner().invoke(group, ["doctor", "--database-url", owner_url])
+    assert "no node is running" in result.stdout
+    assert "-> start `duly up` or `duly serve`" in result.stdout
+
+
+async def test_a_database_without_duly_is_told_so(empty_url: str) -> None:
+    """Half of the checks have nothing to look at, and that is said instead of a traceback."""
+    findings = {finding.check: finding for finding in diagnose(await facts_of(empty_url))}
+    assert findings["schema"].remedy == "run `duly migrate`"
+    assert "slots" not in findings
+
+
+async def test_whoever_pins_old_rows_is_named(
+    owner_url: str, owner: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a name nobody knows which session to end."""
+    monkeypatch.setattr("duly.domain.diagnosis.SNAPSHOT_AGE_S_MAX", 0.0)
+    async with owner.transaction(isolation="repeatable_read"):
+        await owner.fetch("SELECT count(*) FROM duly.tasks")
+        findings = {finding.check: finding for finding in diagnose(await facts_of(owner_url))}
+    assert f"pid {owner.get_server_pid()}" in findings["xmin"].found

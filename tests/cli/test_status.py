@@ -1,0 +1,66 @@
+"""`duly status` against a real front door, for keys that see all, and for keys that see little."""
+
+from duly.cli.status import OWN, TENANTS_SHOWN, counted
+from duly.store.operators import COUNT_MAX
+from duly.store.tenants import create_tenant
+from tests.api.conftest import Front
+from tests.api.letters import fail
+from tests.cli.conftest import CommandLine
+
+
+async def test_one_screen_tells_what_waits_failed_and_runs(duly: CommandLine, front: Front) -> None:
+    """The page that is read first, at night, by somebody who is in a hurry."""
+    await duly("tasks", "submit", "x", "--priority", 9)
+    await duly("tasks", "submit", "x", "--delay", "1h")
+    await fail(front)
+    status = await duly.json("status")
+    assert status["nodes"] == []
+    assert status["slots"]["count"] == status["slots"]["owned"] + len(status["slots"]["ownerless"])
+    tenants = {each["tenant"]: each for each in status["tenants"]}
+    assert list(tenants) == ["default", "other"]
+    bands = {each["band"]: each for each in tenants["default"]["bands"]}
+    assert (bands["high"]["ready"], bands["normal"]["scheduled"]) == (1, 1)
+    assert bands["high"]["oldest_ready_s"] > 0
+    assert (tenants["default"]["dead_letters"], tenants["other"]["dead_letters"]) == (1, 0)
+    screen = await duly("status")
+    for word in ("nodes: 0 live", "slots: ", "lag p50", "lag p99", "drain", "oldest ready"):
+        assert word in screen
+    assert "open breakers: 0" in screen
+    row = next(line for line in screen.splitlines() if line.startswith("default  high"))
+    assert row.split()[2:4] == ["1", "0"]
+
+
+async def test_a_key_of_one_tenant_sees_that_tenant(duly: CommandLine, front: Front) -> None:
+    """An error instead would hide from a producer what is their own."""
+    await create_tenant(front.database, "third")
+    duly.use_key(front.operator)
+    status = await duly.json("status")
+    assert [each["tenant"] for each in status["tenants"]] == [OWN]
+    assert status["nodes"] == []
+    duly.use_key(front.producer)
+    status = await duly.json("status")
+    assert (status["nodes"], status["slots"]) == (None, None)
+    screen = await duly("status")
+    assert "nodes" not in screen
+    assert OWN in screen
+    duly.use_key(front.worker)
+    assert (await duly.problem("status"))["code"] == "forbidden"
+    duly.use_key(front.admin)
+    status = await duly.json("status", "--tenant", "third")
+    assert [each["tenant"] for each in status["tenants"]] == ["third"]
+    assert (await duly.problem("status", "--tenant", "nobody"))["code"] == "not_found"
+
+
+async def test_more_tenants_than_fit_are_said_to_be_there(duly: CommandLine, front: Front) -> None:
+    """A screen that silently leaves some out looks like one on which all is well."""
+    for number in range(TENANTS_SHOWN):
+        await create_tenant(front.database, f"t{number:02}")
+    status = await duly.json("status")
+    assert (len(status["tenants"]), status["has_more_tenants"]) == (TENANTS_SHOWN, True)
+    assert f"the first {TENANTS_SHOWN} are shown" in await duly("status")
+
+
+def test_a_count_that_was_cut_short_says_so() -> None:
+    """20,000 on the screen while a million wait is a wrong number."""
+    assert counted(COUNT_MAX - 1, COUNT_MAX) == COUNT_MAX - 1
+    assert counted(COUNT_MAX, COUNT_MAX) == "20,000 or more"

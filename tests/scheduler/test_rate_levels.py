@@ -1,0 +1,188 @@
+"""What owners tell of their dispatch buckets; and `explain` and dispatch, asked about one row."""
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from duly.coordinator.ownership import Coordinator
+from duly.domain.explain import explain
+from duly.domain.gates import Gate
+from duly.domain.ids import slot_of, tenant_shard
+from duly.domain.lanes import LANE_DEPTH_MAX, Ticket
+from duly.domain.task import Policy, Submission
+from duly.environment import Environment, SystemClock
+from duly.scheduler.accounts import Accounts
+from duly.scheduler.board import Board, Ready
+from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.gatekeeper import BoundsKeeper, Gatekeeper
+from duly.store.database import Database
+from duly.store.explain import read_situation
+from duly.store.lease import lease_tasks
+from duly.store.load import Cursor, Due, list_placements, load_due
+from duly.store.ownership import Node, Seat
+from duly.store.submit import Stored, Submitter
+from duly.store.tenants import (
+    PauseKind,
+    Tenant,
+    TenantLimits,
+    create_tenant,
+    open_breaker,
+    set_pause,
+    update_tenant,
+)
+from tests.pressure.counting import CountingDatabase
+
+NODE = Node(UUID(int=1), "n", "0", ("scheduler",))
+HOLDER = UUID(int=2)
+HOST = "api.example.com"
+# One token, and so slow that none comes back while a test runs.
+RATE = 0.001
+READ_LEVELS = "SELECT tenant, tokens, rate, burst FROM duly.rate_levels ORDER BY tenant"
+
+
+@dataclass
+class Stage:
+    """A scheduler that owns every slot and dispatches only when told to."""
+
+    database: Database
+    environment: Environment
+    coordinator: Coordinator
+    gatekeeper: Gatekeeper
+    keeper: BoundsKeeper
+    tenant: Tenant
+
+    async def levels(self) -> dict[int, tuple[float, float]]:
+        rows = await self.database.fetch(READ_LEVELS)
+        return {row["tenant"]: (row["tokens"], row["burst"]) for row in rows}
+
+    def bucket(self) -> Any:
+        return self.gatekeeper.buckets[self.tenant.id]
+
+    async def submit(self, **fields: Any) -> UUID:
+        task = Submission(tenant=self.tenant.id, type="t", url=f"https://{HOST}/", **fields)
+        (answer,) = await Submitter(self.database, self.environment).submit([task])
+        assert isinstance(answer, Stored)
+        return answer.id
+
+    async def due(self, task_id: UUID) -> Due:
+        places = await list_placements(self.database, 0, 1023)
+        found = await load_due(self.database, dict.fromkeys(places, Cursor()), 0.0, 100)
+        (due,) = [each for each in found if each.id == task_id]
+        return due
+
+    async def lease(self, task_id: UUID) -> None:
+        """Leased, and known to be so by the scheduler's accounts."""
+        due = await self.due(task_id)
+        self.gatekeeper.accounts.ticketed(due, self.gatekeeper.time.now() + 60.0)
+        await lease_tasks(
+            self.database, self.environment, HOLDER, [Ticket(due.id, due.fence)], 60.0
+        )
+
+    async def dispatch_says(self, task_id: UUID) -> Gate | None:
+        due = await self.due(task_id)
+        member, band = Board(0.0).seat_of(due.place)
+        entry = Ready(due, due.place, member, band, due.due_at.timestamp())
+        refusal = self.gatekeeper.ask(entry, 0, LANE_DEPTH_MAX)
+        return None if refusal is None else refusal.gate
+
+    async def explain_says(self, task_id: UUID) -> object:
+        async with self.database.tenant(self.tenant.id) as session:
+            situation = await read_situation(session, self.tenant.id, task_id)
+        assert situation is not None
+        return explain(situation).binding
+
+
+@pytest.fixture
+async def stage(engine_url: str) -> AsyncIterator[Stage]:
+    database = await CountingDatabase.open(engine_url, 4)
+    environment = Environment(clock=SystemClock(), random=Random(5))
+    tenant = await create_tenant(database, "acme", TenantLimits(dispatch_rate=RATE))
+    assert tenant is not None
+    coordinator = Coordinator(database, environment, NODE, lease_s=600.0)
+    await coordinator.tick()
+    time = DatabaseTime(environment.clock)
+    (row,) = await database.fetch("SELECT duly.now() AS now")
+    time.observe(row["now"])
+    gatekeeper = Gatekeeper(time, Accounts(), coordinator)
+    keeper = BoundsKeeper(database, gatekeeper, lambda _bounds: None)
+    await keeper.tick()
+    yield Stage(database, environment, coordinator, gatekeeper, keeper, tenant)
+    await database.close()
+
+
+async def test_a_bucket_in_use_is_told_and_a_full_one_is_not(stage: Stage) -> None:
+    """An idle installation must not be told every few seconds that nothing happens."""
+    assert stage.gatekeeper.rate_levels() == {}
+    assert await stage.levels() == {}
+    stage.bucket().take(stage.gatekeeper.time.now())
+    await stage.keeper.tick()
+    ((tokens, burst),) = (await stage.levels()).values()
+    assert (tokens < 1.0, burst) == (True, 1.0)
+
+
+async def test_a_full_bucket_costs_no_statement(stage: Stage) -> None:
+    """The budget of an idle duly is five statements a second for everything."""
+    assert isinstance(stage.database, CountingDatabase)
+    stage.database.asked.clear()
+    await stage.keeper.tick()
+    assert stage.database.asked.total() == 1
+
+
+async def test_only_the_owner_of_the_home_shard_tells(stage: Stage) -> None:
+    """Two nodes that tell of one tenant would contradict each other every few seconds."""
+    stage.bucket().take(stage.gatekeeper.time.now())
+    assert stage.gatekeeper.rate_levels().keys() == {stage.tenant.id}
+    home = Seat("slot", slot_of(tenant_shard(stage.tenant.id, 1, 0)))
+    del stage.coordinator.seats[home]
+    assert stage.gatekeeper.rate_levels() == {}
+
+
+async def test_what_is_told_is_what_explain_says(stage: Stage) -> None:
+    """From the owner's memory through the table to a person."""
+    task_id = await stage.submit()
+    assert await stage.explain_says(task_id) is None
+    stage.bucket().take(stage.gatekeeper.time.now())
+    await stage.keeper.tick()
+    assert await stage.dispatch_says(task_id) is Gate.TENANT_RATE
+    assert await stage.explain_says(task_id) is Gate.TENANT_RATE
+
+
+async def close_gate(stage: Stage, gate: Gate) -> UUID:
+    """One task that exactly this gate holds back."""
+    policy = Policy()
+    database, tenant = stage.database, stage.tenant.id
+    if gate is Gate.PAUSED:
+        await set_pause(database, tenant, PauseKind.TYPE, "t", "ann", "why")
+    elif gate is Gate.EXPIRED:
+        policy = replace(policy, start_by=datetime.now(UTC) - timedelta(seconds=1))
+    elif gate is Gate.BREAKER:
+        await open_breaker(database, tenant, HOST, 60.0, "why")
+    elif gate is Gate.HANDOVER:
+        await database.fetch("UPDATE duly.ownership SET void_at = duly.now() + interval '60 s'")
+        await stage.coordinator.tick()
+        policy = replace(policy, concurrency_key="k")
+    elif gate is Gate.TENANT_IN_FLIGHT:
+        await update_tenant(database, tenant, TenantLimits(in_flight_max=1))
+        await stage.lease(await stage.submit())
+    elif gate is Gate.CONCURRENCY_KEY:
+        policy = replace(policy, concurrency_key="k")
+        await stage.lease(await stage.submit(policy=policy))
+    return await stage.submit(policy=policy)
+
+
+@pytest.mark.parametrize("gate", [g for g in Gate if g not in (Gate.TENANT_RATE, Gate.LANE_FULL)])
+async def test_dispatch_and_explain_agree_on_the_same_rows(stage: Stage, gate: Gate) -> None:
+    """Two readers of one truth drift apart unless somebody compares them."""
+    task_id = await close_gate(stage, gate)
+    await stage.keeper.tick()
+    now = stage.gatekeeper.time.now()
+    due = await stage.due(task_id)
+    if gate is not Gate.HANDOVER:
+        stage.gatekeeper.counted_at[due.tenant, due.shard] = now
+    assert await stage.dispatch_says(task_id) is gate
+    assert await stage.explain_says(task_id) is gate

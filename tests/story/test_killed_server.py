@@ -1,0 +1,74 @@
+"""kill -9 of the server in the middle of a call, and a client that tries again: nothing is lost,
+nothing happens twice (I1, I8)."""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from duly.client.errors import Unreachable
+from duly.client.synchronous import Client, Task
+from duly.environment import CrashPoint
+from tests.processes import Child, child
+from tests.story.duly_up import RunningDuly, duly_up
+
+pytestmark = pytest.mark.slow
+
+
+@contextlib.contextmanager
+def doomed_duly(data_dir: Path, point: CrashPoint) -> Iterator[RunningDuly]:
+    """It dies, as if the power went, when it first comes to the point."""
+    environ = {"DULY_CRASH_AT": point.value}
+    with duly_up("--data-dir", str(data_dir), environ=environ) as running:
+        yield running
+
+
+def stored_tasks(client: Client) -> list[Task]:
+    return list(client.tasks(type="a.b"))
+
+
+@pytest.mark.parametrize("point", [CrashPoint.SUBMIT_BEFORE, CrashPoint.SUBMIT_AFTER_COMMIT])
+@pytest.mark.parametrize("count", [1, 30])
+def test_a_submit_that_met_a_killed_server_is_stored_once(
+    tmp_path: Path, point: CrashPoint, count: int
+) -> None:
+    """Before the commit nothing is stored, after it everything; the caller cannot know which."""
+    specs = [
+        {"type": "a.b", "payload": n, "delay_s": 3600, "idempotency_key": f"key-{n}"}
+        for n in range(count)
+    ]
+    with doomed_duly(tmp_path, point) as doomed:
+        key = doomed.ready["api_key"]
+        with Client(doomed.url, key, tries=1) as client, pytest.raises(Unreachable):
+            client.submit_many(specs)  # type: ignore[arg-type]
+        assert doomed.process.process.wait(timeout=60) == -9
+    with duly_up("--data-dir", str(tmp_path)) as running, Client(running.url, key) as client:
+        tasks = client.submit_many(specs)  # type: ignore[arg-type]
+        assert len({task.id for task in tasks}) == count
+        assert {task.id for task in stored_tasks(client)} == {task.id for task in tasks}
+
+
+def test_a_client_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
+    """Its own retries carry one key through the kill, so that the restarted server stores once."""
+    with doomed_duly(tmp_path, CrashPoint.SUBMIT_AFTER_COMMIT) as doomed:
+        key, url = doomed.ready["api_key"], doomed.url
+        port = url.rpartition(":")[2]
+        with Client(url, key, tries=20) as client:
+            loop = client.running_loop()
+            pending = asyncio.run_coroutine_threadsafe(
+                client.asynchronous.submit("a.b", 1, delay_s=3600), loop
+            )
+            assert doomed.process.process.wait(timeout=60) == -9
+            with restarted(tmp_path, port):
+                task = pending.result(timeout=60)
+                assert [stored.id for stored in stored_tasks(client)] == [task.id]
+
+
+@contextlib.contextmanager
+def restarted(data_dir: Path, port: str) -> Iterator[Child]:
+    arguments = ["--data-dir", str(data_dir), "--port", port]
+    with child("-m", "duly", "up", "--json", *arguments) as process:
+        process.answer()
+        yield process
