@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks import cluster, engine, heart
+from benchmarks import cluster, engine, heart, webhook
 from benchmarks.machine import machine_facts
 from duly.app import calm_collector
 from duly.environment import Environment
@@ -25,7 +25,12 @@ from duly.store.place import open_place, prepare_place
 from duly.telemetry import configure_logs
 
 POOL_CONNECTIONS = 20
-SCENARIOS = {**heart.SCENARIOS, **engine.SCENARIOS, **cluster.SCENARIOS}
+SCENARIOS = {
+    **heart.SCENARIOS,
+    **engine.SCENARIOS,
+    **webhook.SCENARIOS,
+    **cluster.SCENARIOS,
+}
 
 
 async def run(names: list[str], *, quick: bool, repeat: int) -> dict[str, Any]:
@@ -58,6 +63,8 @@ async def run_one(name: str, database: Database, owner_url: str, *, quick: bool)
 
         if name in heart.SCENARIOS:
             figures = await heart.SCENARIOS[name][0](heart.Heart(database, owner_url, show), tasks)
+        elif name in webhook.SCENARIOS:
+            figures = await webhook.SCENARIOS[name][0](database, show, tasks)
         elif name in cluster.SCENARIOS:
             scenario = cluster.SCENARIOS[name][0]
             return {"scenario": name, **await scenario(owner_url, database.url, show, tasks)}

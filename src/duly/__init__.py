@@ -12,7 +12,18 @@ if TYPE_CHECKING:
     from duly.client.worker import Worker
 
 __version__ = "0.1.0.dev0"
-__all__ = ["AsyncClient", "AsyncTask", "Client", "Task", "__version__", "transactional"]
+__all__ = [
+    "AsyncClient",
+    "AsyncTask",
+    "Client",
+    "Context",
+    "Reject",
+    "Retry",
+    "Task",
+    "Worker",
+    "__version__",
+    "transactional",
+]
 
 # Imported when they are first used, so that the command line stays instant.
 EXPORTS = {

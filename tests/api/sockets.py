@@ -78,6 +78,12 @@ class Caller:
         with contextlib.suppress(ConnectionError):
             await self.writer.drain()
 
+    async def drip(self, piece: bytes) -> None:
+        """Until it is cancelled."""
+        while True:
+            await self.send(piece)
+            await asyncio.sleep(0.02)
+
     async def reply(self) -> Reply:
         async with asyncio.timeout(PATIENCE_S):
             head = (await self.reader.readuntil(b"\r\n\r\n")).decode("latin-1")

@@ -63,6 +63,8 @@ class Findings:
     wrong: dict[str, str] = field(default_factory=dict)
     statuses: dict[str, dict[int, int]] = field(default_factory=dict)
     named: int = 0
+    # The failing one: the smallest example is the last that is tried.
+    last: str = ""
 
     def look(self, operation: Operation, mode: GenerationMode) -> None:
         @settings(
@@ -82,6 +84,7 @@ class Findings:
             )
             counts = self.statuses.setdefault(operation.label, {})
             counts[response.status_code] = counts.get(response.status_code, 0) + 1
+            self.last = f"{response.request.method} {response.request.url}\n{response.text[:500]}"
             case.validate_response(response, checks=OF_MODE[mode])
 
         try:
@@ -89,7 +92,7 @@ class Findings:
         except Unsatisfiable:
             """Nothing about this operation can be wrong."""
         except (FailureGroup, AssertionError, requests.RequestException) as failure:
-            self.wrong[f"{mode.value} {operation.label}"] = words_of(failure)
+            self.wrong[f"{mode.value} {operation.label}"] = f"{words_of(failure)}\n{self.last}"
 
     def name_what_exists(self, case: Case[Any]) -> None:
         """Every second time: an id that was made up never gets past 404."""

@@ -9,11 +9,11 @@ import pytest
 from duly.domain.histogram import index_of
 from duly.domain.lanes import Ticket
 from duly.domain.task import Submission
+from duly.store.breakers import open_breaker
 from duly.store.lease import lease_tasks
 from duly.store.operators import read_standing
 from duly.store.stats import read_points
 from duly.store.submit import Stored, Submitter
-from duly.store.tenants import open_breaker
 from tests.api.conftest import Front
 from tests.api.letters import HOLDER, fail, fail_many
 
@@ -125,6 +125,7 @@ async def test_without_a_range_it_is_the_last_hour(front: Front) -> None:
         ("step_s=86460", 400),
         ("type=A", 400),
         ("types=a", 400),
+        ("from=null", 400),
     ],
 )
 async def test_a_range_has_a_bounded_number_of_points(

@@ -1,12 +1,16 @@
 """Exit codes, one-line errors, and help that works: the contract with scripts."""
 
+import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from duly import __version__
-from duly.cli.main import COMMANDS, run
+from duly.cli.main import COMMANDS, explain, run
+from duly.client.errors import ServerNotFound, Unreachable, WaitTimedOut, error_of
+from duly.domain.errors import ConfigurationError
 from tests.processes import PROJECT
 
 
@@ -80,3 +84,90 @@ def test_our_own_mistake_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("duly.cli.config.load", mistake)
     with pytest.raises(ZeroDivisionError):
         run(["config"])
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ServerNotFound(), 2),
+        (ConfigurationError(problem="x"), 2),
+        (Unreachable(url="http://x", problem="refused"), 1),
+        (WaitTimedOut(id="x", timeout_s=1.0, state="READY"), 1),
+        (error_of(409, {"code": "running", "detail": "x"}, None), 1),
+    ],
+)
+def test_an_error_has_one_exit_code_in_both_forms(
+    error: Exception, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Scripts branch on it: wrong settings are not a server that said no."""
+    assert explain(error) == code
+    assert capsys.readouterr().err.startswith("duly: ")
+    assert explain(error, as_json=True) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert json.loads(err).keys() >= {"code", "detail"}
+
+
+def test_no_duly_anywhere_is_told_with_what_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first thing that a newcomer types may be `duly status`."""
+    monkeypatch.setenv("DULY_DATA_DIR", str(tmp_path))
+    assert run(["status"]) == 2
+    assert "duly up" in capsys.readouterr().err
+    assert run(["status", "--json"]) == 2
+    assert json.loads(capsys.readouterr().err)["code"] == "server_not_found"
+
+
+def test_help_imports_nothing_that_takes_time() -> None:
+    """`duly --help` and every completion pay for it: 150 ms is the most."""
+    slow = ("aiohttp", "asyncio", "asyncpg", "msgspec", "rich", "uvicorn", "uvloop")
+    program = (
+        "import sys; from duly.cli.main import run; code = run(['--help']);"
+        f" sys.exit(code or str([name for name in {slow} if name in sys.modules]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert ended.stderr == "[]\n"
+
+
+def test_a_command_over_the_api_imports_no_http_library() -> None:
+    """`duly status` answers within 300 ms; importing aiohttp alone takes 200."""
+    slow = ("aiohttp", "asyncio", "asyncpg", "uvicorn")
+    program = (
+        "import sys; from duly.cli.main import run; run(['status', '--help']);"
+        f" sys.exit(str([name for name in {slow} if name in sys.modules]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], cwd=PROJECT, capture_output=True, text=True, check=False
+    )
+    assert ended.stderr == "[]\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_completion_script_is_printed_for_each_shell(shell: str) -> None:
+    """What is printed is read by every shell that the user starts."""
+    assert "_DULY_COMPLETE" in duly("completion", shell).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("duly dead", {"dead-letters"}),
+        ("duly tasks re", {"reschedule"}),
+        ("duly tasks list --st", {"--state"}),
+        ("duly tasks list --state CAN", {"CANCELLED"}),
+    ],
+)
+def test_commands_flags_and_choices_are_completed(
+    words: str, completed: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody remembers the flags of forty commands."""
+    monkeypatch.setenv("_DULY_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    lines = duly().stdout.splitlines()
+    assert {line.partition(",")[2].lower() for line in lines} == {
+        each.lower() for each in completed
+    }

@@ -59,7 +59,7 @@ def test_values_are_worded_for_people() -> None:
         "1.25s",
         "1m 30s",
         "1h 2m",
-        "2d 8h",
+        "2d 7h",
     ]
     assert worded("run_at", "2026-11-15T23:34:03.5+01:00") == "2026-11-15 22:34:03Z"
     assert worded("started_per_s", 12345.6) == "12,345.6"

@@ -118,20 +118,32 @@ async def test_an_open_transaction_holds_up_nobody_in_its_lane(
     assert await count(owner, "timers") == 2
 
 
-async def test_two_first_users_of_lanes_do_not_lock_crosswise(
-    producer: asyncpg.Connection, other: asyncpg.Connection, owner: asyncpg.Connection
+async def test_first_users_of_lanes_take_them_in_one_order(
+    producer: asyncpg.Connection, owner: asyncpg.Connection, owner_url: str, tenant: Tenant
 ) -> None:
-    """Each would wait for the place that the other holds."""
-    first, second = producer.transaction(), other.transaction()
-    await first.start()
-    await second.start()
-    for connection, order in ((producer, (0, 9)), (other, (9, 0))):
-        for priority in order:
-            await call(connection, TENANT, "e", options={"priority": priority, "target": WEBHOOK})
-    async with asyncio.timeout(10):
-        await asyncio.gather(first.commit(), second.commit())
+    """Two that commit, each holding the place that the other wants next, end in a deadlock."""
+    high, low = 1, 3
+    place = f"SELECT {tenant.id}, duly.tenant_shard({tenant.id}, 1, 0)"
+    hold = f"INSERT INTO duly.placements {place}"
+    transaction = producer.transaction()
+    await transaction.start()
+    for priority in (0, 9):
+        await call(producer, TENANT, "e", options={"priority": priority, "target": WEBHOOK})
+    probe = await asyncpg.connect(owner_url)
+    try:
+        async with owner.transaction():
+            await owner.execute(f"{hold}, {high}")
+            committing = asyncio.create_task(transaction.commit())
+            await wait_until_blocked(probe)
+            # It waits for the first and so must not have taken the second, which was asked first.
+            await probe.execute("SET lock_timeout = '2s'")
+            await probe.execute(f"{hold}, {low} ON CONFLICT DO NOTHING")
+        async with asyncio.timeout(10):
+            await committing
+    finally:
+        await probe.close()
     assert await count(owner, "placements") == 2
-    assert await count(owner, "timers") == 4
+    assert await count(owner, "timers") == 2
 
 
 async def test_a_key_gives_one_task_within_and_across_transactions(

@@ -3,7 +3,7 @@
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlsplit
@@ -60,6 +60,14 @@ def asubmitting(connection: Any) -> Callable[..., Awaitable[UUID]]:
     return lambda *a, **k: transactional.asubmit(connection, TENANT, *a, **k)
 
 
+@contextlib.contextmanager
+def disposed(engine: sqlalchemy.Engine) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        engine.dispose()
+
+
 @contextlib.asynccontextmanager
 async def over_psycopg(url: str) -> AsyncIterator[Trade]:
     with psycopg.connect(url) as connection:
@@ -70,7 +78,7 @@ async def over_psycopg(url: str) -> AsyncIterator[Trade]:
 
 @contextlib.asynccontextmanager
 async def over_psycopg_rows_as_dicts(url: str) -> AsyncIterator[Trade]:
-    with psycopg.connect(url, row_factory=dict_row) as connection:  # type: ignore[arg-type]
+    with psycopg.connect(url, row_factory=dict_row) as connection:
         yield Trade(
             submitting(connection), awaited(connection.commit), awaited(connection.rollback)
         )
@@ -107,19 +115,17 @@ async def over_asyncpg_pool(url: str) -> AsyncIterator[Trade]:
 @contextlib.asynccontextmanager
 async def over_sqlalchemy(url: str) -> AsyncIterator[Trade]:
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
-    with engine.connect() as connection:
+    with disposed(engine), engine.connect() as connection:
         yield Trade(
             submitting(connection), awaited(connection.commit), awaited(connection.rollback)
         )
-    engine.dispose()
 
 
 @contextlib.asynccontextmanager
 async def over_sqlalchemy_session(url: str) -> AsyncIterator[Trade]:
     engine = sqlalchemy.create_engine("postgresql+psycopg://", creator=lambda: psycopg.connect(url))
-    with Session(engine) as session:
+    with disposed(engine), Session(engine) as session:
         yield Trade(submitting(session), awaited(session.commit), awaited(session.rollback))
-    engine.dispose()
 
 
 @contextlib.asynccontextmanager
@@ -130,9 +136,11 @@ async def over_async_sqlalchemy(url: str) -> AsyncIterator[Trade]:
     engine = create_async_engine(
         "postgresql+asyncpg://", async_creator=lambda: asyncpg.connect(url)
     )
-    async with engine.connect() as connection:
-        yield Trade(asubmitting(connection), connection.commit, connection.rollback)
-    await engine.dispose()
+    try:
+        async with engine.connect() as connection:
+            yield Trade(asubmitting(connection), connection.commit, connection.rollback)
+    finally:
+        await engine.dispose()
 
 
 @contextlib.asynccontextmanager
@@ -143,9 +151,11 @@ async def over_async_sqlalchemy_session(url: str) -> AsyncIterator[Trade]:
     engine = create_async_engine(
         "postgresql+psycopg://", async_creator=lambda: psycopg.AsyncConnection.connect(url)
     )
-    async with AsyncSession(engine) as session:
-        yield Trade(asubmitting(session), session.commit, session.rollback)
-    await engine.dispose()
+    try:
+        async with AsyncSession(engine) as session:
+            yield Trade(asubmitting(session), session.commit, session.rollback)
+    finally:
+        await engine.dispose()
 
 
 TRADES = [
@@ -282,7 +292,7 @@ async def test_an_instant_without_an_offset_is_refused() -> None:
 
 
 def test_a_connection_of_another_kind_is_named(owner_url: str) -> None:
-    """`submit` with an asyncpg connection would otherwise fail deep inside, or return a coroutine."""
+    """`submit` with an asyncpg connection would otherwise fail deep inside the driver."""
     with pytest.raises(TypeError, match=r"builtins.str; known here: psycopg, sqlalchemy"):
         transactional.submit(owner_url, TENANT, "e")
 

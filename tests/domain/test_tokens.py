@@ -49,3 +49,15 @@ def test_what_is_given_back_can_be_taken_again_but_not_saved() -> None:
     bucket.give_back()
     bucket.give_back()
     assert bucket.tokens == 2.0
+
+
+def test_what_passes_at_one_instant_is_always_paid_for() -> None:
+    """A bucket a trace short of a token is ready by the rounded instant; with nothing taken, any
+    number of tasks would pass at that instant (I10)."""
+    now = 1.7e9
+    bucket = TokenBucket(rate=10.0, burst=10.0, tokens=1.0 - 1e-9, updated_at=now)
+    passed = 0
+    while bucket.ready_at(now) <= now and passed < 100:
+        bucket.spend(now)
+        passed += 1
+    assert passed == 1

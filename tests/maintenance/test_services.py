@@ -18,12 +18,13 @@ from duly.maintenance.service import Report
 from duly.maintenance.silent_workers import SilentWorkers
 from duly.maintenance.survivors import Survivors
 from duly.maintenance.tickets import Tickets
+from duly.store.breakers import open_breaker
 from duly.store.calls import CALL_TTL_S, claim_call
 from duly.store.keys import claim_nonce
 from duly.store.ready_queue import publish_tickets
 from duly.store.stats import StatsBook
 from duly.store.submit import KEY_TTL_S
-from duly.store.tenants import create_tenant, open_breaker
+from duly.store.tenants import create_tenant
 from duly.telemetry import Metrics
 from tests.store.world import START, TENANT, World
 

@@ -20,6 +20,7 @@ from duly.scheduler.accounts import Accounts
 from duly.scheduler.board import Board, Ready
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.gatekeeper import BoundsKeeper, Gatekeeper
+from duly.store.breakers import open_breaker
 from duly.store.database import Database
 from duly.store.explain import read_situation
 from duly.store.lease import lease_tasks
@@ -31,7 +32,6 @@ from duly.store.tenants import (
     Tenant,
     TenantLimits,
     create_tenant,
-    open_breaker,
     set_pause,
     update_tenant,
 )

@@ -6,11 +6,12 @@ import asyncpg
 import pytest
 
 from duly.domain.states import Outcome, State
+from duly.store.breakers import open_breaker
 from duly.store.partitions import RETENTION_S, drop_month
 from duly.store.read import read_task
 from duly.store.retention import Bite, MonthCursor, delete_closed_breakers, delete_finished
 from duly.store.stats import RETENTION_S as STATS_RETENTION_S
-from duly.store.tenants import create_tenant, open_breaker
+from duly.store.tenants import create_tenant
 from tests.store.world import OTHER_TENANT, TENANT, World
 
 JANUARY = date(2026, 1, 1)

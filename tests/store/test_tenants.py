@@ -4,11 +4,13 @@ import asyncio
 
 import pytest
 
+from duly.domain.breaker import RAMP_S
 from duly.domain.errors import StatementRefused
 from duly.domain.ids import key_shard
 from duly.domain.states import Outcome
 from duly.domain.task import Policy
-from duly.store import tenants
+from duly.store import breakers, tenants
+from duly.store.breakers import close_breaker, open_breaker, ramp_breaker, reopen_breaker
 from duly.store.pools import PoolNumbers
 from duly.store.tenants import (
     Breaker,
@@ -17,12 +19,10 @@ from duly.store.tenants import (
     PauseKind,
     TenantLimits,
     clear_pause,
-    close_breaker,
     count_in_flight,
     count_in_flight_by_key,
     create_tenant,
     find_tenant,
-    open_breaker,
     raise_spread,
     read_gate_inputs,
     set_pause,
@@ -136,7 +136,7 @@ async def test_a_pause_of_nobody_or_past_the_bound_is_answered(
     assert len((await read_gate_inputs(world.database)).pauses) == 2
 
 
-async def test_a_breaker_is_read_until_it_closes_and_never_shortened(world: World) -> None:
+async def test_a_breaker_is_read_until_its_ramp_is_over_and_never_shortened(world: World) -> None:
     """A node that saw fewer failures must not send everybody back to a dead host."""
     number = await tenant(world, "acme")
     host = "example.com"
@@ -145,11 +145,25 @@ async def test_a_breaker_is_read_until_it_closes_and_never_shortened(world: Worl
     assert until is not None
     (breaker,) = (await read_gate_inputs(world.database)).breakers
     assert breaker == Breaker(number, host, "1 failed", until)
-    world.advance(59.999)
+    assert not await ramp_breaker(world.database, number, host)
+    assert not await reopen_breaker(world.database, number, host, 60.0)
+    world.advance(60.0)
+    assert len((await read_gate_inputs(world.database)).breakers) == 1
+    assert await ramp_breaker(world.database, number, host)
+    assert not await ramp_breaker(world.database, number, host)
+    world.advance(RAMP_S - 0.001)
     assert len((await read_gate_inputs(world.database)).breakers) == 1
     world.advance(0.001)
     assert (await read_gate_inputs(world.database)).breakers == []
-    await open_breaker(world.database, number, host, 60.0, "again")
+
+
+async def test_a_probe_that_fails_opens_for_another_while(world: World) -> None:
+    """Without it the second probe would follow the first at once."""
+    number, host = await tenant(world, "acme"), "example.com"
+    await open_breaker(world.database, number, host, 60.0, "x")
+    world.advance(60.0)
+    assert await reopen_breaker(world.database, number, host, 60.0)
+    assert not await ramp_breaker(world.database, number, host)
     assert await close_breaker(world.database, number, host)
     assert not await close_breaker(world.database, number, host)
     assert (await read_gate_inputs(world.database)).breakers == []
@@ -159,7 +173,7 @@ async def test_breakers_of_nobody_and_past_the_bound_are_refused(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hosts are named by whoever submits: without a bound they fill a table and every read."""
-    monkeypatch.setattr(tenants, "BREAKERS_PER_TENANT_MAX", 2)
+    monkeypatch.setattr(breakers, "BREAKERS_PER_TENANT_MAX", 2)
     number = await tenant(world, "acme")
     assert await open_breaker(world.database, number + 1, "a", 60.0, "x") is None
     opened = [await open_breaker(world.database, number, host, 60.0, "x") for host in "abca"]

@@ -55,25 +55,41 @@ def functions_in(path: Path) -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def duly(server: ServerOfTheRun) -> Iterator[RunningDuly]:
-    """A running duly, which is what a reader of the samples has."""
+def database_of_duly(server: ServerOfTheRun) -> Iterator[str]:
     with server.database() as name:
-        environ = {
-            "DULY_DATABASE_URL": server.engine_url(name),
-            "DULY_MIGRATION_DATABASE_URL": server.url(name),
-        }
-        with duly_up(environ=environ) as running:
-            yield running
+        yield name
+
+
+@pytest.fixture(scope="module")
+def duly(server: ServerOfTheRun, database_of_duly: str) -> Iterator[RunningDuly]:
+    """A running duly, which is what a reader of the samples has."""
+    environ = {
+        "DULY_DATABASE_URL": server.engine_url(database_of_duly),
+        "DULY_MIGRATION_DATABASE_URL": server.url(database_of_duly),
+    }
+    with duly_up(environ=environ) as running:
+        yield running
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=by_place)
-def test_every_python_sample_runs(block: Block, duly: RunningDuly, tmp_path: Path) -> None:
+def test_every_python_sample_runs(
+    block: Block,
+    duly: RunningDuly,
+    server: ServerOfTheRun,
+    database_of_duly: str,
+    tmp_path: Path,
+) -> None:
     """A sample that fails is the first thing that a new user learns about us."""
     compile(block.text, block.where, "exec")
     if block.note == COMPILE_ONLY:
         return
     assert block.note == "", f"{block.where}: unknown note {block.note!r}"
-    environ = os.environ | {"DULY_URL": duly.url, "DULY_API_KEY": duly.ready["api_key"] or ""}
+    environ = os.environ | {
+        "DULY_URL": duly.url,
+        "DULY_API_KEY": duly.ready["api_key"] or "",
+        # Of a program whose own data lives beside duly's.
+        "DATABASE_URL": server.url(database_of_duly),
+    }
     ended = subprocess.run(
         [sys.executable, "-c", block.text],
         cwd=tmp_path,

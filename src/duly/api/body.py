@@ -100,8 +100,10 @@ def convert_query(given: Mapping[str, str], model: type[Model]) -> Model:
         converted = msgspec.convert(dict(given), type=model, strict=False)
     except msgspec.ValidationError as error:
         raise invalid_query(problem_from(str(error), model)) from None
-    for name in given:
-        if getattr(converted, name) is None:
+    struct: Any = model
+    for field in msgspec.structs.fields(struct):
+        name = field.encode_name
+        if name in given and getattr(converted, field.name) is None:
             # The text "null", which msgspec would take for nothing: the whole list, unfiltered.
             raise invalid_query(Problem(f"/{name}", "is never null; leave it out"))
     return converted

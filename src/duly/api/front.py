@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from duly.api.audit import AuditDoor
 from duly.api.bearer_tokens import JwtSettings
+from duly.api.breakers import BreakerDoor
 from duly.api.credentials import Authenticator
 from duly.api.dead_letters import DeadLetterDoor
 from duly.api.docs import DescriptionDoor
@@ -101,6 +102,7 @@ class FrontDoor:
             keys,
             task_types,
             PauseDoor(),
+            BreakerDoor(),
             AuditDoor(),
             letters,
             OperatorDoor(),

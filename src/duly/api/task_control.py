@@ -15,7 +15,7 @@ from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, later, not_found
 from duly.api.tasks import TAG, tag_of, task_id_of
 from duly.api.waiting import Waiting
-from duly.api.wire import Instant, Priority, Seconds, TaskView, TypeName, task_view
+from duly.api.wire import Instant, Priority, Seconds, TaskView, TypeName, in_utc, task_view
 from duly.domain.access import PRODUCERS
 from duly.domain.limits import Problem, submission_problems
 from duly.domain.states import TERMINAL, State

@@ -6,6 +6,7 @@ import click
 import msgspec
 
 from duly.cli.options import database_flags, json_flag, load
+from duly.cli.screen import print_table
 from duly.settings import FIELDS, is_secret, meta_of
 
 HIDDEN = "(hidden)"
@@ -29,20 +30,21 @@ def command(as_json: bool, **flags: Any) -> None:
     if as_json:
         click.echo(msgspec.json.encode({"items": rows}).decode())
     else:
-        print_table(rows)
+        print_rows(rows)
 
 
 def shown(name: str, value: object) -> object:
     return HIDDEN if is_secret(name) and value else value
 
 
-def print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in ("setting", "value", "from", "meaning"):
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(row["name"], str(row["value"]), row["origin"], row["description"])
-    Console().print(table)
+def print_rows(rows: list[dict[str, Any]]) -> None:
+    shown_rows = [
+        {
+            "setting": row["name"],
+            "value": str(row["value"]),
+            "from": row["origin"],
+            "meaning": row["description"],
+        }
+        for row in rows
+    ]
+    print_table(shown_rows, ("setting", "value", "from", "meaning"), "no settings")

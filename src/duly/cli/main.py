@@ -24,6 +24,7 @@ EXIT_USAGE = 2
 COMMANDS = {
     "up": ("duly.cli.up", "Start duly on this machine, with an embedded PostgreSQL."),
     "serve": ("duly.cli.serve", "Start one process of an installation with its own PostgreSQL."),
+    "worker": ("duly.cli.worker", "Run the handlers of a worker in your own code."),
     "migrate": ("duly.cli.migrate", "Bring the database schema to this version of duly."),
     "doctor": ("duly.cli.doctor", "Look for what is wrong with the database, and say what to do."),
     "config": ("duly.cli.config", "Show every setting, its value and where it came from."),

@@ -47,9 +47,11 @@ class Desk:
     async def lease(self, request: LeaseRequest) -> list[LeasedTask]:
         return (await self.ask(LEASE, request, decode_leases, request.wait_s)).tasks
 
-    async def heartbeat(self, beats: Sequence[Beat]) -> list[BeatItem]:
+    async def heartbeat(
+        self, beats: Sequence[Beat], lease_s: float | None = None
+    ) -> list[BeatItem]:
         """One answer for each, in order."""
-        request = HeartbeatRequest(self.worker_id, list(beats), self.lease_s)
+        request = HeartbeatRequest(self.worker_id, list(beats), lease_s or self.lease_s)
         items = (await self.ask(HEARTBEAT, request, decode_beats)).items
         return self.all_of(items, beats)
 

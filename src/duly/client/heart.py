@@ -18,6 +18,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 
 import msgspec
 
@@ -27,6 +28,7 @@ from duly.client.leased_tasks import BEATS_MAX, NULL, Beat
 from duly.client.leases import LeaseBook, Run, Stop
 from duly.client.logs import get_logger
 from duly.client.server import Server
+from duly.client.server_clock import ServerClock
 from duly.client.settling import settlement_of
 from duly.client.verdicts import RELEASED
 from duly.client.wire import jittered
@@ -49,6 +51,7 @@ class Heart:
         worker_id: str,
         lease_s: float,
         book: LeaseBook,
+        clock: ServerClock,
         stop: Callable[[Run, Stop], None],
         abandon: Callable[[Run], None],
     ) -> None:
@@ -56,6 +59,7 @@ class Heart:
         self.worker_id = worker_id
         self.lease_s = lease_s
         self.book = book
+        self.clock = clock
         self.stop = stop
         self.abandon = abandon
         self.beat_every_s = lease_s / BEATS_PER_LEASE
@@ -126,7 +130,7 @@ class Heart:
         if run.stop is None:
             reason = run.reason_to_stop(now)
             if reason is None:
-                is_queued = run.job is None and now > run.taken_at + QUEUED_S_MAX
+                is_queued = run.job is None and now > run.granted_at + QUEUED_S_MAX
                 reason = Stop.RELEASE if is_queued else None
             if reason is not None:
                 self.stop(run, reason)
@@ -167,9 +171,11 @@ class Heart:
         sent_at = monotonic()
         items = await self.desk.heartbeat(beats)
         for run, news, item in zip(runs, said, items, strict=True):
-            if item.status != "stale":
+            if item.lease_until is not None:
                 run.extend(sent_at, self.lease_s)
                 run.progress_sent = news
+                if (age_s := run.task.age_s(item.lease_until, self.lease_s)) is not None:
+                    self.clock.note(sent_at, run.task.started_at + timedelta(seconds=age_s))
             if run.has_ended or item.status == "held":
                 continue
             self.stop(run, Stop.CANCEL if item.status == "cancel" else Stop.STALE)

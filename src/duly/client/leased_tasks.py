@@ -41,6 +41,12 @@ class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
         """Both instants are the database's, so that no other clock can lengthen the lease."""
         return (self.lease_until - self.started_at).total_seconds()
 
+    def age_s(self, lease_until: datetime, lease_s: float) -> float | None:
+        """How old it was, by the database's clock, when a heartbeat extended it by `lease_s`; None
+        when the attempt's time limit cut that short, and nothing can be told."""
+        lasts_s = (lease_until - self.started_at).total_seconds()
+        return None if lasts_s >= self.timeout_s else max(lasts_s - lease_s, 0.0)
+
 
 class LeaseRequest(msgspec.Struct, kw_only=True):
     worker_id: str

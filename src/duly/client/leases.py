@@ -1,7 +1,7 @@
 """The leases that a worker holds, and until when it may act on them by its own clock.
 
-All instants here are this process's monotonic seconds, counted from *before* the request that
-brought the lease was sent: the lease can only last longer than we believe, never shorter.
+All instants here are this process's monotonic seconds, and each is the earliest that it can have
+been: the lease can only last longer than we believe, never shorter.
 The dictionary is changed by the event loop's thread alone; the heart's thread works on copies.
 """
 
@@ -36,6 +36,7 @@ class Run:
     __slots__ = (
         "context",
         "deadline",
+        "granted_at",
         "handler",
         "has_begun",
         "has_ended",
@@ -47,23 +48,22 @@ class Run:
         "progress_sent",
         "started_at",
         "stop",
-        "taken_at",
         "task",
         "time_is_up_at",
         "timeout_at",
         "verdict",
     )
 
-    def __init__(self, task: LeasedTask, handler: "Handler", taken_at: float) -> None:
+    def __init__(self, task: LeasedTask, handler: "Handler", granted_at: float) -> None:
         self.task = task
         self.key = task.key
         self.handler = handler
-        self.taken_at = taken_at
+        self.granted_at = granted_at
         granted_s = task.granted_s
-        self.deadline = taken_at + granted_s
+        self.deadline = granted_at + granted_s
         self.lease_margin_s = margin_of(granted_s)
         # The server ends the attempt then, whatever we say.
-        self.timeout_at = taken_at + task.timeout_s
+        self.timeout_at = granted_at + task.timeout_s
         self.time_is_up_at = self.timeout_at - margin_of(task.timeout_s)
         self.context = Context(task, self.report)
         self.started_at = 0.0

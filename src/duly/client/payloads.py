@@ -38,7 +38,9 @@ class Binder:
             parameters = parameters_of(function)
             self.takes_rest = takes_rest(parameters)
             self.fields = [each for each in parameters[1:] if each.kind in NAMED]
-            self.decode_fields: Callable[[bytes], Any] = msgspec.json.Decoder(self.fields_struct()).decode
+            self.decode_fields: Callable[[bytes], Any] = msgspec.json.Decoder(
+                self.fields_struct()
+            ).decode
             alone = self.fields[0] if len(self.fields) == 1 else None
             self.alone = alone.name if alone else None
             annotation = annotation_of(alone) if alone else Any

@@ -74,10 +74,10 @@ class Runner:
         ahead = self.prefetch if self.mean_s < SHORT_S else 0
         return self.concurrency + ahead - len(self.running) - len(self.queue)
 
-    def accept(self, task: LeasedTask, taken_at: float) -> Run | None:
+    def accept(self, task: LeasedTask, granted_at: float) -> Run | None:
         """The lease is ours now; what it became, or None for one that we cannot run."""
         handler = self.handlers.get(task.type)
-        run = Run(task, handler or NOBODY, taken_at)
+        run = Run(task, handler or NOBODY, granted_at)
         self.book.add(run)
         if handler is None:
             self.warn_unknown(task)

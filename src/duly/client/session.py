@@ -19,6 +19,7 @@ from duly.client.leases import LeaseBook, Stop
 from duly.client.logs import get_logger
 from duly.client.running import Runner
 from duly.client.server import Server
+from duly.client.server_clock import ServerClock
 from duly.client.settling import Settling
 from duly.client.taking import Taking
 from duly.client.world import monotonic
@@ -54,10 +55,17 @@ class Session:
         self.runner = Runner(
             handlers, plan.concurrency, plan.prefetch, plan.processes, self.book, self.settling
         )
+        clock = ServerClock()
         self.heart = Heart(
-            server, plan.worker_id, plan.lease_s, self.book, self.runner.stop, self.runner.abandon
+            server,
+            plan.worker_id,
+            plan.lease_s,
+            self.book,
+            clock,
+            self.runner.stop,
+            self.runner.abandon,
         )
-        self.taking = Taking(self.desk, plan.pools, self.book, self.runner, self.heart)
+        self.taking = Taking(self.desk, plan.pools, self.book, self.runner, self.heart, clock)
         self.log = get_logger()
 
     def stop(self) -> None:

@@ -13,14 +13,16 @@ handlers run. Two would make it impossible for the server to tell which answer g
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 
 from duly.client.desk import Desk
 from duly.client.errors import ApiError, RateLimited, Unavailable, Unreachable
 from duly.client.heart import Heart
 from duly.client.leased_tasks import LEASE_MAX, Beat, LeasedTask, LeaseRequest
-from duly.client.leases import LeaseBook
+from duly.client.leases import LeaseBook, Run
 from duly.client.logs import get_logger
 from duly.client.running import Runner
+from duly.client.server_clock import ServerClock
 from duly.client.wire import jittered, new_key
 from duly.client.world import monotonic
 
@@ -39,6 +41,7 @@ class Taking:
         book: LeaseBook,
         runner: Runner,
         heart: Heart,
+        clock: ServerClock,
     ) -> None:
         self.desk = desk
         self.pools = list(pools)
@@ -46,6 +49,7 @@ class Taking:
         self.book = book
         self.runner = runner
         self.heart = heart
+        self.clock = clock
         self.has_succeeded = False
         self.is_stopping = False
         self.request: LeaseRequest | None = None
@@ -72,9 +76,10 @@ class Taking:
             request_id=new_key(),
         )
         self.book.gone.clear()
-        taken_at = monotonic()
         pause_s = PAUSE_FIRST_S
+        is_repeated = False
         while True:
+            asked_at = monotonic()
             try:
                 tasks = await self.ask(request)
                 break
@@ -84,16 +89,59 @@ class Taking:
                 self.log.warning("asking for tasks failed", error=str(error))
                 await asyncio.sleep(jittered(pause_s))
                 pause_s = min(pause_s * 2, PAUSE_MAX_S)
+                is_repeated = True
                 await self.confirm()
         self.request = None
         if not self.has_succeeded:
             self.has_succeeded = True
             self.log.info("at work", worker_id=self.desk.worker_id, pools=self.pools)
-        if pause_s == PAUSE_FIRST_S:
-            for task in tasks:
-                self.accept(task, taken_at)
-        elif tasks:
-            await self.accept_confirmed(tasks, taken_at)
+        if is_repeated:
+            await self.accept_confirmed(tasks)
+        else:
+            await self.accept_all(tasks, asked_at)
+
+    async def accept_all(self, tasks: list[LeasedTask], asked_at: float) -> None:
+        now = monotonic()
+        in_doubt = []
+        for task in tasks:
+            granted_at = self.clock.granted_at(task.started_at, asked_at, now)
+            if granted_at is None:
+                in_doubt.append(task)
+            else:
+                self.accept(task, granted_at)
+        await self.accept_confirmed(in_doubt)
+        if tasks:
+            self.clock.note(asked_at, min(task.started_at for task in tasks))
+
+    def accept(self, task: LeasedTask, granted_at: float) -> Run | None:
+        run = self.runner.accept(task, granted_at)
+        if run is not None:
+            self.heart.notice(run)
+        return run
+
+    async def accept_confirmed(self, tasks: list[LeasedTask]) -> None:
+        """Nobody here knows how old they are; the answer to a heartbeat says it."""
+        if not tasks:
+            return
+        # By half of an attempt's time at most: what that limit cuts short says nothing.
+        lease_s = min(self.lease_s, min(task.timeout_s for task in tasks) / 2)
+        asked_at = monotonic()
+        try:
+            items = await self.desk.heartbeat([Beat(*task.key) for task in tasks], lease_s)
+        except (Unreachable, ApiError) as error:
+            self.log.warning("leases could not be confirmed", error=str(error))
+            return
+        for task, item in zip(tasks, items, strict=True):
+            if item.lease_until is None:
+                continue
+            age_s = task.age_s(item.lease_until, lease_s)
+            # One whose time is half over already is too old to be begun here.
+            run = self.accept(task, asked_at - (task.timeout_s if age_s is None else age_s))
+            if age_s is not None:
+                self.clock.note(asked_at, task.started_at + timedelta(seconds=age_s))
+            if run is not None:
+                run.extend(asked_at, lease_s)
+        self.heart.beat_now()
 
     async def confirm(self) -> None:
         """Then what the server finds unconfirmed is exactly what we never saw."""
@@ -105,30 +153,6 @@ class Taking:
     async def ask(self, request: LeaseRequest) -> list[LeasedTask]:
         tasks = await self.desk.lease(request)
         return [task for task in tasks if not self.book.is_known(task.key)]
-
-    def accept(self, task: LeasedTask, taken_at: float) -> None:
-        run = self.runner.accept(task, taken_at)
-        if run is not None:
-            self.heart.notice(run)
-
-    async def accept_confirmed(self, tasks: list[LeasedTask], taken_at: float) -> None:
-        """When each was granted nobody knows; the answer to a heartbeat says how old it is."""
-        sent_at = monotonic()
-        try:
-            items = await self.desk.heartbeat([Beat(*task.key) for task in tasks])
-        except (Unreachable, ApiError) as error:
-            self.log.warning("leases could not be confirmed", error=str(error))
-            return
-        for task, item in zip(tasks, items, strict=True):
-            if item.status == "stale" or item.lease_until is None:
-                continue
-            age_s = (item.lease_until - task.started_at).total_seconds() - self.lease_s
-            is_bounded = age_s + self.lease_s >= task.timeout_s
-            granted_at = taken_at if is_bounded else sent_at - max(age_s, 0.0)
-            run = self.runner.accept(task, granted_at)
-            if run is not None:
-                run.extend(sent_at, self.lease_s)
-                self.heart.notice(run)
 
     async def stop(self, polling: "asyncio.Task[None]", until: float) -> None:
         """No more tasks. What a poll in flight brings is released by the runner."""

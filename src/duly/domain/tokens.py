@@ -34,6 +34,12 @@ class TokenBucket:
         self.tokens -= count
         return True
 
+    def spend(self, now: float, count: float = 1.0) -> None:
+        """For whoever has judged by `ready_at` already. Instants are rounded, so it may find a
+        trace too little; the trace is owed, or at one instant any number would pass for free."""
+        self.refill(now)
+        self.tokens -= count
+
     def give_back(self, count: float = 1.0) -> None:
         """What was taken for something that then did not happen."""
         self.tokens = min(self.burst, self.tokens + count)

@@ -34,7 +34,9 @@ LOOKUPS_MAX = 64
 LOOKUP_S = 10.0
 NAMES_KEPT_S = 10
 CONNECT_S = 10.0
-IDLE_CONNECTION_S = 30.0
+# Less than the 5 s after which many servers hang up: a request on a connection that is just being
+# closed is a failed attempt.
+IDLE_CONNECTION_S = 4.0
 # The scheme is not known where sockets are made; it is asked for once more before sending.
 ANY_SCHEME = "https"
 

@@ -12,6 +12,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from typing import TypeAlias
 
@@ -35,9 +36,10 @@ from duly.store.lease import Lease
 
 ANSWER_BYTES_MAX = 1024 * 1024
 HOST_CONCURRENCY = 50
-# Attempts that may wait for a place at a busy host, and for how long; others are given back.
+# How long an attempt may wait for a place at its host before it is given back; and how many may
+# wait at a host that is known to be slow, so that it cannot take every place of the executor.
+HOST_WAIT_S = 2.0
 HOST_WAITING_MAX = 100
-HOST_WAIT_S = 5.0
 BUSY_S_MAX = 30.0
 # An attempt ends this much before its lease would, so that its end can still be recorded.
 MARGIN_S, MARGIN_SHARE = 0.5, 0.1
@@ -54,7 +56,7 @@ def no_outcome(tenant: int, host: str, ok: bool) -> None:
 
 
 class HostBusy(Exception):
-    """A host has as many requests of this tenant as it may, and as many waiting."""
+    """A host has as many requests of this tenant as it may, and is slow to answer them."""
 
     def __init__(self, refused: int) -> None:
         super().__init__(refused)
@@ -73,7 +75,7 @@ class HostPlaces:
         room = self.rooms.get(place)
         if room is None:
             room = self.rooms[place] = HostRoom(self.most)
-        if room.present >= self.most + HOST_WAITING_MAX:
+        if room.refused and room.present >= self.most + HOST_WAITING_MAX:
             room.refused += 1
             raise HostBusy(room.refused)
         room.present += 1
@@ -237,7 +239,8 @@ def network_failure(error: Exception) -> Verdict:
             reason = getattr(error.os_error, "reason", None) or "no secure connection"
             kind, text = "tls", f"the receiver's TLS cannot be trusted: {reason}"
         case aiohttp.ClientConnectorError():
-            reason = error.os_error.strerror or type(error.os_error).__name__
+            number = error.os_error.errno
+            reason = type(error.os_error).__name__ if number is None else os.strerror(number)
             kind, text = "connection", f"cannot connect: {reason}"
         case aiohttp.ClientPayloadError() | aiohttp.ServerDisconnectedError():
             kind, text = "connection", "the receiver hung up before its answer was whole"

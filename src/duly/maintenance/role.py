@@ -32,6 +32,8 @@ from duly.telemetry import Metrics, get_logger
 OWNER_POLL_S = 5.0
 # Between two runs, so that a backlog never takes a connection all to itself.
 SPACING_S = 0.25
+# Between the first runs: a new owner would otherwise ask everything in its first seconds.
+FIRST_SPACING_S = 1.0
 MORE_S = 1.0
 RETRY_FIRST_S = 5.0
 RETRY_MAX_S = 300.0
@@ -101,7 +103,10 @@ class Maintenance:
             return OWNER_POLL_S
         now = self.environment.clock.monotonic()
         if not self.turns:
-            self.turns = [Turn(service, now) for service in self.make()]
+            self.turns = [
+                Turn(service, now + position * FIRST_SPACING_S)
+                for position, service in enumerate(self.make())
+            ]
         # The first of equals: the list is in order of urgency.
         turn = min(self.turns, key=lambda each: each.due)
         if turn.due <= now:

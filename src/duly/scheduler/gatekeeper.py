@@ -15,10 +15,11 @@ from duly.domain.tokens import TokenBucket, burst_of
 from duly.scheduler.accounts import Accounts, key_of
 from duly.scheduler.board import Ready
 from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.probes import Probes
 from duly.store.database import Database
 from duly.store.explain import tell_rate_levels
 from duly.store.load import Due
-from duly.store.tenants import GateInputs, Pause, PauseKind, Tenant, read_gate_inputs
+from duly.store.tenants import Breaker, GateInputs, Pause, PauseKind, Tenant, read_gate_inputs
 
 REFRESH_S = 3.0
 NOT_YET_S = 0.05
@@ -31,7 +32,7 @@ class Bounds:
     def __init__(self, inputs: GateInputs) -> None:
         self.tenants: dict[int, Tenant] = inputs.tenants
         self.pauses = {(p.tenant, p.kind, pause_subject(p)): p for p in inputs.pauses}
-        self.breakers = {(b.tenant, b.host): b.open_until for b in inputs.breakers}
+        self.breakers = {(b.tenant, b.host): b for b in inputs.breakers}
         self.capped = frozenset(
             tenant.id for tenant in inputs.tenants.values() if tenant.in_flight_max is not None
         )
@@ -65,6 +66,7 @@ class Gatekeeper:
         # Until the bounds were read once, everything would pass: pauses and caps are not known.
         self.is_informed = False
         self.buckets: dict[int, TokenBucket] = {}
+        self.probes = Probes()
         # Where tasks with a concurrency key were seen: their leases are counted.
         self.keyed: set[tuple[int, int]] = set()
         # When the leases of a (tenant, shard) were last counted, by the database's clock.
@@ -74,6 +76,7 @@ class Gatekeeper:
         """New bounds; a bucket whose rate did not change keeps its tokens."""
         self.bounds = bounds
         self.is_informed = True
+        self.probes.forget(bounds.breakers)
         self.buckets = {
             tenant.id: self.bucket_of(tenant, tenant.dispatch_rate)
             for tenant in bounds.tenants.values()
@@ -128,10 +131,21 @@ class Gatekeeper:
             self.keyed.add((entry.due.tenant, entry.due.shard))
         refusal = first_refusal(self.facts(entry, depth, depth_max))
         if refusal is None:
+            now = self.time.now()
             bucket = self.buckets.get(entry.due.tenant)
             if bucket is not None:
-                bucket.take(self.time.now())
+                bucket.spend(now)
+            breaker = self.breaker_of(entry.due)
+            if breaker is not None:
+                self.probes.passed(breaker, now)
         return refusal
+
+    def breaker_of(self, due: Due) -> Breaker | None:
+        return None if due.host is None else self.bounds.breakers.get((due.tenant, due.host))
+
+    def breaker_until(self, due: Due, now: float) -> datetime | None:
+        breaker = self.breaker_of(due)
+        return None if breaker is None else instant(self.probes.ready_at(breaker, now))
 
     def facts(self, entry: Ready, depth: int, depth_max: int) -> GateFacts:
         due, now = entry.due, self.time.now()
@@ -144,7 +158,7 @@ class Gatekeeper:
             tenant=tenant.name if tenant is not None else "",
             paused_by=f"paused by {pause.actor}: {pause.reason}" if pause is not None else None,
             start_by=due.start_by,
-            breaker_open_until=self.bounds.breakers.get((due.tenant, due.host or "")),
+            breaker_open_until=self.breaker_until(due, now),
             breaker_host=due.host,
             handover_until=self.handover_until(due, now) if self.is_counted(due) else None,
             rate_ready_at=instant(bucket.ready_at(now)) if bucket is not None else None,

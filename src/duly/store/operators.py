@@ -10,7 +10,7 @@ from uuid import UUID
 
 from duly.store.database import Database, Session
 from duly.store.statements import statements_beside
-from duly.store.tenants import Breaker, count_in_flight
+from duly.store.tenants import count_in_flight
 
 SQL = statements_beside(__file__)
 # A count that reaches this stops; it is then a lower bound.
@@ -62,13 +62,19 @@ class Depth(NamedTuple):
     oldest_ready_s: float | None
 
 
+class OpenBreaker(NamedTuple):
+    host: str
+    reason: str
+    open_until: datetime
+
+
 class Standing(NamedTuple):
     """A tenant at this moment; counts end at COUNT_MAX, that of leases excepted."""
 
     depths: Sequence[Depth]
     in_flight: int
     dead_letters: int
-    breakers: Sequence[Breaker]
+    breakers: Sequence[OpenBreaker]
 
 
 async def list_nodes(session: Session, after: UUID = FIRST_NODE, limit: int = 50) -> list[NodeRow]:
@@ -101,5 +107,5 @@ async def read_standing(session: Session, tenant: int, count_max: int = COUNT_MA
         [Depth(*row) for row in depths],
         in_flight[tenant],
         letters["letters"],
-        [Breaker(*row) for row in breakers],
+        [OpenBreaker(*row) for row in breakers],
     )

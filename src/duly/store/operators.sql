@@ -63,7 +63,7 @@ SELECT bands.band,
                         WHERE timers.tenant = $1
                           AND timers.shard = places.shard
                           AND timers.lane = places.lane
-                          AND timers.due_at <= duly.now()
+                          AND timers.due_at <= (SELECT duly.now())
                         LIMIT $3) AS due
                  WHERE places.band = bands.band
                  LIMIT $3) AS found) AS ready,
@@ -75,7 +75,7 @@ SELECT bands.band,
                         WHERE timers.tenant = $1
                           AND timers.shard = places.shard
                           AND timers.lane = places.lane
-                          AND timers.due_at > duly.now()
+                          AND timers.due_at > (SELECT duly.now())
                         LIMIT $3) AS due
                  WHERE places.band = bands.band
                  LIMIT $3) AS found) AS scheduled,
@@ -87,7 +87,7 @@ SELECT bands.band,
                 WHERE timers.tenant = $1
                   AND timers.shard = places.shard
                   AND timers.lane = places.lane
-                  AND timers.due_at <= duly.now()
+                  AND timers.due_at <= (SELECT duly.now())
                 ORDER BY timers.due_at
                 LIMIT 1) AS head
          WHERE places.band = bands.band) AS oldest_ready_s
@@ -105,7 +105,7 @@ SELECT count(*) FILTER (WHERE replayed_as IS NULL) AS letters
 
 -- name: list_open_breakers
 -- Hosts that are left alone for a while.
-SELECT tenant, host, reason, open_until
+SELECT host, reason, open_until
   FROM duly.breakers
  WHERE tenant = $1 AND open_until > duly.now()
  ORDER BY host

@@ -696,7 +696,8 @@ CREATE TABLE duly.breakers (
     tenant integer NOT NULL,
     host text NOT NULL,
     open_until timestamp with time zone NOT NULL,
-    reason text NOT NULL
+    reason text NOT NULL,
+    ramp_at timestamp with time zone
 );
 
 ALTER TABLE ONLY duly.breakers FORCE ROW LEVEL SECURITY;
@@ -1242,7 +1243,7 @@ GRANT SELECT,INSERT ON TABLE duly.audit TO duly_engine;
 GRANT SELECT,INSERT ON TABLE duly.audit TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.breakers TO duly_engine;
-GRANT SELECT ON TABLE duly.breakers TO duly_tenant;
+GRANT SELECT,DELETE ON TABLE duly.breakers TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.dead_letters TO duly_engine;
 GRANT SELECT,DELETE ON TABLE duly.dead_letters TO duly_purger;

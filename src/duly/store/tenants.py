@@ -9,6 +9,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
+from duly.domain.breaker import RAMP_S
 from duly.domain.limits import IN_FLIGHT_MAX_MAX
 from duly.store.database import Session
 from duly.store.statements import statements_beside
@@ -16,7 +17,6 @@ from duly.store.statements import statements_beside
 SQL = statements_beside(__file__)
 TENANTS_PAGE = 1000
 PAUSES_PER_TENANT_MAX = 1000
-BREAKERS_PER_TENANT_MAX = 1000
 # Writers that race may each pass the bound by one; the read has room for that.
 CLOSED_READ_MAX = 2000
 # More than any cap, so that a count is never cut off below one.
@@ -77,6 +77,7 @@ class Breaker(NamedTuple):
     host: str
     reason: str
     open_until: datetime
+    ramp_at: datetime | None = None
 
 
 class GateInputs(NamedTuple):
@@ -98,7 +99,7 @@ async def read_gate_inputs(session: Session, page: int = TENANTS_PAGE) -> GateIn
     inputs = GateInputs({}, [], [])
     after = BEFORE_ALL
     while True:
-        rows = await session.fetch(SQL.read_gate_inputs, after, page, CLOSED_READ_MAX)
+        rows = await session.fetch(SQL.read_gate_inputs, after, page, CLOSED_READ_MAX, RAMP_S)
         known = len(inputs.tenants)
         for row in rows:
             inputs.tenants[row["id"]] = Tenant(*row[:7])
@@ -118,9 +119,10 @@ def add_closed(
     actor: str,
     reason: str,
     instant: datetime,
+    ramp_at: datetime | None,
 ) -> None:
     if kind == "breaker":
-        inputs.breakers.append(Breaker(tenant, subject, reason, instant))
+        inputs.breakers.append(Breaker(tenant, subject, reason, instant, ramp_at))
     else:
         inputs.pauses.append(Pause(tenant, PauseKind(kind), subject, pool, actor, reason, instant))
 
@@ -203,21 +205,6 @@ async def list_pauses(
 
 async def clear_pause(session: Session, tenant: int, kind: PauseKind, name: str) -> bool:
     return bool(await session.fetch(SQL.clear_pause, tenant, kind.value, name))
-
-
-async def open_breaker(
-    session: Session, tenant: int, host: str, open_s: float, reason: str
-) -> datetime | None:
-    """Until when it is open now; None if the tenant is unknown or has too many open ones."""
-    rows = await session.fetch(
-        SQL.open_breaker, tenant, host, open_s, reason, BREAKERS_PER_TENANT_MAX
-    )
-    open_until: datetime | None = rows[0]["open_until"] if rows else None
-    return open_until
-
-
-async def close_breaker(session: Session, tenant: int, host: str) -> bool:
-    return bool(await session.fetch(SQL.close_breaker, tenant, host))
 
 
 async def count_in_flight(session: Session, tenants: Iterable[int]) -> dict[int, int]:

@@ -75,23 +75,27 @@ RETURNING spread
 
 -- name: read_gate_inputs
 -- All that the gates know of a page of tenants, in one look: a tenant stands in one row for each of
--- its pauses and open breakers, or in one row alone. A paused pool may not exist yet.
+-- its pauses and breakers, or in one row alone. A paused pool may not exist yet.
 SELECT tenants.id, tenants.name, tenants.weight, tenants.in_flight_max, tenants.dispatch_rate,
        tenants.dispatch_burst, tenants.spread,
-       closed.kind, closed.subject, closed.pool, closed.actor, closed.reason, closed.instant
+       closed.kind, closed.subject, closed.pool, closed.actor, closed.reason, closed.instant,
+       closed.ramp_at
   FROM (SELECT * FROM duly.tenants WHERE id > $1 ORDER BY id LIMIT $2) AS tenants
   LEFT JOIN LATERAL (
        (SELECT pauses.kind, pauses.name AS subject, pools.number AS pool, pauses.actor,
-               pauses.reason, pauses.paused_at AS instant
+               pauses.reason, pauses.paused_at AS instant, NULL::timestamptz AS ramp_at
           FROM duly.pauses
           LEFT JOIN duly.pools
             ON pools.tenant = pauses.tenant AND pools.name = pauses.name AND pauses.kind = 'pool'
          WHERE pauses.tenant = tenants.id
          LIMIT $3)
         UNION ALL
-       (SELECT 'breaker', breakers.host, NULL, NULL, breakers.reason, breakers.open_until
+       (SELECT 'breaker', breakers.host, NULL, NULL, breakers.reason, breakers.open_until,
+               breakers.ramp_at
           FROM duly.breakers
-         WHERE breakers.tenant = tenants.id AND breakers.open_until > duly.now()
+         WHERE breakers.tenant = tenants.id
+           AND (breakers.ramp_at IS NULL
+                OR breakers.ramp_at > duly.now() - make_interval(secs => $4))
          LIMIT $3)) AS closed ON true
  ORDER BY tenants.id
 
@@ -133,31 +137,6 @@ SELECT tenant, kind, name, NULL::smallint AS pool, actor, reason, paused_at
 -- Nothing deleted: it was not paused.
 DELETE FROM duly.pauses
  WHERE tenant = $1 AND kind = $2 AND name = $3
-RETURNING tenant
-
--- name: open_breaker
--- Several nodes see the same failures: the latest end stands, and no one shortens another's. Past
--- the bound of what the gates read, nothing.
-WITH known AS (
-    SELECT tenants.id FROM duly.tenants WHERE tenants.id = $1
-), counted AS (
-    SELECT count(*) AS others
-      FROM duly.breakers
-     WHERE tenant = $1 AND host <> $2 AND open_until > duly.now()
-)
-INSERT INTO duly.breakers AS breakers (tenant, host, open_until, reason)
-SELECT known.id, $2, duly.now() + make_interval(secs => $3), $4
-  FROM known, counted
- WHERE counted.others < $5
-    ON CONFLICT (tenant, host) DO UPDATE
-   SET open_until = greatest(breakers.open_until, excluded.open_until),
-       reason = excluded.reason
-RETURNING open_until
-
--- name: close_breaker
--- Nothing deleted: it was not open.
-DELETE FROM duly.breakers
- WHERE tenant = $1 AND host = $2
 RETURNING tenant
 
 -- name: count_in_flight

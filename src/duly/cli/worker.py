@@ -1,0 +1,135 @@
+"""`duly worker module:app`: run a worker of the user's own code, and again after each change.
+
+With --reload this process only watches: the worker is a child that is stopped and started.
+"""
+
+import contextlib
+import importlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from duly.cli.values import secret, server_url
+from duly.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from duly.client.worker import Worker
+
+LOOK_EVERY_S = 0.3
+FILES_MAX = 20_000
+SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@click.command("worker")
+@click.argument("target", metavar="MODULE:NAME")
+@click.option("--reload", "is_reloading", is_flag=True, help="Start again when a file changes.")
+@click.option("--pool", "pools", multiple=True, metavar="NAME", help="Instead of its own pools.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Handlers at once.")
+@click.option("--drain-s", type=click.FloatRange(0), metavar="S", help="Time to end on SIGTERM.")
+@click.option("--url", type=server_url, metavar="URL", help="Where duly is. Default: DULY_URL.")
+@click.option(
+    "--api-key", type=secret, metavar="KEY", help="An API key, or @FILE. Better: DULY_API_KEY."
+)
+@click.option("--log-level", default="info", metavar="LEVEL", help="debug, info, warning or error.")
+def command(target: str, is_reloading: bool, log_level: str, **given: Any) -> None:
+    """Run the worker that MODULE has under NAME, such as `myapp.tasks:worker`.
+
+    SIGTERM or Ctrl-C lets running handlers finish for a while, and releases the rest. A second one
+    ends it at once.
+    """
+    if is_reloading:
+        raise click.exceptions.Exit(run_again_and_again())
+    from duly.telemetry import configure_logs
+
+    configure_logs(log_level, "auto")
+    worker = find_worker(target)
+    for name, value in given.items():
+        if value:
+            setattr(worker, name, list(value) if name == "pools" else value)
+    worker.run()
+
+
+def find_worker(target: str) -> "Worker":
+    from duly.client.worker import Worker
+
+    module_name, colon, name = target.partition(":")
+    if not colon or not module_name or not name:
+        raise click.UsageError(f"{target!r} is not MODULE:NAME, such as myapp.tasks:worker")
+    # As `python -m` does: what lies in this folder can be imported.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigurationError(problem=f"there is no module {error.name!r} here") from error
+    worker = getattr(module, name, None)
+    if not isinstance(worker, Worker):
+        raise ConfigurationError(problem=f"{name!r} in {module_name} is not a duly.Worker")
+    return worker
+
+
+def run_again_and_again() -> int:
+    """The same command without --reload, until we are told to stop; its exit code then."""
+    arguments = [each for each in sys.argv[1:] if each != "--reload"]
+    waiting = Waiting()
+    with waiting.heard():
+        while True:
+            known = changes()
+            child = subprocess.Popen([sys.executable, "-m", "duly", *arguments])
+            while not waiting.is_over and changes() == known:
+                waiting.wait(LOOK_EVERY_S)
+            # Ctrl-C reached it as well; told twice, it would not drain.
+            if child.poll() is None and waiting.number != signal.SIGINT:
+                child.terminate()
+            code = child.wait()
+            if waiting.is_over:
+                return code
+            click.echo("duly: a file has changed; starting again", err=True)
+
+
+class Waiting:
+    """Until a signal, or for a while."""
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        return self.number is not None
+
+    @contextlib.contextmanager
+    def heard(self) -> Iterator[None]:
+        previous = {number: signal.signal(number, self.hear) for number in STOP_SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+
+    def hear(self, number: int, _frame: object) -> None:
+        self.number = number
+
+    def wait(self, seconds: float) -> None:
+        if not self.is_over:
+            signal.sigtimedwait([], seconds)
+
+
+def changes() -> dict[str, float]:
+    """Each Python file below this folder, and when it was last written."""
+    found: dict[str, float] = {}
+    for folder, folders, files in os.walk("."):
+        folders[:] = [each for each in folders if each not in SKIPPED and each[0] != "."]
+        for file in files:
+            if file.endswith(".py") and len(found) < FILES_MAX:
+                path = Path(folder, file)
+                with contextlib.suppress(FileNotFoundError):
+                    found[str(path)] = path.stat().st_mtime
+    return found

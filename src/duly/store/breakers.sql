@@ -1,0 +1,56 @@
+-- name: open_breaker
+-- Several nodes see the same failures: the latest end stands, and no one shortens another's. Past
+-- the bound of what the gates read, nothing.
+WITH known AS (
+    SELECT tenants.id FROM duly.tenants WHERE tenants.id = $1
+), counted AS (
+    SELECT count(*) AS others
+      FROM duly.breakers
+     WHERE tenant = $1 AND host <> $2 AND open_until > duly.now()
+)
+INSERT INTO duly.breakers AS breakers (tenant, host, open_until, reason)
+SELECT known.id, $2, duly.now() + make_interval(secs => $3), $4
+  FROM known, counted
+ WHERE counted.others < $5
+    ON CONFLICT (tenant, host) DO UPDATE
+   SET open_until = greatest(breakers.open_until, excluded.open_until),
+       reason = excluded.reason,
+       ramp_at = NULL
+RETURNING open_until
+
+-- name: reopen_breaker
+-- The probe failed. Late words of calls that began before it opened change nothing: it is open.
+UPDATE duly.breakers
+   SET open_until = duly.now() + make_interval(secs => $3)
+ WHERE tenant = $1 AND host = $2 AND ramp_at IS NULL AND open_until <= duly.now()
+RETURNING open_until
+
+-- name: ramp_breaker
+-- The probe succeeded; the first to say so begins the ramp.
+UPDATE duly.breakers
+   SET ramp_at = duly.now()
+ WHERE tenant = $1 AND host = $2 AND ramp_at IS NULL AND open_until <= duly.now()
+RETURNING ramp_at
+
+-- name: read_watched
+-- Every breaker that is not over, of all tenants: few, or the world is on fire.
+SELECT tenant, host, ramp_at
+  FROM duly.breakers
+ WHERE ramp_at IS NULL OR ramp_at > duly.now() - make_interval(secs => $1)
+ LIMIT $2
+
+-- name: list_breakers
+-- One tenant's, in the order of their hosts.
+SELECT tenant, host, reason, open_until, ramp_at, duly.now() AS now
+  FROM duly.breakers
+ WHERE tenant = $1
+   AND host > $2
+   AND (ramp_at IS NULL OR ramp_at > duly.now() - make_interval(secs => $3))
+ ORDER BY host
+ LIMIT $4
+
+-- name: close_breaker
+-- Nothing deleted: it was not open.
+DELETE FROM duly.breakers
+ WHERE tenant = $1 AND host = $2
+RETURNING tenant

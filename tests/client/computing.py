@@ -1,0 +1,31 @@
+"""Handlers that run in processes of their own: such a process must be able to import them."""
+
+import os
+import time
+from typing import Any
+
+from duly import Context
+
+
+def add(ctx: Context, numbers: list[int]) -> dict[str, Any]:
+    ctx.progress({"added": len(numbers)})
+    return {"sum": sum(numbers), "pid": os.getpid(), "key": ctx.execution_key}
+
+
+def fail(ctx: Context) -> None:
+    ctx.progress("before it failed")
+    raise ValueError("not today")
+
+
+def die(ctx: Context, always: bool) -> int:
+    if always or ctx.attempt == 1:
+        os._exit(7)
+    return os.getpid()
+
+
+def spin(ctx: Context, path: str) -> None:
+    """Until it is killed, leaving its process's number where it was told."""
+    with open(path, "w") as file:  # noqa: PTH123 (as plain as users write it)
+        file.write(str(os.getpid()))
+    while True:
+        time.sleep(0.01)

@@ -1,0 +1,438 @@
+"""A worker at work, before a real duly: how handlers end, and what becomes of their tasks."""
+
+import asyncio
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import duly as duly_package
+from duly import AsyncClient, Context
+from duly.client.errors import Unauthenticated
+from duly.domain.errors import ConfigurationError
+from tests.client import computing
+from tests.client.conftest import WAIT_S, MakeWorker, at_work, true_within
+from tests.processes import is_alive
+from tests.story.duly_up import RunningDuly
+
+FAST = {"backoff": "fixed", "initial_s": 0.0, "jitter": False}
+
+
+class Invoice(msgspec.Struct):
+    number: str
+    cents: int
+
+
+async def outcomes(client: AsyncClient, task_id: str) -> list[str]:
+    return [each.outcome for each in sorted(await client.attempts(task_id), key=lambda a: a.fence)]
+
+
+async def test_what_a_handler_returns_is_the_result(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """The one promise that everything else serves."""
+    worker = make_worker()
+    seen: list[Context] = []
+
+    @worker.task("invoice.charge")
+    async def charge(ctx: Context, invoice: Invoice) -> dict[str, Any]:
+        seen.append(ctx)
+        return {"charged": invoice.cents, "number": invoice.number}
+
+    @worker.task("sum")
+    def add(ctx: Context, a: int, b: int = 2) -> int:
+        return a + b
+
+    async with at_work(worker):
+        charged = await client.submit(
+            "invoice.charge", {"number": "n1", "cents": 5}, pool=pool, idempotency_key=pool
+        )
+        added = await client.submit("sum", {"a": 1}, pool=pool)
+        ended = await client.wait(charged.id, WAIT_S)
+        assert ended.result == {"charged": 5, "number": "n1"}
+        assert (await client.wait(added.id, WAIT_S)).result == 3
+    (ctx,) = seen
+    assert (ctx.id, ctx.type, ctx.attempt, ctx.fence) == (charged.id, "invoice.charge", 1, 1)
+    assert ctx.execution_key == pool
+    assert abs((ctx.scheduled_for - charged.run_at).total_seconds()) < 1
+    assert (ctx.last_progress, bool(ctx.cancelled)) == (None, False)
+
+
+async def test_a_failure_is_tried_again_and_a_rejection_is_not(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """What can never succeed must not be hammered; what can must not be given up."""
+    worker = make_worker()
+    tries: list[int] = []
+
+    @worker.task("flaky")
+    async def flaky(ctx: Context) -> str:
+        tries.append(ctx.attempt)
+        if ctx.attempt < 3:
+            raise RuntimeError("not yet")
+        return "at last"
+
+    @worker.task("hopeless")
+    async def hopeless(ctx: Context) -> None:
+        raise duly_package.Reject("no such customer")
+
+    @worker.task("typed")
+    async def typed(ctx: Context, to: str) -> None: ...
+
+    async with at_work(worker):
+        first = await client.submit("flaky", pool=pool, retry=FAST)
+        second = await client.submit("hopeless", pool=pool)
+        third = await client.submit("typed", {"to": 3}, pool=pool)
+        assert (await client.wait(first.id, WAIT_S)).result == "at last"
+        rejected = await client.wait(second.id, WAIT_S)
+        mistyped = await client.wait(third.id, WAIT_S)
+    assert tries == [1, 2, 3]
+    assert await outcomes(client, first.id) == ["failed", "failed", "completed"]
+    assert (rejected.state, rejected.error) == ("FAILED", "no such customer")
+    assert (mistyped.state, mistyped.attempt) == ("FAILED", 1)
+    assert mistyped.error is not None
+    assert mistyped.error.startswith("payload/to: expected `str`")
+
+
+async def test_a_handlers_policy_and_retry_delay_are_kept(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """A delay that is ignored turns a rate limit into a ban."""
+    worker = make_worker()
+
+    @worker.task("limited")
+    async def limited(ctx: Context) -> None:
+        raise duly_package.Retry("busy", in_s=3600)
+
+    @worker.task("twice", retry={**FAST, "max_attempts": 2})
+    async def twice(ctx: Context) -> None:
+        raise ValueError("always")
+
+    async with at_work(worker):
+        put_off = await client.submit("limited", pool=pool)
+        ended = await client.submit("twice", pool=pool)
+        assert (await client.wait(ended.id, WAIT_S)).state == "FAILED"
+        assert await outcomes(client, ended.id) == ["failed", "rejected"]
+        waiting = await until_attempts(client, put_off.id, 1)
+        assert waiting.next_at is not None
+        assert 3500 < (waiting.next_at - waiting.run_at).total_seconds() < 3700
+
+
+async def until_attempts(client: AsyncClient, task_id: str, count: int) -> Any:
+    async def is_there() -> bool:
+        return len(await client.attempts(task_id)) >= count
+
+    await true_within(is_there)
+    return await client.get(task_id)
+
+
+async def test_a_snooze_is_not_charged_and_progress_is_there_in_the_next_attempt(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """A checkpoint that is lost makes a long task start over each time, for ever."""
+    worker = make_worker()
+    seen: list[tuple[int, Any]] = []
+
+    @worker.task("stepwise")
+    async def stepwise(ctx: Context) -> Any:
+        seen.append((ctx.attempt, ctx.last_progress))
+        if ctx.last_progress is None:
+            ctx.progress({"page": 7})
+            ctx.snooze(0)
+        if ctx.attempt == 1:
+            ctx.progress({"page": 8})
+            raise RuntimeError("half way")
+        return ctx.last_progress
+
+    async with at_work(worker):
+        task = await client.submit("stepwise", pool=pool, retry=FAST)
+        assert (await client.wait(task.id, WAIT_S)).result == {"page": 8}
+    assert seen == [(1, None), (1, {"page": 7}), (2, {"page": 8})]
+    assert await outcomes(client, task.id) == ["snoozed", "failed", "completed"]
+
+
+async def test_progress_is_seen_while_the_handler_runs(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """Somebody watches a bar, and decides whether to cancel."""
+    worker = make_worker()
+    is_enough = asyncio.Event()
+
+    @worker.task("long")
+    async def long(ctx: Context) -> None:
+        ctx.progress(40)
+        with pytest.raises(ValueError, match="4096"):
+            ctx.progress("x" * 5000)
+        await is_enough.wait()
+
+    async with at_work(worker):
+        task = await client.submit("long", pool=pool)
+
+        async def is_seen() -> bool:
+            return bool((await client.get(task.id)).progress == 40)
+
+        await true_within(is_seen)
+        is_enough.set()
+        assert (await client.wait(task.id, WAIT_S)).state == "COMPLETED"
+
+
+async def test_a_type_without_a_handler_is_put_off_and_not_failed(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """In the middle of a deployment the old workers must not dead-letter what the new ones know."""
+    worker = make_worker()
+
+    @worker.task("known")
+    async def known(ctx: Context) -> None: ...
+
+    async with at_work(worker):
+        task = await client.submit("unknown", pool=pool)
+        waiting = await until_attempts(client, task.id, 1)
+        assert waiting.state == "SCHEDULED"
+        assert (waiting.next_at - waiting.run_at).total_seconds() > 10
+    assert await outcomes(client, task.id) == ["snoozed"]
+
+
+@pytest.mark.parametrize("mode", ["async", "thread"])
+async def test_a_cancelled_task_stops_its_handler(
+    client: AsyncClient, make_worker: MakeWorker, pool: str, mode: str
+) -> None:
+    """Cancelled on the screen and still charging cards is worse than no button at all."""
+    worker = make_worker()
+    started, seen = threading.Event(), []
+
+    async def waits(ctx: Context) -> None:
+        started.set()
+        try:
+            await asyncio.sleep(WAIT_S)
+        except asyncio.CancelledError:
+            seen.append(bool(ctx.cancelled))
+            raise
+
+    def loops(ctx: Context) -> None:
+        started.set()
+        try:
+            while True:
+                time.sleep(0.001)
+        finally:
+            seen.append(bool(ctx.cancelled))
+
+    worker.task("endless")(waits if mode == "async" else loops)
+    async with at_work(worker):
+        task = await client.submit("endless", pool=pool)
+        await asyncio.to_thread(started.wait, WAIT_S)
+        assert (await client.cancel(task.id)).cancel_requested
+        assert (await client.wait(task.id, WAIT_S)).state == "CANCELLED"
+    assert seen == [True]
+    assert await outcomes(client, task.id) == ["cancelled"]
+
+
+@pytest.mark.parametrize("mode", ["async", "thread"])
+@pytest.mark.parametrize("whose", ["task", "handler"])
+async def test_an_attempt_over_its_time_is_a_failure_that_says_so(
+    client: AsyncClient, make_worker: MakeWorker, pool: str, mode: str, whose: str
+) -> None:
+    """Found out by the lease alone it would say nothing, and come seconds later."""
+    worker = make_worker(lease_s=10.0)
+
+    async def waits(ctx: Context) -> None:
+        await asyncio.sleep(WAIT_S)
+
+    def loops(ctx: Context) -> None:
+        while not ctx.cancelled:
+            time.sleep(0.001)
+
+    register = worker.task("slow", timeout_s=0.4 if whose == "handler" else None)
+    register(waits if mode == "async" else loops)
+    allowed_s = 0.4 if whose == "task" else 60.0
+    async with at_work(worker):
+        task = await client.submit(
+            "slow", pool=pool, retry={"max_attempts": 1}, timeout_s=allowed_s
+        )
+        ended = await client.wait(task.id, WAIT_S)
+    assert (ended.state, ended.error) == ("FAILED", "timed out after 0.4 s")
+    assert await outcomes(client, task.id) == ["failed"]
+
+
+async def test_no_more_handlers_run_at_once_than_allowed_and_few_tasks_wait_here(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """What one busy worker hoards, an idle one cannot do."""
+    worker = make_worker(concurrency=3, prefetch=2)
+    running, most, held = 0, 0, 0
+
+    @worker.task("short")
+    async def short(ctx: Context) -> None:
+        nonlocal running, most, held
+        running += 1
+        most = max(most, running)
+        assert worker.session is not None
+        runner = worker.session.runner
+        held = max(held, len(runner.running) + len(runner.queue))
+        await asyncio.sleep(0.002)
+        running -= 1
+
+    async with at_work(worker):
+        tasks = await client.submit_many([{"type": "short", "pool": pool} for _ in range(60)])
+        for task in tasks:
+            assert (await client.wait(task.id, WAIT_S)).state == "COMPLETED"
+    assert most == 3
+    assert held <= 5
+
+
+async def test_functions_that_compute_run_in_processes_of_their_own(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """In a thread they would stop every other handler of the worker."""
+    worker = make_worker(processes=1)
+    worker.task("add", run="process")(computing.add)
+    worker.task("fail", run="process")(computing.fail)
+    async with at_work(worker):
+        one = await client.submit("add", {"numbers": [1, 2]}, pool=pool)
+        two = await client.submit("add", {"numbers": [3]}, pool=pool)
+        bad = await client.submit("add", {"numbers": "x"}, pool=pool)
+        failing = await client.submit("fail", pool=pool, retry={"max_attempts": 1})
+        first = (await client.wait(one.id, WAIT_S)).result
+        second = (await client.wait(two.id, WAIT_S)).result
+        assert (first["sum"], second["sum"]) == (3, 3)
+        assert first["key"] == (await client.get(one.id)).execution_key
+        assert first["pid"] == second["pid"]
+        refused = await client.wait(bad.id, WAIT_S)
+        assert refused.error == "payload/numbers: expected `array`, got `str`"
+        failed = await client.wait(failing.id, WAIT_S)
+        assert failed.error is not None
+        assert failed.error.startswith("ValueError: not today")
+    assert not is_alive(first["pid"])
+
+
+async def test_a_handler_that_kills_its_process_fails_alone(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """One bad image must not take its neighbours and the whole pool with it."""
+    worker = make_worker(processes=2)
+    worker.task("die", run="process")(computing.die)
+    worker.task("add", run="process")(computing.add)
+    async with at_work(worker):
+        task = await client.submit("die", {"always": False}, pool=pool, retry=FAST)
+        others = await client.submit_many(
+            [{"type": "add", "payload": {"numbers": [1]}, "pool": pool} for _ in range(4)]
+        )
+        assert (await client.wait(task.id, WAIT_S)).state == "COMPLETED"
+        for other in others:
+            assert await outcomes(client, (await client.wait(other.id, WAIT_S)).id) == ["completed"]
+    first, second = sorted(await client.attempts(task.id), key=lambda attempt: attempt.fence)
+    assert (first.outcome, second.outcome) == ("failed", "completed")
+    assert first.error == "the handler's process ended with exit code 7"
+
+
+async def test_a_cancelled_task_in_a_process_is_killed(
+    client: AsyncClient, make_worker: MakeWorker, pool: str, tmp_path: Path
+) -> None:
+    """Nothing else stops a computation."""
+    worker = make_worker(processes=1)
+    worker.task("spin", run="process")(computing.spin)
+    path = tmp_path / "pid"
+    async with at_work(worker):
+        task = await client.submit("spin", {"path": str(path)}, pool=pool)
+        await true_within(lambda: path.exists() and path.read_text())
+        await client.cancel(task.id)
+        assert (await client.wait(task.id, WAIT_S)).state == "CANCELLED"
+        assert not is_alive(int(path.read_text()))
+
+
+async def test_an_exit_inside_a_handler_ends_only_the_handler(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """A library that calls sys.exit must not take a hundred other attempts with it."""
+    worker = make_worker()
+
+    @worker.task("exits")
+    async def exits(ctx: Context) -> None:
+        raise SystemExit(3)
+
+    @worker.task("plain.exits")
+    def plain_exits(ctx: Context) -> None:
+        raise KeyboardInterrupt
+
+    @worker.task("fine")
+    async def fine(ctx: Context) -> None: ...
+
+    async with at_work(worker):
+        for kind in ("exits", "plain.exits"):
+            task = await client.submit(kind, pool=pool, retry={"max_attempts": 1})
+            assert (await client.wait(task.id, WAIT_S)).state == "FAILED"
+        after = await client.submit("fine", pool=pool)
+        assert (await client.wait(after.id, WAIT_S)).state == "COMPLETED"
+
+
+async def test_a_cancelled_service_releases_what_it_holds(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """Inside somebody's web server the worker ends by cancellation, and must leave nothing."""
+    worker = make_worker(drain_s=0.4, concurrency=2)
+    started: list[str] = []
+
+    @worker.task("long")
+    async def long(ctx: Context) -> None:
+        started.append(ctx.id)
+        await asyncio.sleep(WAIT_S)
+
+    serving = asyncio.create_task(worker.serve())
+    tasks = await client.submit_many([{"type": "long", "pool": pool} for _ in range(2)])
+    await true_within(lambda: len(started) == 2)
+    serving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    for task in tasks:
+        assert await outcomes(client, task.id) == ["released"]
+        assert (await client.get(task.id)).attempt == 0
+
+
+async def test_a_wrong_key_is_said_at_once(duly: RunningDuly) -> None:
+    """A worker that tries for ever with a key that was revoked looks healthy, and does nothing."""
+    worker = duly_package.Worker(duly.url, "duly_aaaaaaaaaaaa_" + "b" * 43)
+    worker.task("any")(computing.add)
+    with pytest.raises(Unauthenticated):
+        await worker.serve()
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"concurrency": 0}, "concurrency"),
+        ({"lease_s": 0.1}, "lease_s"),
+        ({"pools": ["No Such"]}, "pool"),
+        ({"pools": []}, "pools"),
+    ],
+)
+async def test_a_worker_that_could_not_work_does_not_start(
+    make_worker: MakeWorker, options: dict[str, Any], problem: str
+) -> None:
+    """Said in one line, before anything is leased."""
+    worker = make_worker(**options)
+    worker.task("any")(computing.add)
+    with pytest.raises(ConfigurationError, match=problem):
+        await worker.serve()
+
+
+def test_what_is_wrong_with_a_handler_is_said_where_it_is_written() -> None:
+    """Not by the first task of that type, in the night."""
+    worker = duly_package.Worker()
+    worker.task("a")(computing.add)
+    with pytest.raises(ConfigurationError, match="two handlers"):
+        worker.task("a")(computing.add)
+    wrong: list[dict[str, Any]] = [
+        {"run": "fork"},
+        {"run": "async"},
+        {"timeout_s": 0},
+        {"retry": {"tries": 1}},
+        {"retry": {"max_attempts": 0}},
+    ]
+    for options in wrong:
+        with pytest.raises(ConfigurationError, match="'b'"):
+            worker.task("b", **options)(computing.add)
+    with pytest.raises(ConfigurationError, match="does not match"):
+        worker.task("No Type")(computing.add)

@@ -1,0 +1,55 @@
+"""A worker in a process of its own, for tests that kill, stop and signal it.
+
+`python -m tests.client.worker_process '{"pools": ["p"], ...}'`; its handlers say what happens to
+them, one JSON object per line.
+"""
+
+import asyncio
+import json
+import sys
+import time
+from typing import Any
+
+from duly import Context, Worker
+
+worker = Worker(**json.loads(sys.argv[1])) if __name__ == "__main__" else Worker()
+
+
+def say(ctx: Context, event: str, **more: Any) -> None:
+    facts = {
+        "event": event,
+        "id": ctx.id,
+        "attempt": ctx.attempt,
+        "fence": ctx.fence,
+        "key": ctx.execution_key,
+    }
+    sys.stdout.write(json.dumps({**facts, **more}) + "\n")
+    sys.stdout.flush()
+
+
+@worker.task("wait")
+async def wait(ctx: Context, seconds: float = 60.0) -> int:
+    say(ctx, "started")
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        say(ctx, "cancelled")
+        raise
+    say(ctx, "ended")
+    return ctx.fence
+
+
+@worker.task("block")
+async def block(ctx: Context, seconds: float = 60.0) -> None:
+    say(ctx, "started")
+    time.sleep(seconds)  # noqa: ASYNC251 (it stands for the user's mistake)
+
+
+@worker.task("sleep.in.thread")
+def sleep_in_thread(ctx: Context, seconds: float = 60.0) -> None:
+    say(ctx, "started")
+    time.sleep(seconds)
+
+
+if __name__ == "__main__":
+    worker.run()

@@ -1,0 +1,1 @@
+"""The applications in examples/ do what they say."""
