@@ -24,7 +24,7 @@ class Picture(NamedTuple):
 @worker.task("thumbnails.folder")
 async def split(ctx: Context, folder: Path, width: int = 64) -> int:
     """One task for each picture. Run again, it finds the same tasks: their keys are the same."""
-    pictures = sorted(folder.glob("*.ppm"))
+    pictures = pictures_in(folder)
     async with AsyncClient(worker.url, worker.api_key) as duly:
         for number, picture in enumerate(pictures, 1):
             await duly.submit(
@@ -49,6 +49,10 @@ def make(ctx: Context, source: Path, width: int) -> dict[str, int | str]:
     draft.write_bytes(encode(small))
     draft.replace(target)
     return {"target": str(target), "width": small.width, "height": small.height}
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.ppm"))
 
 
 def read(source: Path) -> Picture:

@@ -38,6 +38,7 @@ from duly.execution.assembly import (
     make_webhook_executor,
     outbound_rules,
 )
+from duly.execution.breakers import Breakers
 from duly.execution.executor import Handler
 from duly.execution.leasing import SettleDesk, WorkerDesk
 from duly.execution.webhooks import WebhookSender
@@ -127,7 +128,15 @@ async def run(
         )
         stack.push_async_callback(database.close)
         parts = make_parts(database, environment, metrics, is_alone=is_alone)
-        sender = WebhookSender(database, environment, outbound, settings.webhook_host_concurrency)
+        breakers = Breakers(database, environment)
+        sender = WebhookSender(
+            database,
+            environment,
+            outbound,
+            settings.webhook_host_concurrency,
+            on_outcome=breakers.on_outcome,
+            stretch=breakers.stretch_s,
+        )
         stack.push_async_callback(sender.close)
         first_key = await make_first_key(database, environment) if is_alone else None
         loops: list[RoleLoop] = []
@@ -145,7 +154,7 @@ async def run(
             outbound=outbound,
         )
         webhooks = webhook_roles(database, environment, metrics, parts, sender, settings)
-        roles = [*parts.roles, *webhooks, front.waiting, *keepers(place)]
+        roles = [*parts.roles, *webhooks, breakers, front.waiting, *keepers(place)]
         loops += [start_loop(role, environment, metrics) for role in roles]
         limits = HttpLimits(connections_max=settings.http_connections_max)
         server = make_server(front.application(), settings.stop_timeout_s, limits, tls)

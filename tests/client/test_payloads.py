@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from ipaddress import IPv4Address
+from pathlib import Path
 from typing import Any, TypedDict
 
 import msgspec
@@ -52,6 +54,9 @@ def optional(ctx: Any, size: int = 3) -> None: ...
 def rest(ctx: Any, to: str, **more: Any) -> None: ...
 
 
+def custom(ctx: Any, path: Path, address: IPv4Address) -> None: ...
+
+
 def untyped(ctx, a, *, b): ...  # type: ignore[no-untyped-def]
 
 
@@ -79,6 +84,11 @@ def bound(function: Any, payload: str) -> dict[str, Any]:
         (optional, "null", {}),
         (optional, "7", {"size": 7}),
         (rest, '{"to": "a", "x": 1}', {"to": "a", "x": 1}),
+        (
+            custom,
+            '{"path": "/x", "address": "10.0.0.1"}',
+            {"path": Path("/x"), "address": IPv4Address("10.0.0.1")},
+        ),
         (untyped, '{"a": 1, "b": [2]}', {"a": 1, "b": [2]}),
     ],
 )
@@ -98,6 +108,7 @@ def test_a_payload_that_fits_becomes_arguments(
         (struct, '{"id": "o", "amounts": [1, "x"]}', "payload/amounts/1: expected `int`"),
         (typed, "[]", "payload: expected `object`"),
         (numbers, '["x"]', "payload/0: expected `int`"),
+        (custom, '{"path": "/x", "address": "x"}', "payload/address: expected 4 octets"),
         (fields, "3", "payload: an object is expected"),
         (fields, "null", "payload: an object is expected"),
         (nothing, '{"a": 1}', "payload: object contains unknown field `a`"),

@@ -67,7 +67,7 @@ async def test_a_hostile_url_opens_no_connection(
 
     lookup, asked = names([INSIDE])
     sender = senders.open(STRICT, lookup=lookup)
-    monkeypatch.setattr(outbound.socket, "socket", make)
+    monkeypatch.setattr(socket, "socket", make)
     assert is_refused(await sender(lease_of(url)))
     assert asked == []
     assert senders.told == []

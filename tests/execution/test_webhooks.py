@@ -14,6 +14,7 @@ from duly.domain.retry import RETRY_AFTER_MAX_S, RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy
 from duly.execution import webhooks
+from duly.execution.executor import Verdict
 from duly.execution.webhooks import ANSWER_BYTES_MAX, WebhookSender
 from duly.store.lease import Lease
 from tests.api.test_tls import Pair
@@ -377,7 +378,7 @@ async def test_what_finds_no_place_is_given_back_uncharged(
     receiver.behave = hang
     sender = senders.open(host_concurrency=1)
 
-    def start(lease: Lease) -> "asyncio.Future[webhooks.Verdict]":
+    def start(lease: Lease) -> "asyncio.Future[Verdict]":
         return asyncio.ensure_future(sender(lease))
 
     first = start(lease_of(receiver.url))

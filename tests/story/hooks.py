@@ -18,12 +18,19 @@ Behave = Callable[[dict[str, str], bytes], Answer]
 DONE: Answer = (200, {}, b'{"received": true}')
 
 
+def always(answer: Answer) -> Behave:
+    def behave(headers: dict[str, str], body: bytes) -> Answer:
+        return answer
+
+    return behave
+
+
 class Hooks:
     """`requests` are the headers, in lower case, of all that came."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, str]] = []
-        self.behave: Behave = lambda headers, body: DONE
+        self.behave: Behave = always(DONE)
         self.port = 0
 
     @property
@@ -41,7 +48,7 @@ def hooks() -> Iterator[Hooks]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def do_POST(self) -> None:  # noqa: N802 (the name is http.server's)
+        def do_POST(self) -> None:
             headers = {name.lower(): value for name, value in self.headers.items()}
             body = self.rfile.read(int(headers["content-length"]))
             opened.requests.append(headers)

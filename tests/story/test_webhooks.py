@@ -11,7 +11,7 @@ import pytest
 
 from tests.processes import child
 from tests.story.duly_up import RunningDuly, duly_up
-from tests.story.hooks import DONE, Answer, Hooks, call, hooks
+from tests.story.hooks import DONE, Answer, Hooks, always, call, hooks
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def test_after_kill_9_in_mid_request_the_next_attempt_has_the_same_id_and_a_high
         task_id = submit(duly, key, receiver, idempotency_key="invoice-7")
         receiver.wait_for(1)
         duly.process.kill()
-    receiver.behave = lambda headers, body: DONE
+    receiver.behave = always(DONE)
     with duly_up(environ=environ) as duly:
         receiver.wait_for(2, RECLAIM_S)
         assert ended(duly, key, task_id)["state"] == "COMPLETED"
@@ -97,7 +97,7 @@ def test_a_stop_releases_what_hangs_and_charges_nothing(
         assert duly.process.wait() == 0
         assert time.monotonic() - began < 8
         assert "Traceback" not in duly.process.said_on_errors
-    receiver.behave = lambda headers, body: DONE
+    receiver.behave = always(DONE)
     with duly_up(environ=environ) as duly:
         assert ended(duly, key, task_id)["state"] == "COMPLETED"
         assert attempts(duly, key, task_id) == [("released", 0), ("completed", 1)]
@@ -108,7 +108,7 @@ def test_a_receiver_that_takes_over_settles_by_the_fence_it_was_given(
     environ: dict[str, str], receiver: Hooks
 ) -> None:
     """Long work does not fit into one request; whoever does it must be able to say how it ended."""
-    receiver.behave = lambda headers, body: ACCEPTED
+    receiver.behave = always(ACCEPTED)
     with duly_up(environ=environ) as duly:
         key = duly.ready["api_key"]
         task_id = submit(duly, key, receiver, timeout_s=3600)
@@ -153,7 +153,7 @@ def test_a_receiver_that_took_over_and_is_silent_times_out(
     environ: dict[str, str], receiver: Hooks
 ) -> None:
     """A receiver that forgot the task must not keep it for ever."""
-    receiver.behave = lambda headers, body: ACCEPTED
+    receiver.behave = always(ACCEPTED)
     with duly_up(environ=environ) as duly:
         key = duly.ready["api_key"]
         retry = {"max_attempts": 2, "initial_s": 0}

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 0.3
 FILES_MAX = 20_000
 SKIPPED = frozenset({"__pycache__", "node_modules", "site-packages"})
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @click.command("worker")
@@ -79,31 +80,30 @@ def find_worker(target: str) -> "Worker":
 def run_again_and_again() -> int:
     """The same command without --reload, until we are told to stop; its exit code then."""
     arguments = [each for each in sys.argv[1:] if each != "--reload"]
-    waiting = Waiting()
-    with waiting.heard():
+    watch = Watch()
+    with watch.heard():
         while True:
             known = changes()
-            child = subprocess.Popen([sys.executable, "-m", "duly", *arguments])
-            while not waiting.is_over and changes() == known:
-                waiting.wait(LOOK_EVERY_S)
-            # Ctrl-C reached it as well; told twice, it would not drain.
-            if child.poll() is None and waiting.number != signal.SIGINT:
-                child.terminate()
-            code = child.wait()
-            if waiting.is_over:
+            # In a session of its own: what the terminal sends reaches it once, from us.
+            watch.child = subprocess.Popen(
+                [sys.executable, "-m", "duly", *arguments], start_new_session=True
+            )
+            while not watch.is_over.is_set() and changes() == known:
+                watch.is_over.wait(LOOK_EVERY_S)
+            if not watch.is_over.is_set():
+                click.echo("duly: a file has changed; starting again", err=True)
+                watch.child.terminate()
+            code = watch.child.wait()
+            if watch.is_over.is_set():
                 return code
-            click.echo("duly: a file has changed; starting again", err=True)
 
 
-class Waiting:
-    """Until a signal, or for a while."""
+class Watch:
+    """The child, and whether we were told to stop; each signal to us is passed on to it."""
 
     def __init__(self) -> None:
-        self.number: int | None = None
-
-    @property
-    def is_over(self) -> bool:
-        return self.number is not None
+        self.is_over = threading.Event()
+        self.child: subprocess.Popen[bytes] | None = None
 
     @contextlib.contextmanager
     def heard(self) -> Iterator[None]:
@@ -114,12 +114,10 @@ class Waiting:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def hear(self, number: int, _frame: object) -> None:
-        self.number = number
-
-    def wait(self, seconds: float) -> None:
-        if not self.is_over:
-            signal.sigtimedwait([], seconds)
+    def hear(self, _number: int, _frame: object) -> None:
+        self.is_over.set()
+        if self.child is not None and self.child.poll() is None:
+            self.child.terminate()
 
 
 def changes() -> dict[str, float]:

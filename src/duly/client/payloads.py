@@ -38,13 +38,11 @@ class Binder:
             parameters = parameters_of(function)
             self.takes_rest = takes_rest(parameters)
             self.fields = [each for each in parameters[1:] if each.kind in NAMED]
-            self.decode_fields: Callable[[bytes], Any] = msgspec.json.Decoder(
-                self.fields_struct()
-            ).decode
+            self.decode_fields: Callable[[bytes], Any] = decoder(self.fields_struct())
             alone = self.fields[0] if len(self.fields) == 1 else None
             self.alone = alone.name if alone else None
             annotation = annotation_of(alone) if alone else Any
-            self.decode_alone = msgspec.json.Decoder(annotation).decode
+            self.decode_alone = decoder(annotation)
         except (TypeError, NameError) as error:
             raise ConfigurationError(problem=f"the handler {name} {error}") from error
         self.is_whole = alone is not None and (alone.name == WHOLE or is_record(annotation))
@@ -110,6 +108,15 @@ def annotation_of(parameter: inspect.Parameter) -> Any:
 
 def default_of(default: Any) -> Any:
     return msgspec.field(default_factory=lambda: default)
+
+
+def decoder(kind: Any) -> Callable[[bytes], Any]:
+    return msgspec.json.Decoder(kind, dec_hook=construct).decode
+
+
+def construct(kind: type[Any], value: Any) -> Any:
+    """A class that JSON knows nothing of, such as a Path, is made from the value."""
+    return kind(value)
 
 
 def is_record(annotation: Any) -> bool:

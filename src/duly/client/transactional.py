@@ -5,7 +5,7 @@ rollback leaves nothing. `submit` takes a psycopg connection or an SQLAlchemy Co
 `asubmit` their asynchronous kin and an asyncpg connection. Nothing here commits.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, NamedTuple, NoReturn, Unpack
@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from duly.client.drivers import asker, awaited_asker, state_of
 from duly.client.errors import ApiError, Conflict, IdempotencyMismatch, Invalid, NotFound
 from duly.client.payload_schema import payload_problems
 from duly.client.request import SubmitOptions, task_fields
@@ -29,7 +30,6 @@ SELECT duly.submit_task(
     ring => CAST(CAST({ring} AS text) AS boolean))
 """
 SCHEMA = "SELECT duly.task_type_schema(CAST({tenant} AS text), CAST({type} AS text))"
-PARAMETERS = ("tenant", "type", "payload", "run_at", "delay_s", "start_by", "options", "ring")
 # What the function says when it refuses; docs/how-to/submit-in-your-transaction.md names them too.
 INVALID, NO_TENANT, MISMATCH, TOO_MANY_POOLS = "DU001", "DU002", "DU003", "DU004"
 REFUSALS: dict[str, tuple[type[ApiError], int, str]] = {
@@ -64,7 +64,7 @@ def submit(
     """The id of the task that your commit will make. `check_schema=False` saves a round trip where
     no schema is kept; `ring=False` lets the scheduler find it by itself, some seconds later."""
     request = request_of(tenant, type, payload, options, ring=ring)
-    ask = asker(connection, {"psycopg": ask_psycopg, "sqlalchemy": ask_sqlalchemy})
+    ask = asker(connection)
     with translated_refusals():
         if check_schema:
             check_payload(request, ask(connection, SCHEMA, request.names))
@@ -83,14 +83,7 @@ async def asubmit(
 ) -> UUID:
     """`submit`, awaited."""
     request = request_of(tenant, type, payload, options, ring=ring)
-    ask = asker(
-        connection,
-        {
-            "asyncpg": ask_asyncpg,
-            "psycopg": ask_psycopg_awaited,
-            "sqlalchemy": ask_sqlalchemy_awaited,
-        },
-    )
+    ask = awaited_asker(connection)
     with translated_refusals():
         if check_schema:
             check_payload(request, await ask(connection, SCHEMA, request.names))
@@ -149,12 +142,10 @@ def translated_refusals() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # SQLAlchemy wraps the driver's error.
-        fault = getattr(error, "orig", None) or error
-        state = getattr(fault, "sqlstate", None)
+        state = state_of(error)
         if state not in REFUSALS:
             raise
-        message, detail = words_of(fault)
+        message, detail = words_of(getattr(error, "orig", None) or error)
         errors = msgspec.json.decode(detail) if state == INVALID and detail else []
         refuse(state, message.partition(":")[0], errors, error)
 
@@ -168,56 +159,5 @@ def words_of(fault: BaseException) -> tuple[str, str | None]:
     return str(getattr(inner, "message", fault)), getattr(inner, "detail", None)
 
 
-def asker(connection: Any, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """By whose class it is: importing a driver to compare would require all of them."""
-    packages = [kind.__module__.partition(".")[0] for kind in type(connection).__mro__]
-    for package in packages:
-        if package in known:
-            return known[package]
-    kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
-    raise TypeError(f"cannot submit over a {kind}; known here: {', '.join(sorted(known))}")
-
-
 def as_uuid(value: Any) -> UUID:
     return value if type(value) is UUID else UUID(str(value))
-
-
-def ask_psycopg(connection: Any, statement: str, arguments: dict[str, str | None]) -> Any:
-    from psycopg.rows import tuple_row
-
-    with connection.cursor(row_factory=tuple_row) as cursor:
-        cursor.execute(named(statement, "%({})s"), arguments)
-        return cursor.fetchone()[0]
-
-
-async def ask_psycopg_awaited(
-    connection: Any, statement: str, arguments: dict[str, str | None]
-) -> Any:
-    from psycopg.rows import tuple_row
-
-    async with connection.cursor(row_factory=tuple_row) as cursor:
-        await cursor.execute(named(statement, "%({})s"), arguments)
-        return (await cursor.fetchone())[0]
-
-
-async def ask_asyncpg(connection: Any, statement: str, arguments: dict[str, str | None]) -> Any:
-    places = {name: f"${number}" for number, name in enumerate(arguments, 1)}
-    return await connection.fetchval(statement.format(**places), *arguments.values())
-
-
-def ask_sqlalchemy(connection: Any, statement: str, arguments: dict[str, str | None]) -> Any:
-    from sqlalchemy import text
-
-    return connection.execute(text(named(statement, ":{}")), arguments).scalar_one()
-
-
-async def ask_sqlalchemy_awaited(
-    connection: Any, statement: str, arguments: dict[str, str | None]
-) -> Any:
-    from sqlalchemy import text
-
-    return (await connection.execute(text(named(statement, ":{}")), arguments)).scalar_one()
-
-
-def named(statement: str, form: str) -> str:
-    return statement.format(**{name: form.format(name) for name in PARAMETERS})

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 import aiohttp
@@ -47,12 +48,18 @@ KEYLESS_S = 1.0
 USER_AGENT = f"duly/{__version__}"
 
 Place: TypeAlias = tuple[int, str]
-# Told how each request to a host of a tenant went: (tenant, host, ok).
-OnOutcome: TypeAlias = Callable[[int, str, bool], None]
+# Told how each request to a host of a tenant went: (tenant, host, ok, attempt).
+OnOutcome: TypeAlias = Callable[[int, str, bool, int], None]
+# Asked by how much at least a retry to a host is to be put off.
+Stretch: TypeAlias = Callable[[int, str], float | None]
 
 
-def no_outcome(tenant: int, host: str, ok: bool) -> None:
+def no_outcome(tenant: int, host: str, ok: bool, attempt: int) -> None:
     """Nobody wants to know."""
+
+
+def no_stretch(tenant: int, host: str) -> float | None:
+    """Retries follow their policy alone."""
 
 
 class HostBusy(Exception):
@@ -122,6 +129,7 @@ class WebhookSender:
         rules: OutboundRules,
         host_concurrency: int = HOST_CONCURRENCY,
         on_outcome: OnOutcome = no_outcome,
+        stretch: Stretch = no_stretch,
         lookup: Lookup | None = None,
     ) -> None:
         self.environment = environment
@@ -129,6 +137,7 @@ class WebhookSender:
         self.keyring = Keyring(database, environment)
         self.places = HostPlaces(host_concurrency)
         self.on_outcome = on_outcome
+        self.stretch = stretch
         self.session = open_outbound(rules, lookup)
 
     async def __call__(self, lease: Lease) -> Verdict:
@@ -149,8 +158,10 @@ class WebhookSender:
             # Not the receiver's fault: the attempt is not charged.
             return Verdict(Outcome.RELEASED, error=str(error), retry_in_s=KEYLESS_S)
         is_well = verdict.is_handed_over or verdict.outcome is not Outcome.FAILED
-        self.on_outcome(lease.tenant, host, is_well)
-        return verdict
+        self.on_outcome(lease.tenant, host, is_well, lease.attempt)
+        if is_well or verdict.retry_in_s is not None:
+            return verdict
+        return replace(verdict, retry_in_s=self.stretch(lease.tenant, host))
 
     async def deliver(self, lease: Lease, secrets: list[bytes], limit_s: float) -> Verdict:
         try:
