@@ -4,9 +4,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from duly.client import inbox as inbox
+    from duly.client import receiver as receiver
     from duly.client import transactional as transactional
     from duly.client.asynchronous import AsyncClient, AsyncTask
     from duly.client.context import Context
+    from duly.client.receiver import Delivery
+    from duly.client.receiver_app import WebhookReceiver
     from duly.client.synchronous import Client, Task
     from duly.client.verdicts import Reject, Retry
     from duly.client.worker import Worker
@@ -17,11 +21,15 @@ __all__ = [
     "AsyncTask",
     "Client",
     "Context",
+    "Delivery",
     "Reject",
     "Retry",
     "Task",
+    "WebhookReceiver",
     "Worker",
     "__version__",
+    "inbox",
+    "receiver",
     "transactional",
 ]
 
@@ -31,12 +39,18 @@ EXPORTS = {
     "AsyncTask": "duly.client.asynchronous",
     "Client": "duly.client.synchronous",
     "Context": "duly.client.context",
+    "Delivery": "duly.client.receiver",
     "Reject": "duly.client.verdicts",
     "Retry": "duly.client.verdicts",
     "Task": "duly.client.synchronous",
+    "WebhookReceiver": "duly.client.receiver_app",
     "Worker": "duly.client.worker",
 }
-MODULES = {"transactional": "duly.client.transactional"}
+MODULES = {
+    "inbox": "duly.client.inbox",
+    "receiver": "duly.client.receiver",
+    "transactional": "duly.client.transactional",
+}
 
 
 def __getattr__(name: str) -> Any:

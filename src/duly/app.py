@@ -11,7 +11,7 @@ import gc
 import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -31,6 +31,7 @@ from duly.broker.memory import MemoryBroker
 from duly.broker.postgres import PostgresBroker
 from duly.client.server import LOCAL_FILE, LocalServer, read_local
 from duly.coordinator.ownership import Coordinator
+from duly.domain.addresses import OutboundRules
 from duly.environment import Environment
 from duly.execution.assembly import (
     DRAIN_SHARE,
@@ -74,6 +75,8 @@ class Ready:
     first_key: str | None = None
     # Webhooks may go to this machine and its network.
     allows_private: bool = False
+    # What runs, for whoever moves its clock.
+    loops: Sequence[RoleLoop] = ()
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,21 @@ async def run(
     *,
     is_alone: bool,
 ) -> None:
-    """Run until a signal says stop; everything started here has ended when this returns."""
+    """Run until a signal says stop."""
     calm_collector()
-    stop = stop_on_signals()
+    await run_until(stop_on_signals(), settings, environment, announce, is_alone=is_alone)
+
+
+async def run_until(
+    stop: asyncio.Event,
+    settings: Settings,
+    environment: Environment,
+    announce: Callable[[Ready], None],
+    *,
+    is_alone: bool,
+    database_kind: type[Database] = Database,
+) -> None:
+    """Run until `stop` is set; everything started here has ended when this returns."""
     metrics = Metrics()
     async with contextlib.AsyncExitStack() as stack:
         tls = read_tls(settings.tls_certificate_file, settings.tls_key_file)
@@ -123,20 +138,13 @@ async def run(
         stack.enter_context(contextlib.closing(listener))
         place = await stack.enter_async_context(open_place(settings, environment))
         migrator = await prepare_place(place, settings, environment)
-        database = await Database.open(
+        database = await database_kind.open(
             place.engine_url, settings.pool_connections_max, is_pooled=settings.database_pooler
         )
         stack.push_async_callback(database.close)
         parts = make_parts(database, environment, metrics, is_alone=is_alone)
         breakers = Breakers(database, environment)
-        sender = WebhookSender(
-            database,
-            environment,
-            outbound,
-            settings.webhook_host_concurrency,
-            on_outcome=breakers.on_outcome,
-            stretch=breakers.stretch_s,
-        )
+        sender = make_sender(database, environment, outbound, breakers, settings)
         stack.push_async_callback(sender.close)
         first_key = await make_first_key(database, environment) if is_alone else None
         loops: list[RoleLoop] = []
@@ -164,13 +172,12 @@ async def run(
             await started(server, serving)
             if is_alone:
                 tell_local_clients(settings.data_dir, listener.url, first_key)
-            announce(Ready(listener.url, place, first_key, outbound.allow_private))
+            announce(Ready(listener.url, place, first_key, outbound.allow_private, loops))
             await stop.wait()
             log.info("stopping", limit_s=settings.stop_timeout_s)
             server.should_exit = True
-            await front.close()
-            await parts.settling.close()
-            await parts.broker.close()
+            for part in (front, parts.settling, parts.broker):
+                await part.close()
             await stop_roles(loops, running, settings.stop_timeout_s)
 
 
@@ -222,6 +229,23 @@ def make_parts(
     settling.listeners.append(scheduler.on_settled)
     workers = WorkerDesk(database, environment, broker, settling, metrics, stats)
     return Parts(roles, broker, submitter, scheduler, stats, settling, workers, notifier)
+
+
+def make_sender(
+    database: Database,
+    environment: Environment,
+    outbound: OutboundRules,
+    breakers: Breakers,
+    settings: Settings,
+) -> WebhookSender:
+    return WebhookSender(
+        database,
+        environment,
+        outbound,
+        settings.webhook_host_concurrency,
+        on_outcome=breakers.on_outcome,
+        stretch=breakers.stretch_s,
+    )
 
 
 def webhook_roles(

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import aiohttp
 import msgspec
 import pytest
+import pytest_asyncio
 
 from duly.api.bearer_tokens import JwtSettings
 from duly.api.front import FrontDoor
@@ -31,8 +32,10 @@ from duly.store.submit import Submitter
 from duly.store.tenants import Tenant, create_tenant
 from duly.telemetry import Metrics
 from duly.testing.clock import ManualClock
+from tests.servers import ServerOfTheRun
 
 STOP_S = 5.0
+CONNECTIONS_MAX = 10
 
 
 @dataclass(frozen=True)
@@ -182,6 +185,22 @@ async def front(database: Database) -> AsyncIterator[Front]:
     environment = Environment(clock=SystemClock(), random=Random(7))
     async with open_front(database, environment) as opened:
         yield opened
+
+
+@pytest.fixture(scope="module")
+def shared_url(server: ServerOfTheRun) -> Iterator[str]:
+    with server.database() as name:
+        yield server.engine_url(name)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared_front(shared_url: str) -> AsyncIterator[Front]:
+    """One for a whole module, where no test depends on what is stored."""
+    database = await Database.open(shared_url, CONNECTIONS_MAX)
+    environment = Environment(clock=SystemClock(), random=Random(7))
+    async with open_front(database, environment) as opened:
+        yield opened
+    await database.close()
 
 
 @pytest.fixture

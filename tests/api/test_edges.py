@@ -53,3 +53,11 @@ async def test_a_type_may_be_called_null(front: Front) -> None:
     """It is a word like any other."""
     assert (await front.call("POST", "/v1/tasks", {"type": "null"})).status == 201
     assert len((await front.call("GET", "/v1/tasks?type=null")).json["items"]) == 1
+
+
+async def test_an_answer_without_a_body_is_sent_too(front: Front) -> None:
+    """Headers wait for their body to go out together; with HEAD there is none."""
+    for _ in range(2):
+        reply = await front.call("HEAD", "/healthz", key=None)
+        assert (reply.status, reply.body) == (405, b"")
+    assert (await front.call("GET", "/healthz", key=None)).status == 200

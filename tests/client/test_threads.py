@@ -32,14 +32,25 @@ def test_an_interruption_never_hits_the_next_job() -> None:
     """The thread is the same; the attempt is another, and nobody cancelled it."""
     ends: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()
     pool = ThreadPool(1)
-    for _ in range(300):
+    for moment in range(200):
         job = ThreadJob(lambda _job: DONE, ends.put)
         pool.start(job)
-        job.interrupt()
-        pool.start(ThreadJob(lambda _job: DONE, ends.put))
-        assert ends.get(timeout=WAIT_S) in (DONE, None)
+        if moment % 2:
+            assert ends.get(timeout=WAIT_S) == DONE
+            pool.start(ThreadJob(count_a_while, ends.put))
+            job.interrupt()
+        else:
+            job.interrupt()
+            assert ends.get(timeout=WAIT_S) in (DONE, None)
+            pool.start(ThreadJob(count_a_while, ends.put))
         assert ends.get(timeout=WAIT_S) == DONE
     pool.close()
+
+
+def count_a_while(_job: ThreadJob) -> Verdict:
+    for _ in range(50_000):
+        pass
+    return DONE
 
 
 def test_there_are_never_more_threads_than_allowed_and_idle_ones_are_used_again() -> None:

@@ -312,11 +312,15 @@ async def test_a_cancelled_service_releases_what_it_holds(
     """Inside somebody's web server the worker ends by cancellation, and must leave nothing."""
     worker = make_worker(drain_s=0.4, concurrency=2)
     started: list[str] = []
+    stopped: list[bool] = []
 
     @worker.task("long")
     async def long(ctx: Context) -> None:
         started.append(ctx.id)
-        await asyncio.sleep(WAIT_S)
+        try:
+            await asyncio.sleep(WAIT_S)
+        finally:
+            stopped.append(bool(ctx.cancelled))
 
     serving = asyncio.create_task(worker.serve())
     tasks = await client.submit_many([{"type": "long", "pool": pool} for _ in range(2)])
@@ -324,6 +328,7 @@ async def test_a_cancelled_service_releases_what_it_holds(
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
+    assert stopped == [True, True]
     for task in tasks:
         assert await outcomes(client, task.id) == ["released"]
         assert (await client.get(task.id)).attempt == 0

@@ -221,7 +221,7 @@ async def test_a_stop_lets_deliveries_finish(database: Database, receiver: Recei
     async with engine:
         task_id = await submitted(engine, receiver, Policy(timeout_s=60))
         await receiver.until_present(1)
-        asyncio.get_running_loop().call_later(0.5, finish.set)
+        asyncio.get_running_loop().call_later(2.0, finish.set)
     await sender.close()
     task = await seen(database, task_id)
     assert (task.state, task.result) == (State.COMPLETED, '"finished"')

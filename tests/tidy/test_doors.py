@@ -21,8 +21,8 @@ DOORS: dict[str, set[str]] = {
     "maintenance": ACTORS,
     "client": {"domain", "duly"},
     "cli": {"app", "client"} | SHARED,
-    # It puts a whole duly together, as `app` does.
-    "testing": ACTORS | {"app", "execution"},
+    # It puts a whole duly together, as `app` does, and runs a worker on it.
+    "testing": ACTORS | {"app", "client", "execution"},
     # Its names for other people's programs, imported when they are used.
     "duly": {"client"},
     "environment": {"domain"},

@@ -31,7 +31,8 @@ AT = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
 STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
-NESTING = re.compile(r'[\[\]{}]|"(?:[^"\\]|\\.)*"', re.DOTALL)
+TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 Model = TypeVar("Model")
 
@@ -65,9 +66,16 @@ def check_framing(body: bytes) -> None:
 def check_depth(body: bytes) -> None:
     if body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
         return
+    brackets = TEXT.sub(b"", body).translate(None, NO_BRACKETS)
+    # A level at a time, which for a large and flat document is far less than bracket by bracket.
+    left = brackets
+    for _ in range(DEPTH_MAX):
+        left = left.replace(b"{}", b"").replace(b"[]", b"")
+        if not left:
+            return
     depth = 0
-    for token in NESTING.finditer(body.decode(errors="replace")):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token[0], 0)
+    for bracket in brackets:
+        depth += 1 if bracket in b"[{" else -1
         if depth > DEPTH_MAX:
             raise Refused(Code.MALFORMED_BODY, f"the body is nested deeper than {DEPTH_MAX} levels")
 

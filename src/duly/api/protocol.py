@@ -62,12 +62,49 @@ class HttpLimits:
     linger_s: float = 1.0
 
 
+# The status line of an answer, and not of a 100 Continue before it.
+FINAL_ANSWER = (b"HTTP/1.1 2", b"HTTP/1.1 3", b"HTTP/1.1 4", b"HTTP/1.1 5")
+
+
 class Stage(Enum):
     """Where the reading of this connection stands."""
 
     BETWEEN = auto()
     HEADERS = auto()
     BODY = auto()
+
+
+class OneWrite:
+    """A transport for one answer: its headers go out with its body, in one system call. Two took a
+    quarter of the process's time."""
+
+    __slots__ = ("held", "transport")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self.transport = transport
+        self.held = b""
+
+    def write(self, data: bytes) -> None:
+        if self.held:
+            self.transport.write(self.held + data)
+            self.held = b""
+        elif data.startswith(FINAL_ANSWER):
+            self.held = data
+        else:
+            self.transport.write(data)
+
+    def flush(self) -> None:
+        """An answer without a body has no second write."""
+        if self.held:
+            self.transport.write(self.held)
+            self.held = b""
+
+    def close(self) -> None:
+        self.flush()
+        self.transport.close()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.transport, name)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -185,6 +222,9 @@ class BoundedProtocol(HttpToolsProtocol):
         # Trailers are counted on their own.
         self.header_bytes = self.header_count = 0
         super().on_headers_complete()
+        answer = OneWrite(self.transport)
+        self.cycle.transport = answer  # type: ignore[assignment]
+        self.cycle.on_response = lambda: self.answered(answer)
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
@@ -200,6 +240,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.stage = Stage.BETWEEN
         self.cancel_deadline()
         super().on_message_complete()
+
+    def answered(self, answer: OneWrite) -> None:
+        answer.flush()
+        self.on_response_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

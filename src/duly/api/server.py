@@ -64,6 +64,7 @@ def make_server(
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,
         timeout_keep_alive=max(1, int(limits.keep_alive_s)),
         timeout_graceful_shutdown=max(1, int(stop_timeout_s)),
     )

@@ -102,16 +102,21 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
     items: list[BeatView]
 
 
-class SettleItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TaskSettlement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`error_kind` is what a retry policy's `non_retryable` names."""
 
-    id: UUID
     fence: Fence
     outcome: Settleable
     result: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
     error: str | None = None
     error_kind: Annotated[str, Meta(max_length=128)] = ""
     retry_in_s: Annotated[float, Meta(ge=0, le=limits.DELAY_S_MAX)] | None = None
+
+
+class SettleItem(TaskSettlement, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The same, of one task among many."""
+
+    id: UUID
 
 
 class SettleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -127,15 +132,6 @@ class SettleView(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class SettleResult(msgspec.Struct, frozen=True):
     items: list[SettleView]
-
-
-class TaskSettlement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    fence: Fence
-    outcome: Settleable
-    result: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
-    error: str | None = None
-    error_kind: Annotated[str, Meta(max_length=128)] = ""
-    retry_in_s: Annotated[float, Meta(ge=0, le=limits.DELAY_S_MAX)] | None = None
 
 
 @dataclass(frozen=True)
@@ -280,7 +276,7 @@ def leased_task(lease: Lease) -> LeasedTask:
     )
 
 
-def settlement_of(task_id: UUID, item: SettleItem | TaskSettlement, holder: UUID) -> Settlement:
+def settlement_of(task_id: UUID, item: TaskSettlement, holder: UUID) -> Settlement:
     return Settlement(
         task_id,
         item.fence,
@@ -293,7 +289,7 @@ def settlement_of(task_id: UUID, item: SettleItem | TaskSettlement, holder: UUID
     )
 
 
-def settlement_problems(item: SettleItem | TaskSettlement, at: str) -> list[Problem]:
+def settlement_problems(item: TaskSettlement, at: str) -> list[Problem]:
     """What is too long is refused as a whole: the lease stays, and a shorter one can follow."""
     found = []
     if reason := too_long(item.result, limits.RESULT_BYTES_MAX):

@@ -1,10 +1,9 @@
 """What a handler is given besides its payload: who it is, and how to tell about itself."""
 
-import importlib
 import threading
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
@@ -12,6 +11,9 @@ from duly.client.leased_tasks import LeasedTask
 from duly.client.logs import get_logger
 from duly.client.verdicts import Snooze
 from duly.domain.limits import DELAY_S_MAX, PROGRESS_BYTES_MAX
+
+if TYPE_CHECKING:
+    from duly.client.inbox import Once
 
 making_events = threading.Lock()
 
@@ -52,10 +54,12 @@ class Context:
     """`cancelled` is raised when the attempt has to stop: its task was cancelled, its time is up,
     its lease is lost, or the worker is going down."""
 
-    __slots__ = ("cancelled", "report", "task")
+    __slots__ = ("cancelled", "report", "reported", "task")
 
-    def __init__(self, task: LeasedTask, report: Callable[[bytes], None]) -> None:
+    def __init__(self, task: LeasedTask, report: Callable[[bytes], None] | None = None) -> None:
         self.task = task
+        # The handler's last words about its progress, and who else wants to hear them.
+        self.reported: bytes | None = None
         self.report = report
         self.cancelled = Flag()
 
@@ -110,7 +114,9 @@ class Context:
             raise ValueError(
                 f"this progress is {len(encoded)} bytes, and {PROGRESS_BYTES_MAX} is the most"
             )
-        self.report(encoded)
+        self.reported = encoded
+        if self.report is not None:
+            self.report(encoded)
 
     def snooze(self, seconds: float) -> NoReturn:
         """End this attempt, uncharged, and come again after so many seconds."""
@@ -118,7 +124,14 @@ class Context:
             raise ValueError(f"a task can be put off by 0 to {DELAY_S_MAX:g} s, not {seconds!r}")
         raise Snooze(seconds)
 
-    def once(self, connection: Any, step: str = "") -> Any:
-        """An effect in the caller's own transaction that happens in one attempt only."""
-        inbox = importlib.import_module("duly.client.inbox")
-        return inbox.once(connection, self.execution_key, step)
+    def once(self, connection: Any, step: str = "", *, fenced: bool = False) -> "Once":
+        """An effect in the caller's own transaction that happens in one attempt only.
+
+        `async with ctx.once(connection, step="charge") as first:` (or `with`), and `if first:`
+        before the effect. `fenced` also refuses an attempt after a later one was there.
+        """
+        from duly.client.inbox import once
+
+        return once(
+            connection, self.execution_key, step, task_id=self.id, fence=self.fence, fenced=fenced
+        )

@@ -32,7 +32,7 @@ def awaited_asker(connection: Any) -> Callable[..., Any]:
 
 def chosen(connection: Any, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
     driver = driver_of(connection)
-    if driver in known:
+    if driver is not None and driver in known:
         return known[driver]
     kind = f"{type(connection).__module__}.{type(connection).__qualname__}"
     raise TypeError(f"cannot work over a {kind}; known here: {', '.join(sorted(known))}")

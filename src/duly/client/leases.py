@@ -44,7 +44,6 @@ class Run:
         "job",
         "key",
         "lease_margin_s",
-        "progress",
         "progress_sent",
         "started_at",
         "stop",
@@ -65,19 +64,19 @@ class Run:
         # The server ends the attempt then, whatever we say.
         self.timeout_at = granted_at + task.timeout_s
         self.time_is_up_at = self.timeout_at - margin_of(task.timeout_s)
-        self.context = Context(task, self.report)
+        self.context = Context(task)
         self.started_at = 0.0
         self.has_begun = False
         self.has_ended = False
         self.is_abandoned = False
         self.stop: Stop | None = None
         self.verdict: Verdict | None = None
-        self.progress: bytes | None = None
         self.progress_sent: bytes | None = None
         self.job: Any = None
 
-    def report(self, progress: bytes) -> None:
-        self.progress = progress
+    @property
+    def progress(self) -> bytes | None:
+        return self.context.reported
 
     def start_clock(self, now: float) -> None:
         self.started_at = now

@@ -48,7 +48,7 @@ class Child:
             while True:
                 kind, value = self.pipe.recv()
                 if kind == "progress":
-                    run.report(value)
+                    run.context.reported = value
                 else:
                     return Verdict(*value)
         except (EOFError, ConnectionError):

@@ -153,6 +153,8 @@ class Runner:
     def ended(self, run: Run, verdict: Verdict | None) -> None:
         """`verdict` is None for an attempt that stopped because it had to."""
         self.running.discard(run)
+        # It leads back here; without it nothing of the attempt waits for the cycle collector.
+        run.job = None
         self.mean_s += (monotonic() - run.started_at - self.mean_s) * WEIGHT
         if not run.is_abandoned:
             is_done = verdict is not None and verdict.outcome == Outcome.COMPLETED

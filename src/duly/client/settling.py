@@ -114,7 +114,7 @@ class Settling:
             self.forget(run, reason)
             return
         run.verdict = rejected(reason, "Refused")
-        run.progress = run.progress_sent
+        run.progress_sent = run.progress
         await self.send(batch)
 
     def forget(self, run: Run, reason: str) -> None:

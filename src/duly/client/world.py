@@ -1,6 +1,7 @@
-"""What a worker takes from the world: a clock, and chance. Nothing else here asks for either."""
+"""What a worker takes from the world: clocks, and chance. Nothing else here asks for either."""
 
 import time
+from datetime import UTC, datetime
 from random import Random
 
 # Counts the time that the machine slept as well: a lease runs out while a laptop is closed.
@@ -10,3 +11,7 @@ chance = Random()  # noqa: S311 (pauses, not secrets)
 
 def monotonic() -> float:
     return time.clock_gettime(CLOCK)
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)

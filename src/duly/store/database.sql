@@ -39,3 +39,8 @@ SELECT format('CREATE DATABASE %I', $1::text) AS statement
 -- name: become_tenant
 -- For the rest of this transaction: the role that row-level security binds, and whose rows.
 SELECT set_config('role', 'duly_tenant', true), set_config('duly.tenant', $1, true)
+
+-- name: set_test_clock
+-- What a test believes the time to be, for this session alone; no server is started with it. What a
+-- test stores need not survive a power cut.
+SELECT set_config('duly.test_now', $1, false), set_config('synchronous_commit', 'off', false)

@@ -1,6 +1,9 @@
-"""A clock that moves only when a test says so."""
+"""Clocks for tests: one that moves only when a test says so, and one that can be moved ahead."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+
+from duly.environment import SystemClock
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -22,3 +25,41 @@ class ManualClock:
     def advance(self, seconds: float) -> None:
         assert seconds >= 0, "time never runs backwards"
         self.elapsed_s += seconds
+
+
+class MovableClock:
+    """Goes on as the system's does, and can be moved ahead: `clock.advance(days=7)`."""
+
+    def __init__(self) -> None:
+        self.system = SystemClock()
+        self.ahead_s = 0.0
+        # Whoever lives by this clock may want to be moved with care.
+        self.move: Callable[[float], None] = self.jump
+
+    def now(self) -> datetime:
+        return self.system.now() + timedelta(seconds=self.ahead_s)
+
+    def monotonic(self) -> float:
+        return self.system.monotonic() + self.ahead_s
+
+    def advance(
+        self,
+        seconds: float = 0.0,
+        *,
+        minutes: float = 0.0,
+        hours: float = 0.0,
+        days: float = 0.0,
+        weeks: float = 0.0,
+    ) -> datetime:
+        """Let so much time pass at once; the instant that it is then. Never backwards."""
+        step = timedelta(seconds=seconds, minutes=minutes, hours=hours, days=days, weeks=weeks)
+        assert step >= timedelta(0), "time never runs backwards"
+        self.move(step.total_seconds())
+        return self.now()
+
+    def jump(self, seconds: float) -> None:
+        self.ahead_s += seconds
+
+    def advance_to(self, instant: datetime) -> datetime:
+        """Until that instant; nothing if it is past."""
+        return self.advance(max((instant - self.now()).total_seconds(), 0.0))

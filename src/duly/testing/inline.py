@@ -1,0 +1,214 @@
+"""A worker's handlers, run here and now instead of in a process of their own.
+
+Everything else is as in production: tasks pass the scheduler and its gates, are leased over HTTP,
+and are settled. One at a time, in the order in which duly hands them out.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from duly.client.asynchronous import AsyncClient, AsyncTask
+from duly.client.context import Context
+from duly.client.desk import Desk
+from duly.client.handlers import Handler, perform
+from duly.client.leased_tasks import Beat, LeasedTask, LeaseRequest
+from duly.client.payloads import InvalidPayload
+from duly.client.server import Server
+from duly.client.settling import settlement_of
+from duly.client.verdicts import RELEASED, Verdict, completed, failed, judged, rejected, with_policy
+from duly.client.wire import new_key
+from duly.client.worker import Worker
+from duly.client.world import chance
+from duly.domain.errors import DulyError
+from duly.domain.gates import Gate
+from duly.domain.limits import LEASE_S_MAX
+from duly.testing.server import DulyServer, TestTenant
+
+# One look for a task that should be on its way.
+WAIT_S = 0.2
+# Of the system's time: duly hands out what is due well within it.
+PATIENCE_S = 10.0
+TIMEOUT_S = 30.0
+RUNS_MAX = 10_000
+# Gates that no patience opens.
+HELD_BACK = frozenset({Gate.PAUSED, Gate.TENANT_IN_FLIGHT, Gate.CONCURRENCY_KEY})
+
+
+class NoHandler(DulyError):
+    """the worker has no handler for {type!r}, and task {id} in its pools needs one"""
+
+
+class NotHandedOut(DulyError):
+    """task {id} is due and was not handed out within {patience_s:g} s: {summary}"""
+
+
+class TooManyRuns(DulyError):
+    """{most} attempts, and there is still more to do: does a handler submit or snooze for ever?"""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One attempt that was run, and how it ended."""
+
+    id: str
+    type: str
+    attempt: int
+    scheduled_for: datetime
+    outcome: str
+    result: Any = None
+    error: str | None = None
+
+
+class Inline:
+    """For one tenant of a server: `run_inline(worker)` and, where a loop runs, `arun_inline`."""
+
+    def __init__(self, server: DulyServer, tenant: TestTenant) -> None:
+        self.server = server
+        self.clock = server.clock
+        self.tenant = tenant
+
+    def run(self, worker: Worker, until: datetime | timedelta | None = None) -> list[Ran]:
+        """Until nothing is due; with `until`, move the clock from task to task up to there."""
+        return asyncio.run(self.arun(worker, until))
+
+    async def arun(self, worker: Worker, until: datetime | timedelta | None = None) -> list[Ran]:
+        """`run`, awaited."""
+        end = self.clock.now() + until if isinstance(until, timedelta) else until
+        worker.plan()
+        desk = Desk(
+            Server(self.tenant.url, self.tenant.api_key),
+            f"inline:{new_key()}",
+            LEASE_S_MAX,
+            TIMEOUT_S,
+        )
+        async with AsyncClient(self.tenant.url, self.tenant.api_key) as client:
+            try:
+                return await Shift(self, worker, client, desk).work(end)
+            finally:
+                await desk.close()
+
+
+class Shift:
+    """One call of `run`."""
+
+    def __init__(self, inline: Inline, worker: Worker, client: AsyncClient, desk: Desk) -> None:
+        self.inline = inline
+        self.clock = inline.clock
+        self.worker = worker
+        self.client = client
+        self.desk = desk
+        self.ran: list[Ran] = []
+
+    async def work(self, end: datetime | None) -> list[Ran]:
+        await self.run_due()
+        while end is not None:
+            next_at = await self.next_at()
+            if next_at is None or next_at > end:
+                self.clock.advance_to(end)
+                break
+            self.clock.advance_to(next_at)
+            await self.run_due(WAIT_S)
+        return self.ran
+
+    async def run_due(self, wait_s: float = 0.0) -> None:
+        """Until nothing is due that nobody holds back."""
+        loop = asyncio.get_running_loop()
+        patient_until = loop.time() + PATIENCE_S
+        while True:
+            task = await self.lease(wait_s)
+            if task is not None:
+                await self.run_one(task)
+                wait_s, patient_until = 0.0, loop.time() + PATIENCE_S
+                continue
+            late = await self.not_handed_out()
+            if late is None:
+                return
+            if loop.time() > patient_until:
+                task_id, summary = late
+                raise NotHandedOut(id=task_id, patience_s=PATIENCE_S, summary=summary)
+            self.inline.server.wake()
+            wait_s = WAIT_S
+
+    async def lease(self, wait_s: float) -> LeasedTask | None:
+        request = LeaseRequest(
+            worker_id=self.desk.worker_id,
+            pools=self.worker.pools,
+            max=1,
+            wait_s=wait_s,
+            lease_s=LEASE_S_MAX,
+            request_id=new_key(),
+        )
+        tasks = await self.desk.lease(request)
+        return tasks[0] if tasks else None
+
+    async def run_one(self, task: LeasedTask) -> None:
+        if len(self.ran) >= RUNS_MAX:
+            await self.settle(task, RELEASED)
+            raise TooManyRuns(most=RUNS_MAX)
+        handler = self.worker.handlers.get(task.type)
+        if handler is None:
+            await self.settle(task, RELEASED)
+            raise NoHandler(type=task.type, id=task.id)
+        said: list[bytes] = []
+        verdict = await verdict_of(handler, task, Context(task, said.append))
+        if handler.retry is not None:
+            verdict = with_policy(verdict, handler.retry, task.attempt, chance)
+        if said:
+            await self.desk.heartbeat([Beat(*task.key, msgspec.Raw(said[-1]))])
+        await self.settle(task, verdict)
+        result = None if verdict.result is None else msgspec.json.decode(verdict.result)
+        self.ran.append(
+            Ran(
+                task.id,
+                task.type,
+                task.attempt,
+                task.scheduled_for,
+                verdict.outcome,
+                result,
+                verdict.error,
+            )
+        )
+
+    async def settle(self, task: LeasedTask, verdict: Verdict) -> None:
+        await self.desk.settle([settlement_of(*task.key, verdict)])
+
+    async def not_handed_out(self) -> tuple[str, str] | None:
+        """A task that should come, and what duly says of it; what a gate holds back need not."""
+        async for task in self.tasks("READY"):
+            explained = await self.client.explain(task.id)
+            if explained["state"] == "READY" and explained["binding"] not in HELD_BACK:
+                return task.id, explained["summary"]
+        return None
+
+    async def next_at(self) -> datetime | None:
+        instants = [task.next_at async for task in self.tasks("SCHEDULED") if task.next_at]
+        return min(instants, default=None)
+
+    async def tasks(self, state: str) -> AsyncIterator[AsyncTask]:
+        async for task in self.client.tasks(state=state):
+            if task.target.get("pool") in self.worker.pools:
+                yield task
+
+
+async def verdict_of(handler: Handler, task: LeasedTask, context: Context) -> Verdict:
+    if handler.mode != "async":
+        return perform(handler.function, handler.binder, task, context)
+    timeout_s = min(handler.timeout_s or task.timeout_s, task.timeout_s)
+    try:
+        async with asyncio.timeout(timeout_s) as limit:
+            arguments = handler.binder.arguments(task.payload)
+            return completed(await handler.function(context, **arguments))
+    except InvalidPayload as error:
+        return rejected(str(error), "InvalidPayload")
+    except TimeoutError as error:
+        is_late = limit.expired()
+        return failed(f"timed out after {timeout_s:g} s", "TimedOut") if is_late else judged(error)
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        return judged(error)

@@ -1,0 +1,1 @@
+"""Tests of what duly gives to the tests of others."""
