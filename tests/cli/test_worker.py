@@ -30,6 +30,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "my_worker.py").write_text(MODULE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
+    # Another test's duly may have left its address where this user's local one is looked for.
+    monkeypatch.setenv("DULY_DATA_DIR", str(tmp_path / "nowhere"))
     return tmp_path
 
 

@@ -28,10 +28,11 @@ def say(ctx: Context, event: str, **more: Any) -> None:
 
 
 @worker.task("wait")
-async def wait(ctx: Context, seconds: float = 60.0) -> int:
+async def wait(ctx: Context, seconds: float = 60.0, first: float | None = None) -> int:
+    """`first` is how long the first attempt waits."""
     say(ctx, "started")
     try:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(seconds if first is None or ctx.attempt > 1 else first)
     except asyncio.CancelledError:
         say(ctx, "cancelled")
         raise

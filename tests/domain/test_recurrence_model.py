@@ -17,6 +17,7 @@ from duly.domain.recurrence import Gap, Recurrence, Repeat, next_occurrences
 from duly.domain.wall_times import CronExpression
 from duly.domain.zones import find_zone
 from tests.domain.cron_model import Expected, ModelCron, Timeline, days_of_change, expected
+from tests.domain.cron_samples import random_expression
 
 SAMPLES = int(os.environ.get("DULY_TEST_CRON_SAMPLES", "100000"))
 BATCHES = 10
@@ -54,52 +55,6 @@ FIVE_YEARS_OF = [
 ZONES = sorted(available_timezones() - {"localtime", "Factory"})
 
 
-def one_of(random: Random, *choices: str) -> str:
-    return random.choice(choices)
-
-
-def random_time_field(random: Random, most: int) -> str:
-    low = random.randint(0, most)
-    high = random.randint(low, most)
-    step = random.randint(1, most)
-    return one_of(
-        random,
-        *("*", f"*/{step}", f"{low}", f"{low}", f"{low}-{high}", f"{low}-{high}/{step}"),
-        *(f"{low}/{step}", f"{low},{high}", f"{low}-{high},{random.randint(0, most)}"),
-    )
-
-
-def random_hour(random: Random) -> str:
-    night = random.randint(0, 4)
-    return one_of(
-        random,
-        *("*", "*", f"*/{random.randint(1, 6)}", f"{night}", f"{night}", f"{night},23"),
-        *(f"{night}-{night + 3}", "0-23", random_time_field(random, 23)),
-    )
-
-
-def random_days(random: Random) -> tuple[str, str, str]:
-    """Day of month, month, day of week; mostly every day, or no window would see a fire."""
-    if random.random() < 0.6:
-        return "*", "*", "*"
-    day, weekday = random.randint(1, 31), random.randint(0, 7)
-    of_month = one_of(random, "*", "*", "*/2", f"{day}", f"1-{day}", "L", "LW", f"{day},L")
-    of_week = one_of(
-        random,
-        *("*", "*", "*/2", f"{weekday}", "MON-FRI", "SAT,SUN", f"{weekday}L", f"SUN#{day % 5 + 1}"),
-        *(f"{weekday},TUE#1", "5-7", "sun"),
-    )
-    month = one_of(random, "*", "*", "*", "MAR,OCT", "2-11", "*/2", "4/3")
-    return of_month, month, of_week
-
-
-def random_expression(random: Random, with_seconds: bool) -> str:
-    of_month, month, of_week = random_days(random)
-    minute = random_time_field(random, 59)
-    text = f"{minute} {random_hour(random)} {of_month} {month} {of_week}"
-    return f"{random_time_field(random, 59)} {text}" if with_seconds else text
-
-
 def random_window(random: Random) -> tuple[str, Timeline, bool]:
     """Three days by minutes or two hours by seconds, more often than not around a change."""
     zone = random.choice(HARD_ZONES)[0] if random.random() < 0.3 else random.choice(ZONES)
@@ -133,9 +88,7 @@ def answers(recurrence: Recurrence, after: datetime, limit: int) -> list[Expecte
 def check_window(random: Random) -> int:
     zone, timeline, by_seconds = random_window(random)
     for _ in range(EXPRESSIONS_PER_WINDOW):
-        text = random_expression(random, by_seconds or random.random() < 0.02)
-        if not by_seconds and len(text.split()) == 6:
-            text = "0 " + text.split(maxsplit=1)[1]
+        text = random_expression(random, by_seconds)
         gap, repeat = random.choice(GAPS), random.choice(REPEATS)
         excluded: frozenset[date] = frozenset()
         if random.random() < 0.2:

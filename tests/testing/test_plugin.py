@@ -10,6 +10,7 @@ import pytest
 
 from duly import AsyncClient, Client, Context, Reject, Worker
 from duly.client.worker import LEASE_S
+from duly.scheduler.gatekeeper import BoundsKeeper
 from duly.testing import inline
 from duly.testing.clock import MovableClock
 from duly.testing.inline import NoHandler, NotHandedOut, Ran, TooManyRuns
@@ -161,11 +162,26 @@ def test_a_missing_handler_is_said(duly_client: Client, run_inline: RunInline) -
     assert task.refresh().attempt == 0, "it was given back uncharged"
 
 
-def test_what_a_gate_holds_back_is_left_alone(duly_client: Client, run_inline: RunInline) -> None:
+def wait_for_pause(server: DulyServer) -> None:
+    """The scheduler looks every few seconds, or when it is woken."""
+    (keeper,) = [
+        loop.role for loop in server.ready.result().loops if isinstance(loop.role, BoundsKeeper)
+    ]
+    patient_until = time.monotonic() + SOON_S
+    while not keeper.gatekeeper.bounds.pauses:
+        assert time.monotonic() < patient_until
+        server.wake()
+        time.sleep(0.02)
+
+
+def test_what_a_gate_holds_back_is_left_alone(
+    duly_server: DulyServer, duly_client: Client, run_inline: RunInline
+) -> None:
     """A test of a pause must end, and not by a timeout."""
     worker, seen = recorder()
     pause = {"kind": "type", "name": "note", "reason": "a test"}
     duly_client.run(duly_client.asynchronous.call("POST", "/v1/pauses", pause))
+    wait_for_pause(duly_server)
     task = duly_client.submit("note", {"what": "a"})
     assert run_inline(worker) == []
     assert task.refresh().state == "READY"

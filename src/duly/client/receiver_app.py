@@ -11,6 +11,7 @@
 
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
@@ -23,7 +24,7 @@ from duly.client.receiver import (
     read_secrets,
     verify,
 )
-from duly.client.world import monotonic
+from duly.client.world import monotonic, utc_now
 
 # A payload has 64 KiB at most.
 BODY_BYTES_MAX = 128 * 1024
@@ -132,12 +133,14 @@ class WebhookReceiver:
         body_bytes_max: int = BODY_BYTES_MAX,
         tolerance_s: float = TOLERANCE_S,
         memory: Memory | None = None,
+        now: Callable[[], datetime] = utc_now,
     ) -> None:
         self.app = app
         self.secrets = read_secrets(secrets)
         self.path = path
         self.body_bytes_max = body_bytes_max
         self.tolerance_s = tolerance_s
+        self.now = now
         self.memory: Memory = LocalMemory(tolerance_s) if memory is None else memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -150,7 +153,9 @@ class WebhookReceiver:
             body = await self.read(scope, receive)
             if body is None:
                 return
-            delivery = verify(scope["headers"], body, self.secrets, tolerance_s=self.tolerance_s)
+            delivery = verify(
+                scope["headers"], body, self.secrets, now=self.now(), tolerance_s=self.tolerance_s
+            )
             await self.memory.admit(delivery)
         except WebhookRefused as refusal:
             await refuse(send, refusal)

@@ -47,7 +47,8 @@ class ThreadJob:
         finally:
             # An interruption that was asked for before this arrives here at the latest, at the call
             # that gives the lock back; none is asked for after it. So it never hits the next job.
-            pass
+            with self.lock:
+                self.thread = None
 
     def interrupt(self) -> None:
         """From another thread, once."""

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from duly.domain.addresses import OutboundRules, url_reason
 from duly.domain.retry import RetryPolicy
-from duly.domain.task import Policy, Submission
+from duly.domain.task import DEFAULT_POLICY, Policy, Submission
 from duly.domain.webhook_headers import reserved_reason
 
 TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
@@ -88,7 +88,9 @@ def submission_problems(
     ]
     if task.run_at is not None and task.delay_s:
         checks.append(("/delay_s", "give run_at or delay_s, not both"))
-    return problems(checks) + policy_problems(task.policy, now)
+    found = problems(checks)
+    # Most tasks say nothing about their policy, and the default is within every bound.
+    return found if task.policy is DEFAULT_POLICY else found + policy_problems(task.policy, now)
 
 
 def policy_problems(policy: Policy, now: datetime) -> list[Problem]:

@@ -96,7 +96,6 @@ def occurrences(recurrence: Recurrence, after: datetime) -> Iterator[Occurrence]
 
 # The instant, the wall time that was asked for, and why it is not to fire.
 Fire = tuple[int, int, VerdictHint | None]
-PRECEDENCE = {None: 0, VerdictHint.SKIPPED_DST: 1, VerdictHint.EXCLUDED: 2}
 
 
 def next_fire(recurrence: Recurrence, earliest_s: int) -> Fire | None:
@@ -148,28 +147,22 @@ def walls_of_span(
 
 
 def fire_after_gap(recurrence: Recurrence, expression: CronExpression, span: Span) -> Fire | None:
-    """What the gap before a span swallowed, as one fire at the start of the span."""
+    """What the gap before a span swallowed, as one fire at the start of the span. The first time in
+    the gap stands for all of them."""
     if expression.keeps_real_time or span.offset_before_s >= span.offset_s:
         return None
-    end_wall_s = span.start_s + span.offset_s
-    skipped = VerdictHint.SKIPPED_DST if recurrence.dst_gap == "skip" else None
-    best: Fire | None = None
     wall_s = next_wall(expression, span.start_s + span.offset_before_s)
-    while wall_s is not None and wall_s < end_wall_s:
-        excluded = exclusion(recurrence, wall_s) or exclusion(recurrence, end_wall_s)
-        fire = (span.start_s, wall_s, excluded or skipped)
-        if best is None or PRECEDENCE[fire[2]] < PRECEDENCE[best[2]]:
-            best = fire
-        # The times of one day share their fate.
-        wall_s = next_wall(expression, (wall_s // DAY_S + 1) * DAY_S)
-    return best
+    end_wall_s = span.start_s + span.offset_s
+    if wall_s is None or wall_s >= end_wall_s:
+        return None
+    excluded = exclusion(recurrence, wall_s) or exclusion(recurrence, end_wall_s)
+    skipped = VerdictHint.SKIPPED_DST if recurrence.dst_gap == "skip" else None
+    return span.start_s, wall_s, excluded or skipped
 
 
 def earlier_fire(gap: Fire | None, plain: Fire) -> Fire:
-    """At the same instant they are one occurrence, and it fires if either of them does."""
-    if gap is None or (plain[0] == gap[0] and PRECEDENCE[plain[2]] <= PRECEDENCE[gap[2]]):
-        return plain
-    return gap
+    """At the same instant they are one occurrence, and the clock shows the plain one."""
+    return plain if gap is None or plain[0] == gap[0] else gap
 
 
 def onward(span: Span, earliest_s: int, wall_s: int) -> int:
