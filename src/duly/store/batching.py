@@ -42,6 +42,7 @@ class Batcher(Generic[Item, Answer]):
         batch_size_max: int,
         waiting_max: int,
         flights_max: int = 1,
+        company_min: int = 1,
         key: Callable[[Item], Hashable] | None = None,
     ) -> None:
         self.name = name
@@ -49,6 +50,9 @@ class Batcher(Generic[Item, Answer]):
         self.batch_size_max = batch_size_max
         self.waiting_max = waiting_max
         self.flights_max = flights_max
+        # How many must wait before a flight takes off beside others: two half-empty ones cost more
+        # than one that is full.
+        self.company_min = company_min
         self.key = key
         self.waiting: deque[Waiting[Item, Answer]] = deque()
         self.flights: set[asyncio.Task[None]] = set()
@@ -69,6 +73,8 @@ class Batcher(Generic[Item, Answer]):
     def take_off(self) -> None:
         """Start a flight for whoever waits, if one is free."""
         while self.waiting and len(self.flights) < self.flights_max:
+            if self.flights and len(self.waiting) < self.company_min:
+                return
             batch = self.next_batch()
             if not batch:
                 return

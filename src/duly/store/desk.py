@@ -17,6 +17,7 @@ READ_BATCH_MAX = 200
 WAITING_MAX = 20_000
 # Two statements in flight keep the server busy while the answers of one are handed out.
 FLIGHTS_MAX = 2
+COMPANY_MIN = 100
 
 
 class SubmitDesk:
@@ -51,6 +52,7 @@ class SubmitDesk:
             batch_size_max=BATCH_SIZE_MAX,
             waiting_max=WAITING_MAX,
             flights_max=flights_max,
+            company_min=COMPANY_MIN,
             key=key_of,
         )
 
@@ -67,6 +69,7 @@ class ReadDesk:
             batch_size_max=READ_BATCH_MAX,
             waiting_max=WAITING_MAX,
             flights_max=FLIGHTS_MAX,
+            company_min=COMPANY_MIN,
         )
 
     async def read(self, tenant: int, task_id: UUID) -> Task | None:
