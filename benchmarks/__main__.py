@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from benchmarks import cluster, engine, heart, webhook
+from benchmarks import cluster, engine, heart, over_http, webhook
 from benchmarks.machine import machine_facts
 from duly.app import calm_collector
 from duly.environment import Environment
@@ -29,6 +29,7 @@ SCENARIOS = {
     **heart.SCENARIOS,
     **engine.SCENARIOS,
     **webhook.SCENARIOS,
+    **over_http.SCENARIOS,
     **cluster.SCENARIOS,
 }
 
@@ -65,6 +66,8 @@ async def run_one(name: str, database: Database, owner_url: str, *, quick: bool)
             figures = await heart.SCENARIOS[name][0](heart.Heart(database, owner_url, show), tasks)
         elif name in webhook.SCENARIOS:
             figures = await webhook.SCENARIOS[name][0](database, show, tasks)
+        elif name in over_http.SCENARIOS:
+            figures = await over_http.SCENARIOS[name][0](show, tasks)
         elif name in cluster.SCENARIOS:
             scenario = cluster.SCENARIOS[name][0]
             return {"scenario": name, **await scenario(owner_url, database.url, show, tasks)}

@@ -5,8 +5,10 @@ lone surrogates, other encodings than UTF-8, and nesting past a bound.
 """
 
 import difflib
+import functools
 import json
 import re
+from itertools import islice
 from collections.abc import Iterator, Mapping
 from types import UnionType
 from typing import (
@@ -31,7 +33,8 @@ AT = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<path>\$[^`]*)`)?$", re.DOTALL)
 UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.DOTALL)
 MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
 STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
-TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+# A text that never ends is read once, to the end: tried again from each quote it would take hours.
+TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*(?:"|\\?\Z)', re.DOTALL)
 NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 
 Model = TypeVar("Model")
@@ -83,8 +86,8 @@ def check_depth(body: bytes) -> None:
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
         raise Refused(
             Code.MALFORMED_BODY, f"the body has an object with two members {twice[:64]!r}"
         )
@@ -126,13 +129,12 @@ def invalid_query(problem: Problem) -> Refused:
 def all_problems(body: bytes, model: type, first: str) -> list[Problem]:
     """msgspec stops at its first error; the fields are asked one by one for the others."""
     document = msgspec.json.decode(body)
-    found = list(struct_problems(document, model, ""))[:ERRORS_MAX]
+    found = list(islice(struct_problems(document, model, ""), ERRORS_MAX))
     return found or [problem_from(first, model)]
 
 
 def struct_problems(document: Any, model: Any, pointer: str) -> Iterator[Problem]:
-    fields = fields_of(model)
-    if not isinstance(document, dict) or fields is None:
+    if not isinstance(document, dict) or (fields := fields_of(model)) is None:
         return
     for name in document:
         if name not in fields:
@@ -146,21 +148,26 @@ def struct_problems(document: Any, model: Any, pointer: str) -> Iterator[Problem
 
 def field_problems(value: Any, kind: Any, pointer: str) -> Iterator[Problem]:
     """Of one value: those of its parts where the type has parts, else its own."""
-    found: list[Problem] = []
-    for shape in shapes_of(kind):
-        if isinstance(value, dict) and fields_of(shape) is not None:
-            found += struct_problems(value, shape, pointer)
-        elif isinstance(value, list) and get_origin(shape) is list:
-            (element,) = get_args(shape)
-            for index, item in enumerate(value):
-                found += struct_problems(item, element, f"{pointer}/{index}")
-    if not found:
+    is_found = False
+    for problem in part_problems(value, kind, pointer):
+        is_found = True
+        yield problem
+    if not is_found:
         try:
             msgspec.json.decode(msgspec.json.encode(value), type=kind)
         except msgspec.ValidationError as error:
             problem = problem_from(str(error), kind)
-            found = [Problem(pointer + problem.pointer, problem.reason)]
-    yield from found
+            yield Problem(pointer + problem.pointer, problem.reason)
+
+
+def part_problems(value: Any, kind: Any, pointer: str) -> Iterator[Problem]:
+    for shape in shapes_of(kind):
+        if isinstance(value, dict) and fields_of(shape) is not None:
+            yield from struct_problems(value, shape, pointer)
+        elif isinstance(value, list) and get_origin(shape) is list:
+            (element,) = get_args(shape)
+            for index, item in enumerate(value):
+                yield from struct_problems(item, element, f"{pointer}/{index}")
 
 
 def shapes_of(kind: Any) -> Iterator[Any]:
@@ -174,6 +181,7 @@ def shapes_of(kind: Any) -> Iterator[Any]:
         yield kind
 
 
+@functools.cache
 def fields_of(model: Any) -> dict[str, tuple[Any, bool]] | None:
     """Of a Struct: each field's type, and whether it must be given."""
     if not (isinstance(model, type) and issubclass(model, msgspec.Struct)):

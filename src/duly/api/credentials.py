@@ -18,6 +18,7 @@ from duly.api.call import Call
 from duly.api.problems import Code, Refused
 from duly.api.recall import Recall
 from duly.domain.access import Access, Credential, Reach
+from duly.domain.limits import API_KEY_ID_PATTERN
 from duly.domain.limits import TENANT_PATTERN
 from duly.environment import Clock, Environment
 from duly.store.database import Database
@@ -70,6 +71,9 @@ class Authenticator:
         return credential_of(key)
 
     async def live_key(self, key_id: str) -> Key:
+        if not API_KEY_ID_PATTERN.fullmatch(key_id):
+            # Nobody's, and not to be remembered: a guess may be long.
+            raise unauthenticated()
         key = await self.keys.get(key_id)
         if key is None or not key.is_live or has_passed(key.expires_at, self.clock):
             raise unauthenticated()

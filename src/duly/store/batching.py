@@ -7,7 +7,7 @@ knows nothing of SQL: it is handed a `flush` that answers one batch, item by ite
 |---|---|
 | two items with one key arrive together | the second waits for the next batch |
 | a caller is cancelled while waiting | its item is dropped, unless it is in flight already |
-| the database refuses a batch | it is split in halves, so one bad item cannot fail its neighbours |
+| the database refuses a batch, or a tenant has too many pools | it is split in halves, so one bad item cannot fail its neighbours |
 | a deadlock or serialization failure | the same, and a single item is tried a few times |
 | the connection fails | the outcome is unknown: every caller of that batch is told so |
 | too many wait | Overloaded, at once |
@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
-from duly.domain.errors import Overloaded, StatementRefused
+from duly.domain.errors import DulyError, Overloaded, StatementRefused, TooManyPools
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -109,7 +109,7 @@ class Batcher(Generic[Item, Answer]):
         try:
             answers = await self.flush([entry.item for entry in batch])
             assert len(answers) == len(batch)
-        except StatementRefused as refusal:
+        except (StatementRefused, TooManyPools) as refusal:
             await self.split(batch, refusal, tries)
         except BaseException as error:
             for entry in batch:
@@ -123,13 +123,13 @@ class Batcher(Generic[Item, Answer]):
                     entry.answer.set_result(answer)
 
     async def split(
-        self, batch: list[Waiting[Item, Answer]], refusal: StatementRefused, tries: int
+        self, batch: list[Waiting[Item, Answer]], refusal: DulyError, tries: int
     ) -> None:
         if len(batch) > 1:
             middle = len(batch) // 2
             await self.fly(batch[:middle])
             await self.fly(batch[middle:])
-        elif refusal.facts["code"] in CONFLICT_CODES and tries < CONFLICT_TRIES_MAX:
+        elif refusal.facts.get("code") in CONFLICT_CODES and tries < CONFLICT_TRIES_MAX:
             await self.fly(batch, tries + 1)
         elif not batch[0].answer.done():
             batch[0].answer.set_exception(refusal)
