@@ -59,6 +59,8 @@ from duly.telemetry import Metrics, get_logger
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 START_POLL_S = 0.01
+# For heartbeats alone, beside the pool that everything else shares.
+BEATING_CONNECTIONS_MAX = 2
 # Objects made before a look at the youngest, and how many looks before one at the older ones.
 COLLECTOR_THRESHOLDS = (100_000, 50, 100)
 
@@ -142,6 +144,10 @@ async def run_until(
             place.engine_url, settings.pool_connections_max, is_pooled=settings.database_pooler
         )
         stack.push_async_callback(database.close)
+        beating = await database_kind.open(
+            place.engine_url, BEATING_CONNECTIONS_MAX, is_pooled=settings.database_pooler
+        )
+        stack.push_async_callback(beating.close)
         parts = make_parts(database, environment, metrics, is_alone=is_alone)
         breakers = Breakers(database, environment)
         sender = make_sender(database, environment, outbound, breakers, settings)
@@ -161,7 +167,9 @@ async def run_until(
             workers=parts.workers,
             outbound=outbound,
         )
-        webhooks = webhook_roles(database, environment, metrics, parts, sender, settings)
+        webhooks = webhook_roles(
+            database, environment, metrics, parts, sender, settings, beating
+        )
         roles = [*parts.roles, *webhooks, breakers, front.waiting, *keepers(place)]
         loops += [start_loop(role, environment, metrics) for role in roles]
         limits = HttpLimits(connections_max=settings.http_connections_max)
@@ -255,6 +263,7 @@ def webhook_roles(
     parts: Parts,
     handler: Handler,
     settings: Settings,
+    beating: Database,
 ) -> list[Role]:
     """Those that deliver; what they have under way gets its share of the time to stop."""
     executor = make_webhook_executor(
@@ -266,6 +275,7 @@ def webhook_roles(
         metrics,
         parts.stats,
         drain_s=settings.stop_timeout_s * DRAIN_SHARE,
+        beating=beating,
     )
     return executor_roles(executor)
 

@@ -80,6 +80,17 @@ async def test_a_lost_answer_is_handed_out_again_to_the_same_request(front: Fron
     assert await lease(front, "w2", request_id="r1") == []
 
 
+async def test_a_lease_that_is_handed_out_again_says_so(front: Front) -> None:
+    """A worker that takes an old lease for a fresh one runs on when it is over."""
+    await ready_task(front)
+    (fresh,) = await lease(front, request_id="r1")
+    (repeated,) = await lease(front, request_id="r1")
+    assert front.door.workers is not None
+    front.door.workers.requests.clear()
+    (elsewhere,) = await lease(front, request_id="r2")
+    assert [task["again"] for task in (fresh, repeated, elsewhere)] == [False, True, True]
+
+
 async def test_another_process_finds_the_lost_leases_too(front: Front) -> None:
     """The retry may reach another server than the request did."""
     await ready_task(front)

@@ -5,13 +5,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
+import pytest
+
+from duly.domain.errors import DatabaseUnavailable
 from duly.environment import Environment
+from duly.execution import executor as module
 from duly.execution.executor import DONE, Executor, Verdict
 from duly.store.lease import Lease
 from duly.store.settle import SettleAnswer, Settlement, SettleStatus
 from duly.store.stats import StatsBook
 from duly.telemetry import Metrics
 
+PATIENCE_S = 30.0
 TASK = UUID(int=5)
 INSTANT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -32,6 +37,47 @@ class Desk:
         self.settled.append(settlement)
         return SettleAnswer(SettleStatus.SETTLED)
 
+    async def close(self) -> None:
+        """Nothing waits here."""
+
+
+class Silent:
+    """A database that is asked and never answers, as through a pool that others use up."""
+
+    async def fetch(self, _statement: str, *_arguments: object) -> list[Any]:
+        await asyncio.Event().wait()
+        return []
+
+
+class Extending:
+    """A database where every lease is still held."""
+
+    def __init__(self) -> None:
+        self.beats = 0
+
+    async def fetch(self, _statement: str, *arguments: Any) -> list[Any]:
+        self.beats += 1
+        pairs = zip(arguments[1], arguments[2], strict=True)
+        facts = {"cancel_requested": False, "lease_until": INSTANT}
+        return [{"id": task_id, "fence": fence} | facts for task_id, fence in pairs]
+
+
+class Flaky:
+    """A database that fails a few times before it hands over; heartbeats find another holder."""
+
+    def __init__(self, failures: int) -> None:
+        self.failures = failures
+        self.handed_over = asyncio.Event()
+
+    async def fetch(self, statement: str, *_arguments: object) -> list[Any]:
+        if "beat" in statement.split("FROM", 1)[1]:
+            return []
+        if self.failures:
+            self.failures -= 1
+            raise DatabaseUnavailable(address="here", problem="away for a moment")
+        self.handed_over.set()
+        return [{"id": TASK}]
+
 
 class Handler:
     """Each attempt runs until its own event is set."""
@@ -46,11 +92,11 @@ class Handler:
         return DONE
 
 
-def make(handler: Handler, desk: Desk) -> Executor:
+def make(handler: Any, desk: Desk, database: Any = None, beating: Any = None) -> Executor:
     environment = Environment()
     nothing: Any = None
     return Executor(
-        nothing,
+        database,
         environment,
         nothing,
         [],
@@ -59,6 +105,7 @@ def make(handler: Handler, desk: Desk) -> Executor:
         Metrics(),
         StatsBook(environment),
         UUID(int=9),
+        beating=beating,
     )
 
 
@@ -90,3 +137,73 @@ async def test_a_lost_lease_that_ends_leaves_the_next_one_alone() -> None:
     handler.ends[3].set()
     await second.task
     assert [item.fence for item in desk.settled] == [1, 3]
+
+
+async def test_a_run_ends_before_its_lease_does_though_nobody_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody else starts the task when the lease is over: both would deliver it."""
+    monkeypatch.setattr(module, "LEASE_S", 0.5)
+    monkeypatch.setattr(module, "HEARTBEAT_S", 0.1)
+    handler, desk = Handler(), Desk()
+    executor = make(handler, desk, Silent(), Silent())
+    await executor.run([lease(1)])
+    (run,) = executor.running.values()
+    with pytest.raises(TimeoutError):
+        await executor.beat()
+    assert not run.task.done()
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.wait([run.task])
+    assert asyncio.get_running_loop().time() < run.deadline
+    assert run.is_lost
+    assert executor.running == {}
+    assert desk.settled == []
+
+
+async def test_heartbeats_do_not_wait_for_the_connections_of_others() -> None:
+    """When everything else fills the pool, leases would be lost while their deliveries run."""
+    handler, desk, beating = Handler(), Desk(), Extending()
+    executor = make(handler, desk, Silent(), beating)
+    await executor.run([lease(1)])
+    (run,) = executor.running.values()
+    before = run.deadline
+    async with asyncio.timeout(PATIENCE_S):
+        await executor.beat()
+    assert beating.beats == 1
+    assert run.deadline > before
+    run.task.cancel()
+    await asyncio.wait([run.task])
+
+
+async def taken_over(_lease: Lease) -> Verdict:
+    return Verdict(is_handed_over=True)
+
+
+async def test_handing_over_is_tried_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tried once, a moment without a database makes the receiver's work a lost attempt."""
+    monkeypatch.setattr(module, "HAND_OVER_AGAIN_S", 0.001)
+    database, desk = Flaky(failures=3), Desk()
+    executor = make(taken_over, desk, database, database)
+    await executor.run([lease(1)])
+    (run,) = executor.running.values()
+    await asyncio.sleep(0)
+    await executor.beat()
+    await executor.close()
+    assert database.handed_over.is_set(), "neither a heartbeat nor a stop may interrupt it"
+    assert not run.is_lost
+    assert executor.running == {}
+    assert desk.settled == []
+
+
+async def test_handing_over_ends_with_the_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The task is somebody else's then; trying on for ever would keep a place for nothing."""
+    monkeypatch.setattr(module, "LEASE_S", 0.2)
+    monkeypatch.setattr(module, "HAND_OVER_AGAIN_S", 0.001)
+    database, desk = Flaky(failures=1_000_000), Desk()
+    executor = make(taken_over, desk, database, database)
+    await executor.run([lease(1)])
+    (run,) = executor.running.values()
+    async with asyncio.timeout(PATIENCE_S):
+        await run.task
+    assert executor.running == {}
+    assert not database.handed_over.is_set()

@@ -101,7 +101,11 @@ async def test_a_task_that_was_taken_over_is_settled_by_its_fence(
         task_id = await submitted(engine, receiver, Policy(timeout_s=3600))
         task = await until_held_by(database, task_id, HANDED_OVER)
         assert task.state is State.RUNNING
-        assert engine.executor.running == {}
+
+        async def is_forgotten() -> bool:
+            return engine.executor.running == {}
+
+        await until(is_forgotten)
         # The lease that the request had runs out, and the reaper looks for such leases.
         await until_reaper_looked(engine, 3)
         assert len(receiver.requests) == 1

@@ -8,8 +8,8 @@ import difflib
 import functools
 import json
 import re
-from itertools import islice
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from types import UnionType
 from typing import (
     Annotated,

@@ -16,7 +16,7 @@ from duly.domain.access import OPERATORS, PRODUCERS
 from duly.domain.breaker import Phase, phase_of
 from duly.store.breakers import BreakerRow, close_breaker, list_breakers
 
-Host = Annotated[str, Meta(min_length=1, max_length=300)]
+Host = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
 
 
 class BreakerQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -60,6 +60,7 @@ class Call:
         "after",
         "credential",
         "headers",
+        "is_read",
         "method",
         "notes",
         "open_session",
@@ -87,7 +88,7 @@ class Call:
             refuse_repeated(scope["headers"])
         self.params: dict[str, str] = {}
         self.query = query_of(scope["query_string"]) if scope["query_string"] else {}
-        self.raw_body = b""
+        self.raw_body, self.is_read = b"", False
         self.open_session: Session | None = None
         self.notes: list[AuditNote] = []
         self.after: list[Callable[[], None]] = []
@@ -108,6 +109,8 @@ class Call:
 
     async def read_body(self, bytes_max: int) -> bytes:
         """At most that many bytes; more is refused before it is read, or as soon as it is known."""
+        if self.is_read:
+            return self.raw_body
         announced = self.headers.get(b"content-length", b"")
         if announced.isdigit() and int(announced) > bytes_max:
             raise too_large(bytes_max)
@@ -124,7 +127,7 @@ class Call:
                 raise too_large(bytes_max)
             pieces.append(piece)
             has_more = message.get("more_body", False)
-        self.raw_body = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        self.raw_body, self.is_read = pieces[0] if len(pieces) == 1 else b"".join(pieces), True
         return self.raw_body
 
     async def gone(self) -> None:

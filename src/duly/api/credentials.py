@@ -18,8 +18,7 @@ from duly.api.call import Call
 from duly.api.problems import Code, Refused
 from duly.api.recall import Recall
 from duly.domain.access import Access, Credential, Reach
-from duly.domain.limits import API_KEY_ID_PATTERN
-from duly.domain.limits import TENANT_PATTERN
+from duly.domain.limits import API_KEY_ID_PATTERN, TENANT_PATTERN
 from duly.environment import Clock, Environment
 from duly.store.database import Database
 from duly.store.keys import KEY_PREFIX, Key, claim_nonce, hash_secret, read_key
@@ -48,12 +47,13 @@ class Authenticator:
         """Only names that a tenant can have reach the database, which takes not every text."""
         return await find_tenant(self.database, name) if TENANT_PATTERN.fullmatch(name) else None
 
-    async def identify(self, call: Call, body: bytes) -> Credential:
+    async def identify(self, call: Call, bytes_max: int) -> Credential:
+        """Before the body is read, as far as that is possible: a stranger's is not worth memory."""
         bearer, signer = call.header(b"authorization"), call.header(b"x-duly-key")
         if (bearer is None) == (signer is None):
             raise unauthenticated()
         if signer is not None:
-            return await self.signed(call, signer, body)
+            return await self.signed(call, signer, bytes_max)
         assert bearer is not None
         scheme, _, token = bearer.partition(" ")
         if scheme.lower() != "bearer" or not token or len(token) > TOKEN_CHARACTERS_MAX:
@@ -79,7 +79,7 @@ class Authenticator:
             raise unauthenticated()
         return key
 
-    async def signed(self, call: Call, key_id: str, body: bytes) -> Credential:
+    async def signed(self, call: Call, key_id: str, bytes_max: int) -> Credential:
         """HMAC-SHA256 over method, path with query, timestamp, nonce and the body's digest."""
         timestamp = call.header(b"x-duly-timestamp") or ""
         nonce = call.header(b"x-duly-nonce") or ""
@@ -94,6 +94,7 @@ class Authenticator:
         key = await self.live_key(key_id)
         if key.signing_secret is None:
             raise unauthenticated()
+        body = b"" if call.method == "GET" else await call.read_body(bytes_max)
         expected = sign(key.signing_secret, call.method, target_of(call), timestamp, nonce, body)
         if not hmac.compare_digest(expected.encode(), signature.encode("latin-1")):
             raise unauthenticated()

@@ -202,11 +202,11 @@ class Door:
     async def serve(self, endpoint: Endpoint, call: Call) -> Answer:
         if endpoint.kind is Kind.OPEN:
             return await endpoint.handler(call)
+        call.credential = await self.authenticator.identify(call, endpoint.body_bytes_max)
+        await self.authorise(endpoint, call)
         raw = b""
         if endpoint.method != "GET":
             raw = await call.read_body(endpoint.body_bytes_max)
-        call.credential = await self.authenticator.identify(call, raw)
-        await self.authorise(endpoint, call)
         arguments = [call]
         if endpoint.body is not None:
             arguments.append(self.read(endpoint, call, raw))

@@ -15,6 +15,7 @@ from duly.api.keys import KeyDoor
 from duly.api.operators import OperatorDoor
 from duly.api.pauses import PauseDoor
 from duly.api.stats import StatsDoor
+from duly.api.task_batch import TaskBatchDoor
 from duly.api.task_control import TaskControlDoor
 from duly.api.task_rules import TaskRules
 from duly.api.task_types import TaskTypeDoor
@@ -80,6 +81,7 @@ class FrontDoor:
         explain = ExplainDoor(self.lane_depth)
         return [
             *tasks.endpoints(),
+            *TaskBatchDoor(tasks).endpoints(),
             *control.endpoints(),
             *explain.endpoints(),
             *self.working(),

@@ -22,6 +22,8 @@ from duly.domain.limits import Problem
 
 PROBLEM_CONTENT_TYPE = b"application/problem+json"
 RETRY_AFTER_S = 1
+# SQLSTATEs of values that do not fit: sending them again changes nothing.
+DATA_CLASS = "22"
 
 
 class Code(StrEnum):
@@ -166,6 +168,8 @@ def problem_of(error: DulyError) -> Refused:
             return Refused(Code.TOO_MANY, str(error))
         case DatabaseUnavailable() | DatabaseUnfit():
             return later(Code.UNAVAILABLE, "the database cannot be reached; try again")
+        case StatementRefused() if str(error.facts["code"]).startswith(DATA_CLASS):
+            return Refused(Code.INVALID, "a value is of a kind that cannot be stored")
         case StatementRefused():
             return later(
                 Code.UNAVAILABLE, "the database is busy with a conflicting change; try again"

@@ -13,12 +13,12 @@ from msgspec import Meta
 from duly.api.call import Answer, Call
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, later, not_found
-from duly.api.tasks import TAG, tag_of, task_id_of
+from duly.api.tasks import TAG, refused_cursor, tag_of, task_id_of
 from duly.api.waiting import Waiting
 from duly.api.wire import Instant, Priority, Seconds, TaskView, TypeName, in_utc, task_view
 from duly.domain.access import PRODUCERS
 from duly.domain.limits import Problem, submission_problems
-from duly.domain.states import TERMINAL, State
+from duly.domain.states import State
 from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.control import ControlAnswer, Move, cancel_tasks, move_tasks, run_now
@@ -26,6 +26,8 @@ from duly.store.load import Hint
 from duly.store.read import Filter, list_tasks, read_task
 
 CANCEL_MANY_MAX = 1000
+# Of 200 tasks each, looked at in one call: seconds at most.
+PAGES_MAX = 50
 # Those that run come last: what has not started is cancelled before it can.
 LIVE_STATES = (State.WAITING, State.READY, State.SCHEDULED, State.RUNNING)
 
@@ -49,16 +51,19 @@ class TaskFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class CancelMany(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     filter: TaskFilter
     dry_run: bool = False
+    cursor: Annotated[str, Meta(max_length=300)] | None = None
 
 
 class CancelManyAnswer(msgspec.Struct, frozen=True):
-    """`has_more`: the filter may match further tasks; ask again."""
+    """`has_more`: the filter may match further tasks; ask again, with `next_cursor` if it is given:
+    the filter looked at so many tasks that it stopped there."""
 
     dry_run: bool
     matched: int
     cancelled: int
     cancel_requested: int
     has_more: bool
+    next_cursor: str | None = None
 
 
 @dataclass(frozen=True)
@@ -133,7 +138,7 @@ class TaskControlDoor:
         elif answer is not ControlAnswer.ALREADY_CANCELLED:
             raise control_refusal(answer)
         status = 202 if answer is ControlAnswer.CANCEL_REQUESTED else 200
-        return Answer(status, await self.view_in(call, task_id))
+        return remembered_without_payload(status, await self.view_in(call, task_id))
 
     async def view_in(self, call: Call, task_id: UUID) -> TaskView:
         """As this call's own transaction sees it."""
@@ -166,11 +171,12 @@ class TaskControlDoor:
             raise control_refusal(answer)
         call.after.append(lambda: self.ring(hints))
         call.note(action, str(move.id), **facts_of(move))
-        return Answer(200, await self.view_in(call, move.id))
+        return remembered_without_payload(200, await self.view_in(call, move.id))
 
     async def cancel_many(self, call: Call, asked: CancelMany) -> Answer:
         """One bounded bite of the unfinished tasks that match."""
-        ids, has_more = await self.matching(call, asked.filter)
+        with refused_cursor():
+            ids, has_more, next_cursor = await self.matching(call, asked.filter, asked.cursor)
         counts: Counter[ControlAnswer] = Counter()
         if ids and not asked.dry_run:
             counts.update((await cancel_tasks(call.session, call.tenant, ids)).values())
@@ -188,28 +194,39 @@ class TaskControlDoor:
                 counts[ControlAnswer.CANCELLED],
                 counts[ControlAnswer.CANCEL_REQUESTED],
                 has_more,
+                next_cursor,
             ),
         )
 
-    async def matching(self, call: Call, asked: TaskFilter) -> tuple[list[UUID], bool]:
+    async def matching(
+        self, call: Call, asked: TaskFilter, start: str | None
+    ) -> tuple[list[UUID], bool, str | None]:
         """Unfinished tasks that were not asked to stop yet: so every bite finds other ones."""
         ids: dict[UUID, None] = {}
-        for state in LIVE_STATES if asked.state is None else (asked.state,):
-            if state in TERMINAL:
-                break
+        states = [state for state in LIVE_STATES if asked.state in (None, state)]
+        place, _, cursor_text = (start or "0 ").partition(" ")
+        cursor, pages = cursor_text or None, 0
+        for number in range(int(place), len(states)):
             wanted = Filter(
-                state, asked.type, tag_of(asked.tag), asked.created_after, asked.run_before
+                states[number], asked.type, tag_of(asked.tag), asked.created_after, asked.run_before
             )
-            cursor: str | None = None
             while True:
                 found = await list_tasks(call.session, call.tenant, wanted, cursor, 200)
                 ids.update((task.id, None) for task in found.items if not task.cancel_requested)
                 if len(ids) > CANCEL_MANY_MAX:
-                    return list(ids)[:CANCEL_MANY_MAX], True
-                cursor = found.next_cursor
+                    return list(ids)[:CANCEL_MANY_MAX], True, None
+                cursor, pages = found.next_cursor, pages + 1
                 if cursor is None:
                     break
-        return list(ids), False
+                if pages >= PAGES_MAX:
+                    return list(ids), True, f"{number} {cursor}"
+        return list(ids), False, None
+
+
+def remembered_without_payload(status: int, view: TaskView) -> Answer:
+    """A repeated call is answered from memory, which no purge of personal data reaches."""
+    kept = msgspec.structs.replace(view, payload=None, result=None, progress=None, error=None)
+    return Answer(status, view, kept=kept)
 
 
 def control_refusal(answer: ControlAnswer) -> Refused:

@@ -2,8 +2,7 @@
 
 import asyncio
 import contextlib
-import hashlib
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -12,7 +11,6 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from duly.api.body import decode
 from duly.api.call import Answer, Call
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, later, not_found
@@ -41,12 +39,9 @@ from duly.store.database import Database
 from duly.store.desk import ReadDesk, SubmitDesk
 from duly.store.read import Filter, list_tasks, read_attempts
 from duly.store.read import Task as StoredTask
-from duly.store.submit import CallKey, Mismatch, Stored, SubmitAnswer
+from duly.store.submit import Mismatch, Stored, SubmitAnswer, find_replay
 
-BATCH_TASKS_MAX = 1000
-BATCH_BYTES_MAX = 16 * 1024 * 1024
 WAIT_S_MAX = 60.0
-NDJSON = "application/x-ndjson"
 REPLAY = {"idempotent-replay": "true"}
 TAG = "Tasks"
 SUBMIT_REFUSALS = (
@@ -59,14 +54,6 @@ SUBMIT_REFUSALS = (
     Code.RATE_LIMITED,
     Code.QUOTA_EXCEEDED,
 )
-
-
-class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    tasks: Annotated[list[TaskRequest], Meta(min_length=1, max_length=BATCH_TASKS_MAX)]
-
-
-class BatchAnswer(msgspec.Struct, frozen=True):
-    items: list[TaskView]
 
 
 class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -116,19 +103,6 @@ class TaskDoor:
                 answers={201: TaskView, 200: TaskView},
                 refusals=SUBMIT_REFUSALS,
             ),
-            route(
-                "POST",
-                "/v1/tasks/batch",
-                "Submit up to 1,000 tasks, all or nothing",
-                self.submit_batch,
-                Kind.HOT,
-                body=Batch,
-                answers={201: BatchAnswer},
-                refusals=SUBMIT_REFUSALS,
-                body_bytes_max=BATCH_BYTES_MAX,
-                media_types=("application/json", NDJSON),
-                decode=decode_batch,
-            ),
         ]
 
     def looking(self) -> list[Endpoint]:
@@ -176,14 +150,16 @@ class TaskDoor:
         ]
 
     async def submit(self, call: Call, request: TaskRequest) -> Answer:
-        key = header_key(call, request.idempotency_key)
-        defaults = await self.rules.check(call.credential, call.tenant, request)
-        task = request.submission(call.tenant, key, defaults)
-        problems = submission_problems(task, self.environment.clock.now(), self.rules.outbound)
-        problems += target_problems(request)
-        if problems:
-            raise invalid(problems)
-        headers = await self.throttle.admit(call.tenant, 1)
+        key = header_key(call, request.idempotency_key) or request.idempotency_key
+        try:
+            task = await self.checked(call, request, key)
+            headers = await self.throttle.admit(call.tenant, 1)
+        except Refused:
+            # What was taken once is never refused: its time may have passed, its rules changed.
+            replayed = await self.replayed(call.tenant, request, key)
+            if replayed is None:
+                raise
+            return replayed
         answer = await self.desk.submit(task)
         if isinstance(answer, Mismatch):
             raise mismatch([])
@@ -192,46 +168,21 @@ class TaskDoor:
             return Answer(201, view, headers)
         return Answer(200, view, headers | REPLAY)
 
-    async def submit_batch(self, call: Call, batch: Batch) -> Answer:
-        tasks = await self.checked_batch(call, batch)
-        headers = await self.throttle.admit(call.tenant, len(tasks))
-        chosen, ordinals = unique_keys(tasks)
-        answers = await self.desk.submit_all(chosen, call_key(call))
-        clashes = [
-            Problem(f"/tasks/{ordinal}/idempotency_key", "is known with another request")
-            for ordinal, at in enumerate(ordinals)
-            if isinstance(answers[at], Mismatch)
-        ]
-        if clashes:
-            raise mismatch(clashes)
-        views = await self.views_of(call.tenant, chosen, answers)
-        return Answer(201, BatchAnswer([views[at] for at in ordinals]), headers)
-
-    async def checked_batch(self, call: Call, batch: Batch) -> list[Submission]:
-        now, problems, tasks = self.environment.clock.now(), [], []
-        for ordinal, request in enumerate(batch.tasks):
-            try:
-                defaults = await self.rules.check(call.credential, call.tenant, request)
-            except Refused as refused:
-                if not refused.errors:
-                    raise
-                problems += moved(refused.errors, ordinal)
-                continue
-            task = request.submission(call.tenant, defaults=defaults)
-            found = submission_problems(task, now, self.rules.outbound) + target_problems(request)
-            problems += moved(found, ordinal)
-            tasks.append(task)
+    async def checked(self, call: Call, request: TaskRequest, key: str | None) -> Submission:
+        defaults = await self.rules.check(call.credential, call.tenant, request)
+        task = request.submission(call.tenant, key, defaults)
+        problems = submission_problems(task, self.environment.clock.now(), self.rules.outbound)
+        problems += target_problems(request)
         if problems:
             raise invalid(problems)
-        return tasks
+        return task
 
-    async def views_of(
-        self, tenant: int, tasks: list[Submission], answers: list[SubmitAnswer]
-    ) -> list[TaskView]:
-        pairs = zip(tasks, answers, strict=True)
-        if all(isinstance(answer, Stored) for answer in answers):
-            return [await self.view_of(tenant, *pair) for pair in pairs]
-        return await asyncio.gather(*(self.view_of(tenant, *pair) for pair in pairs))
+    async def replayed(self, tenant: int, request: TaskRequest, key: str | None) -> Answer | None:
+        if key is None:
+            return None
+        task_id = await find_replay(self.database, tenant, key, request.digest())
+        known = None if task_id is None else await self.reading.read(tenant, task_id)
+        return None if known is None else Answer(200, replace_key(task_view(known), key), REPLAY)
 
     async def view_of(self, tenant: int, task: Submission, answer: SubmitAnswer) -> TaskView:
         if isinstance(answer, Stored):
@@ -278,28 +229,6 @@ class TaskDoor:
         return Answer(200, task_view(task))
 
 
-def decode_batch(call: Call, raw: bytes) -> Batch:
-    """One document, or one task on each line."""
-    if not (call.header(b"content-type") or "").lower().startswith(NDJSON):
-        return decode(raw, Batch)
-    lines = [line for line in raw.split(b"\n") if line.strip()]
-    if not 1 <= len(lines) <= BATCH_TASKS_MAX:
-        raise invalid([Problem("/tasks", f"has not from 1 to {BATCH_TASKS_MAX} lines")])
-    tasks = []
-    for ordinal, line in enumerate(lines):
-        try:
-            tasks.append(decode(line, TaskRequest))
-        except Refused as refused:
-            errors = refused.errors or [Problem("", refused.detail)]
-            raise Refused(refused.code, refused.detail, moved(errors, ordinal)) from None
-    return Batch(tasks)
-
-
-def moved(problems: Sequence[Problem], ordinal: int) -> list[Problem]:
-    """The same problems, pointing into one item of a batch."""
-    return [Problem(f"/tasks/{ordinal}{p.pointer}", p.reason) for p in problems]
-
-
 def header_key(call: Call, in_body: str | None) -> str | None:
     """The header's key; given twice it must be the same."""
     key = call.header(b"idempotency-key")
@@ -312,12 +241,6 @@ def header_key(call: Call, in_body: str | None) -> str | None:
     return key
 
 
-def call_key(call: Call) -> CallKey | None:
-    """A batch under one key: the very same body again finds the same tasks."""
-    key = header_key(call, None)
-    return None if key is None else CallKey(key, hashlib.sha256(call.raw_body).digest())
-
-
 def target_problems(request: TaskRequest) -> list[Problem]:
     target = request.target
     if target is None:
@@ -327,26 +250,6 @@ def target_problems(request: TaskRequest) -> list[Problem]:
     if target.url is None and target.headers:
         return [Problem("/target/headers", "belong to a url")]
     return []
-
-
-def unique_keys(tasks: list[Submission]) -> tuple[list[Submission], list[int]]:
-    """The same key twice in one batch is one task; for each task, which of the chosen it is."""
-    chosen: list[Submission] = []
-    ordinals: list[int] = []
-    places: dict[str, int] = {}
-    for ordinal, task in enumerate(tasks):
-        key = task.idempotency_key
-        at = places.get(key) if key is not None else None
-        if at is not None and chosen[at].asked != task.asked:
-            pointer = f"/tasks/{ordinal}/idempotency_key"
-            raise mismatch([Problem(pointer, "is used in this batch for another request")])
-        if at is None:
-            at = len(chosen)
-            chosen.append(task)
-            if key is not None:
-                places[key] = at
-        ordinals.append(at)
-    return chosen, ordinals
 
 
 def mismatch(errors: list[Problem]) -> Refused:
@@ -378,7 +281,7 @@ def refused_cursor() -> Iterator[None]:
     """A cursor is opaque; one that was not ours cannot be read."""
     try:
         yield
-    except ValueError:
+    except (ValueError, OverflowError):
         raise Refused(
             Code.INVALID_QUERY,
             "the cursor is not one of this list",

@@ -5,6 +5,7 @@ database every few seconds and told of our own submits in between, so that a rac
 may pass it by what they take in one period.
 """
 
+import asyncio
 import math
 
 from duly.api.problems import Code, Refused
@@ -23,11 +24,13 @@ TENANTS_MAX = 10_000
 class Quota:
     """Live tasks of one tenant, as of the last count and what we took since."""
 
-    __slots__ = ("count", "count_again_at")
+    __slots__ = ("count", "count_again_at", "counting")
 
     def __init__(self) -> None:
         self.count = 0
         self.count_again_at = 0.0
+        # Whoever comes while it is counted waits for the count, and is then added to it.
+        self.counting = asyncio.Lock()
 
 
 class Throttle:
@@ -48,24 +51,33 @@ class Throttle:
         limits = await self.tenants.get(tenant)
         if limits is None or (limits.submit_rate is None and limits.stored_max is None):
             return {}
+        headers = {}
+        if limits.submit_rate is not None:
+            headers = await self.take(limits, limits.submit_rate, count)
         if limits.stored_max is not None:
-            await self.count_against_quota(tenant, limits.stored_max, count)
-        if limits.submit_rate is None:
-            return {}
-        return await self.take(limits, limits.submit_rate, count)
+            try:
+                await self.count_against_quota(tenant, limits.stored_max, count)
+            except Refused:
+                if tenant in self.buckets:
+                    self.buckets[tenant].give_back(count)
+                raise
+        return headers
 
     async def take(self, limits: Tenant, whole_rate: float, count: int) -> dict[str, str]:
         processes = max(1, await self.processes.get(API_ROLE))
         rate = whole_rate / processes
-        burst = max(1.0, (limits.submit_burst or whole_rate) / processes)
+        whole_burst = max(1.0, limits.submit_burst or whole_rate)
+        burst = max(1.0, whole_burst / processes)
         bucket, now = self.bucket_of(limits.id, rate, burst), self.clock.monotonic()
-        if count > burst:
-            detail = (
-                f"{count} tasks at once are more than the {math.floor(burst)} that may be saved up"
-            )
+        if burst < count <= whole_burst and bucket.ready_at(now, burst) <= now:
+            # More than our share at once, and no more than the tenant's: the rest is owed.
+            bucket.spend(now, count)
+            return rate_headers(bucket, now)
+        if count > whole_burst:
+            detail = f"{count} tasks at once are more than the {math.floor(whole_burst)} that may be saved up"
             raise Refused(Code.RATE_LIMITED, detail, headers=rate_headers(bucket, now))
         if not bucket.take(now, count):
-            wait_s = math.ceil(bucket.ready_at(now, count) - now)
+            wait_s = math.ceil(bucket.ready_at(now, min(count, burst)) - now)
             headers = rate_headers(bucket, now) | {"retry-after": str(max(1, wait_s))}
             detail = f"the tenant may submit {whole_rate:g} tasks a second"
             raise Refused(Code.RATE_LIMITED, detail, headers=headers)
@@ -83,10 +95,11 @@ class Throttle:
         if len(self.quotas) >= TENANTS_MAX:
             self.quotas.clear()
         quota = self.quotas.setdefault(tenant, Quota())
-        now = self.clock.monotonic()
-        if now >= quota.count_again_at:
-            quota.count_again_at = now + COUNT_EVERY_S
-            quota.count = await count_stored(self.database, tenant, most + 1)
+        async with quota.counting:
+            now = self.clock.monotonic()
+            if now >= quota.count_again_at:
+                quota.count = await count_stored(self.database, tenant, most + 1)
+                quota.count_again_at = now + COUNT_EVERY_S
         if quota.count + count > most:
             wait_s = max(1, math.ceil(quota.count_again_at - now))
             raise Refused(

@@ -62,6 +62,9 @@ class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
+    """`again`: the lease was granted to this worker earlier, maybe long before this request; a
+    heartbeat says until when it lasts."""
+
     id: UUID
     fence: int
     attempt: int
@@ -74,6 +77,7 @@ class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     execution_key: str
     progress: msgspec.Raw | None
+    again: bool = False
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True):
@@ -205,10 +209,27 @@ class WorkerDoor:
             await asyncio.wait({leasing, gone}, return_when=asyncio.FIRST_COMPLETED)
             if not leasing.done():
                 leasing.cancel()
-            leases = await leasing
+            granted = await leasing
+        except asyncio.CancelledError:
+            if not gone.done():
+                raise
+            return Answer(200, LeaseAnswer([]))
         finally:
+            leasing.cancel()
             gone.cancel()
-        return Answer(200, LeaseAnswer([leased_task(lease) for lease in leases]))
+        if leases and gone.done():
+            # Nobody is there to run them: somebody else may, and no attempt is charged.
+            await self.give_back(call.tenant, asked.worker_id, leases)
+            return Answer(200, LeaseAnswer([]))
+        return Answer(
+            200, LeaseAnswer([leased_task(lease, granted.again) for lease in granted.leases])
+        )
+
+    async def give_back(self, tenant: int, worker_id: str, leases: list[Lease]) -> None:
+        holder = holder_of(tenant, worker_id)
+        await self.desk.settle(
+            [Settlement(lease.id, lease.fence, holder, Outcome.RELEASED) for lease in leases]
+        )
 
     async def heartbeat(self, call: Call, asked: HeartbeatRequest) -> Answer:
         problems = [
@@ -258,7 +279,7 @@ class WorkerDoor:
         return Answer(200, SettleView(task_id, answer.status, answer.state))
 
 
-def leased_task(lease: Lease) -> LeasedTask:
+def leased_task(lease: Lease, again: bool) -> LeasedTask:
     policy = lease.policy
     return LeasedTask(
         id=lease.id,
@@ -273,6 +294,7 @@ def leased_task(lease: Lease) -> LeasedTask:
         timeout_s=policy.timeout_s,
         execution_key=lease.execution_key,
         progress=raw(lease.progress),
+        again=again,
     )
 
 

@@ -36,6 +36,10 @@ def do_in_bites(talk: Talk, work: Work, body: Json, *, dry_run: bool, yes: bool)
             for name in work.counted:
                 sums[name] += bite[name]
             advance(bite["matched"])
+            if bite.get("next_cursor") is not None:
+                # Nothing that matches was found up to there.
+                body = {**body, "cursor": bite["next_cursor"]}
+                continue
             if not bite["has_more"] or not any(bite[name] for name in work.moved):
                 break
             if bite.get("last_at") is not None:

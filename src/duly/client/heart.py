@@ -130,8 +130,8 @@ class Heart:
         if run.stop is None:
             reason = run.reason_to_stop(now)
             if reason is None:
-                is_queued = run.job is None and now > run.granted_at + QUEUED_S_MAX
-                reason = Stop.RELEASE if is_queued else None
+                is_late = not run.has_left_queue and now > run.granted_at + QUEUED_S_MAX
+                reason = Stop.RELEASE if is_late else None
             if reason is not None:
                 self.stop(run, reason)
             return run.stop_at

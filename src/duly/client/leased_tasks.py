@@ -31,6 +31,8 @@ class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
     execution_key: str
     payload: msgspec.Raw = NULL
     progress: msgspec.Raw = NULL
+    # Granted earlier, and maybe long before we asked: its answer got lost, or seemed to be.
+    again: bool = False
 
     @property
     def key(self) -> tuple[str, int]:

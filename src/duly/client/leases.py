@@ -40,6 +40,7 @@ class Run:
         "handler",
         "has_begun",
         "has_ended",
+        "has_left_queue",
         "is_abandoned",
         "job",
         "key",
@@ -66,6 +67,8 @@ class Run:
         self.time_is_up_at = self.timeout_at - margin_of(task.timeout_s)
         self.context = Context(task)
         self.started_at = 0.0
+        # For good, unlike `job`, which is gone again at the end.
+        self.has_left_queue = False
         self.has_begun = False
         self.has_ended = False
         self.is_abandoned = False
@@ -80,6 +83,7 @@ class Run:
 
     def start_clock(self, now: float) -> None:
         self.started_at = now
+        self.has_left_queue = True
         timeout_s = self.handler.timeout_s
         if timeout_s is not None:
             self.time_is_up_at = min(self.time_is_up_at, now + timeout_s)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from duly.client.connection import Connection
-from duly.client.errors import ApiError, Conflict, Invalid
+from duly.client.errors import ApiError, IdempotencyMismatch, Invalid
 from duly.client.wire import new_key
 
 BATCH_MAX = 500
@@ -76,7 +76,8 @@ class SubmitQueue:
             elif batch:
                 for entry, item in zip(batch, await self.send_many(batch), strict=True):
                     tell(entry, bytes(item))
-        except (Invalid, Conflict) as error:
+        except (Invalid, IdempotencyMismatch) as error:
+            # These alone prove that nothing was stored; after any other, a second try may double it.
             await self.set_aside(batch, error)
         except BaseException as error:
             fail(batch, error)

@@ -8,6 +8,7 @@ handlers run. Two would make it impossible for the server to tell which answer g
 | no answer | the same request id again: leases that were granted and never seen come back |
 | it brings what we have, or had | left alone: a lease is started once |
 | an answer to a repeated request | its leases may be old: each is confirmed before it starts |
+| a server that never saw us finds leases of ours | it says so; the same |
 | the worker stops | the poll is given a moment, then cut and asked once more; all of it goes back |
 """
 
@@ -25,6 +26,7 @@ from duly.client.running import Runner
 from duly.client.server_clock import ServerClock
 from duly.client.wire import jittered, new_key
 from duly.client.world import monotonic
+from duly.domain.limits import LEASE_S_MIN
 
 WAIT_S = 20.0
 PAUSE_FIRST_S = 0.1
@@ -105,13 +107,14 @@ class Taking:
         in_doubt = []
         for task in tasks:
             granted_at = self.clock.granted_at(task.started_at, asked_at, now)
-            if granted_at is None:
+            if task.again or granted_at is None:
                 in_doubt.append(task)
             else:
                 self.accept(task, granted_at)
         await self.accept_confirmed(in_doubt)
-        if tasks:
-            self.clock.note(asked_at, min(task.started_at for task in tasks))
+        # What is handed out again was granted before we asked.
+        if fresh := [task.started_at for task in tasks if not task.again]:
+            self.clock.note(asked_at, min(fresh))
 
     def accept(self, task: LeasedTask, granted_at: float) -> Run | None:
         run = self.runner.accept(task, granted_at)
@@ -121,10 +124,14 @@ class Taking:
 
     async def accept_confirmed(self, tasks: list[LeasedTask]) -> None:
         """Nobody here knows how old they are; the answer to a heartbeat says it."""
-        if not tasks:
-            return
-        # By half of an attempt's time at most: what that limit cuts short says nothing.
-        lease_s = min(self.lease_s, min(task.timeout_s for task in tasks) / 2)
+        # Apart from each other: a short task's moment is too short a lease for its neighbours.
+        alike: dict[float, list[LeasedTask]] = {}
+        for task in tasks:
+            alike.setdefault(confirmed_for_s(self.lease_s, task.timeout_s), []).append(task)
+        for lease_s in sorted(alike):
+            await self.accept_confirmed_for(alike[lease_s], lease_s)
+
+    async def accept_confirmed_for(self, tasks: list[LeasedTask], lease_s: float) -> None:
         asked_at = monotonic()
         try:
             items = await self.desk.heartbeat([Beat(*task.key) for task in tasks], lease_s)
@@ -180,3 +187,11 @@ def is_refusal(error: Exception) -> bool:
     """The key or the request is wrong; trying again changes nothing."""
     is_busy = isinstance(error, RateLimited | Unavailable)
     return isinstance(error, ApiError) and error.status < 500 and not is_busy
+
+
+def confirmed_for_s(lease_s: float, timeout_s: float) -> float:
+    """Half of an attempt's time at most: what that limit cuts short says nothing. Found by halving,
+    so that many different limits need few different calls."""
+    while lease_s > timeout_s / 2:
+        lease_s /= 2
+    return max(lease_s, LEASE_S_MIN)

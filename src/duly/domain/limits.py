@@ -32,6 +32,7 @@ TAG_VALUE_CHARACTERS_MAX = 256
 HEADERS_MAX = 32
 HEADER_VALUE_CHARACTERS_MAX = 1024
 NON_RETRYABLE_MAX = 32
+ERROR_KIND_CHARACTERS_MAX = 128
 PRIORITY_MAX = 9
 POOLS_PER_TENANT_MAX = 10_000
 MAX_ATTEMPTS_MAX = 100
@@ -118,12 +119,17 @@ def retry_problems(retry: RetryPolicy) -> list[Problem]:
             ("/retry/max_s", number_reason(retry.max_s, 0.0, BACKOFF_S_MAX)),
             (
                 "/retry/non_retryable",
-                f"has more than {NON_RETRYABLE_MAX} entries"
-                if len(retry.non_retryable) > NON_RETRYABLE_MAX
-                else None,
+                non_retryable_reason(retry.non_retryable),
             ),
         ]
     )
+
+
+def non_retryable_reason(kinds: tuple[str, ...]) -> str | None:
+    if len(kinds) > NON_RETRYABLE_MAX:
+        return f"has more than {NON_RETRYABLE_MAX} entries"
+    wrong = (text_reason(kind, ERROR_KIND_CHARACTERS_MAX) for kind in kinds)
+    return next((f"has an entry that {reason}" for reason in wrong if reason), None)
 
 
 def tenant_problems(

@@ -31,6 +31,7 @@ def make_webhook_executor(
     metrics: Metrics,
     stats: StatsBook,
     drain_s: float,
+    beating: Database,
 ) -> Executor:
     return Executor(
         database,
@@ -43,6 +44,7 @@ def make_webhook_executor(
         stats,
         UUID(int=environment.entropy.getrandbits(128)),
         drain_s=drain_s,
+        beating=beating,
     )
 
 

@@ -9,8 +9,9 @@ once or be awaited; either way its word is settled in batches.
 | the handler outlives its time limit | cancelled and settled as failed |
 | a heartbeat says stale | the handler is cancelled; its settlement would change nothing |
 | a heartbeat says cancel | the handler is cancelled and settled as cancelled |
+| no heartbeat gets through | the handler is cancelled shortly before its lease ends |
 | settling fails | the lease runs out, and the attempt is recorded as lost |
-| the handler's receiver takes the task over | handed over; forgotten here without a settlement |
+| the handler's receiver takes the task over | handed over, tried until the lease ends; no settlement |
 | stop | nothing more is taken; what runs may finish for a while, then is released uncharged |
 """
 
@@ -38,6 +39,10 @@ from duly.telemetry import Metrics, get_logger
 
 LEASE_S = 15.0
 HEARTBEAT_S = 5.0
+# A run without heartbeats is stopped this much before its lease ends: whoever is next must find it
+# stopped, though two clocks never agree.
+SPARE_S, SPARE_SHARE = 1.0, 0.1
+HAND_OVER_AGAIN_S = 0.5
 TAKE_MAX = 200
 TAKE_WAIT_S = 1.0
 RUNNING_MAX = 1000
@@ -69,8 +74,20 @@ Handler: TypeAlias = Callable[[Lease], Verdict | Awaitable[Verdict]]
 class Run:
     lease: Lease
     task: "asyncio.Task[None]"
+    # Until when the lease is ours at least, by the loop's clock: counted from before it was asked
+    # for or extended.
+    deadline: float
     is_cancel_requested: bool = False
     is_lost: bool = False
+    # Its receiver has it; what is left is to write that down, and nothing interrupts that.
+    is_handed_over: bool = False
+
+    def stop(self, *, is_lost: bool) -> None:
+        if self.is_handed_over:
+            return
+        self.is_lost = is_lost
+        self.is_cancel_requested = not is_lost
+        self.task.cancel()
 
 
 class Executor:
@@ -91,8 +108,11 @@ class Executor:
         holder: UUID,
         running_max: int = RUNNING_MAX,
         drain_s: float = 0.0,
+        beating: Database | None = None,
     ) -> None:
         self.database = database
+        # Connections that nothing else can use up: a heartbeat that waits is a lease lost.
+        self.beating = beating or database
         self.environment = environment
         self.broker = broker
         self.lanes = lanes
@@ -120,12 +140,13 @@ class Executor:
             return 0.0
         self.taking += free
         lanes = self.next_lanes()
+        asked_at = asyncio.get_running_loop().time()
         try:
             leases = await self.broker.lease(lanes, self.holder, free, LEASE_S, TAKE_WAIT_S)
         finally:
             self.taking -= free
         if leases:
-            await self.run(leases)
+            await self.run(leases, asked_at)
         return 0.0
 
     def next_lanes(self) -> list[Lane]:
@@ -134,7 +155,7 @@ class Executor:
         order = band_order(self.turn)
         return sorted(self.lanes, key=lambda lane: order.index(lane.band))
 
-    async def run(self, leases: list[Lease]) -> None:
+    async def run(self, leases: list[Lease], asked_at: float | None = None) -> None:
         """Call the handler for each. Those that answer at once are settled by the loop beside this
         one: starting what waits goes before recording what is done."""
         # A ticket that was repeated while an answer was lost brings the same lease again.
@@ -148,11 +169,31 @@ class Executor:
             if isinstance(answer, Verdict):
                 self.ended.append((lease, self.settlement(lease, answer)))
             else:
-                task = asyncio.get_running_loop().create_task(self.finish(lease, answer))
-                self.running[key_of(lease)] = Run(lease, task)
+                self.start(lease, answer, asked_at)
         if self.ended:
             await self.environment.crash_point(CrashPoint.EXECUTION_AFTER_EFFECT)
             self.has_ended.set()
+
+    def start(
+        self, lease: Lease, pending: Awaitable[Verdict], asked_at: float | None = None
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = (loop.time() if asked_at is None else asked_at) + LEASE_S
+        run = Run(lease, loop.create_task(self.finish(lease, pending)), deadline)
+        self.running[key_of(lease)] = run
+        self.watch(run)
+
+    def watch(self, run: Run) -> None:
+        """By the loop's own timer: it must work when nothing that can be asked answers."""
+        if run.task.done():
+            return
+        loop = asyncio.get_running_loop()
+        stop_at = run.deadline - min(SPARE_S, LEASE_S * SPARE_SHARE)
+        if loop.time() < stop_at:
+            loop.call_at(stop_at, self.watch, run)
+        elif not run.is_handed_over:
+            log.warning("stopped: its lease ends and could not be kept", task=str(run.lease.id))
+            run.stop(is_lost=True)
 
     async def settle(self) -> float:
         """Settle a batch of what ended. A batch whose outcome is unknown is sent again: settling
@@ -179,7 +220,7 @@ class Executor:
             verdict = await self.bounded(lease, pending)
             run_s = self.environment.clock.monotonic() - began
             if verdict.is_handed_over:
-                await asyncio.shield(self.give_away(lease))
+                await self.give_away(self.running[key_of(lease)])
             elif not self.running[key_of(lease)].is_lost:
                 await self.environment.crash_point(CrashPoint.EXECUTION_AFTER_EFFECT)
                 settlement = self.settlement(lease, verdict)
@@ -191,11 +232,19 @@ class Executor:
             self.running.pop(key_of(lease), None)
             self.room.set()
 
-    async def give_away(self, lease: Lease) -> None:
-        """No heartbeat from here on: it would find another holder, and call the lease lost."""
-        self.running.pop(key_of(lease), None)
-        if not await hand_over(self.database, [key_of(lease)]):
-            log.info("lost before it was handed over", task=str(lease.id))
+    async def give_away(self, run: Run) -> None:
+        """Written down as the receiver's; the fence makes a repetition the same."""
+        run.is_handed_over = True
+        lease, loop = run.lease, asyncio.get_running_loop()
+        while loop.time() < run.deadline:
+            try:
+                async with asyncio.timeout_at(run.deadline):
+                    if not await hand_over(self.database, [key_of(lease)]):
+                        log.info("lost before it was handed over", task=str(lease.id))
+                    return
+            except (DulyError, TimeoutError) as error:
+                log.warning("could not hand over", task=str(lease.id), error=repr(error))
+            await asyncio.sleep(HAND_OVER_AGAIN_S)
 
     async def bounded(self, lease: Lease, pending: Awaitable[Verdict]) -> Verdict:
         try:
@@ -216,22 +265,24 @@ class Executor:
         for start in range(0, len(runs), BEATS_MAX):
             chunk = runs[start : start + BEATS_MAX]
             beats = [Beat(run.lease.id, run.lease.fence) for run in chunk]
-            answers = await extend_leases(self.database, self.holder, beats, LEASE_S)
+            asked_at = asyncio.get_running_loop().time()
+            async with asyncio.timeout(HEARTBEAT_S):
+                answers = await extend_leases(self.beating, self.holder, beats, LEASE_S)
             for run, answer in zip(chunk, answers, strict=True):
-                if answer.status is BeatStatus.HELD:
-                    continue
-                run.is_lost = answer.status is BeatStatus.STALE
-                run.is_cancel_requested = answer.status is BeatStatus.CANCEL
-                run.task.cancel()
+                if answer.status is not BeatStatus.STALE:
+                    run.deadline = asked_at + LEASE_S
+                if answer.status is not BeatStatus.HELD:
+                    run.stop(is_lost=answer.status is BeatStatus.STALE)
         return HEARTBEAT_S
 
     async def close(self) -> None:
         """Release what still runs: somebody else starts it again, and no attempt is charged."""
         await self.drain()
-        tasks = [run.task for run in self.running.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        runs = list(self.running.values())
+        for run in runs:
+            if not run.is_handed_over:
+                run.task.cancel()
+        await asyncio.gather(*(run.task for run in runs), return_exceptions=True)
         while self.ended:
             await self.settle()
         await self.desk.close()
@@ -244,8 +295,8 @@ class Executor:
             await asyncio.wait(tasks, timeout=min(left_s, HEARTBEAT_S))
             try:
                 await self.beat()
-            except DulyError as error:
-                log.warning("could not keep leases while stopping", error=str(error))
+            except (DulyError, TimeoutError) as error:
+                log.warning("could not keep leases while stopping", error=repr(error))
 
     def settlement(self, lease: Lease, verdict: Verdict) -> Settlement:
         return Settlement(

@@ -7,6 +7,7 @@ next batch; a caller is answered after the commit.
 |---|---|
 | a worker hangs up while it waits | nothing is leased for it |
 | its answer is lost on the way | the same request id again finds the leases it never saw |
+| this process never saw it | the same; they may be old, and are marked as handed out again |
 | it was paused past its lease | heartbeat and settlement answer STALE, and change nothing |
 | another tenant's worker with the same id | another holder: it sees and settles nothing |
 """
@@ -90,6 +91,13 @@ class Asked(NamedTuple):
     request_id: str | None = None
 
 
+class Granted(NamedTuple):
+    """What a worker gets. `again`: granted earlier, so that it cannot know how old they are."""
+
+    leases: list[Lease]
+    again: bool = False
+
+
 class WorkerDesk:
     """The users' own workers, each known by its tenant and the id it gave itself."""
 
@@ -115,7 +123,7 @@ class WorkerDesk:
         # Type and start of what we handed out, for the statistics of its end.
         self.running: OrderedDict[tuple[UUID, int], tuple[str, float]] = OrderedDict()
 
-    async def lease(self, asked: Asked) -> list[Lease]:
+    async def lease(self, asked: Asked) -> Granted:
         holder = holder_of(asked.tenant, asked.worker_id)
         await self.see(asked, holder)
         known = self.requests.get(holder, "")
@@ -125,7 +133,7 @@ class WorkerDesk:
         if asked.request_id is not None and known in ("", asked.request_id):
             unseen = await read_held_by(self.database, asked.tenant, holder, asked.most)
             if unseen:
-                return unseen
+                return Granted(unseen, again=True)
         numbers = await self.pools.resolve({(asked.tenant, pool) for pool in asked.pools})
         self.turn += 1
         lanes = [
@@ -136,7 +144,7 @@ class WorkerDesk:
         ]
         leases = await self.broker.lease(lanes, holder, asked.most, asked.lease_s, asked.wait_s)
         self.note_started(leases)
-        return leases
+        return Granted(leases)
 
     async def see(self, asked: Asked, holder: UUID) -> None:
         """That it lives, and for which pools, for people and for `explain`; now and then."""

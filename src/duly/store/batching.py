@@ -7,7 +7,7 @@ knows nothing of SQL: it is handed a `flush` that answers one batch, item by ite
 |---|---|
 | two items with one key arrive together | the second waits for the next batch |
 | a caller is cancelled while waiting | its item is dropped, unless it is in flight already |
-| the database refuses a batch, or a tenant has too many pools | it is split in halves, so one bad item cannot fail its neighbours |
+| a batch is refused (data, too many pools) | split in halves: one bad item fails no neighbour |
 | a deadlock or serialization failure | the same, and a single item is tried a few times |
 | the connection fails | the outcome is unknown: every caller of that batch is told so |
 | too many wait | Overloaded, at once |

@@ -31,6 +31,12 @@ async def claim_call(
     return Remembered(*row)
 
 
+async def find_call(session: Session, tenant: int, key: str) -> Remembered | None:
+    """How an earlier call with this key was answered."""
+    rows = await session.fetch(SQL.read_call, tenant, key)
+    return Remembered(*rows[0]) if rows else None
+
+
 async def keep_answer(session: Session, tenant: int, key: str, status: int, answer: str) -> None:
     await session.fetch(SQL.keep_answer, tenant, key, status, answer)
 

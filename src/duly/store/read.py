@@ -7,7 +7,7 @@ limit and still have a next one: the filter looked only at its window.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -165,14 +165,18 @@ async def list_live_ids(
     after_due_at, after_id = BEGINNING, FIRST_ID
     if cursor:
         instant, _, last = cursor.partition("|")
-        after_due_at, after_id = datetime.fromisoformat(instant), UUID(last)
+        after_due_at = datetime.fromisoformat(instant).astimezone(UTC)
+        after_id = UUID(last)
     is_running = state is State.RUNNING
     is_due = None if is_running else state is State.READY
     rows = await session.fetch(
         SQL.list_live, tenant, is_running, after_due_at, after_id, is_due, limit
     )
-    following = f"{rows[-1]['due_at'].isoformat()}|{rows[-1]['id']}" if len(rows) == limit else None
-    return [row["id"] for row in rows], following
+    if len(rows) < limit:
+        return [row["id"] for row in rows], None
+    # With a Z: a plus would be read as a space by whoever pastes it into a URL.
+    instant = rows[-1]["due_at"].isoformat().replace("+00:00", "Z")
+    return [row["id"] for row in rows], f"{instant}|{rows[-1]['id']}"
 
 
 async def list_waiting_ids(

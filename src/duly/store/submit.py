@@ -383,5 +383,11 @@ def task_columns(entries: list[Entry]) -> list[list[Any]]:
     ]
 
 
+async def find_replay(database: Database, tenant: int, key: str, asked: bytes) -> UUID | None:
+    """The task of an earlier request with this key and the same words."""
+    rows = await database.fetch(SQL.find_key, key_shard(tenant, key), tenant, key)
+    return rows[0]["task_id"] if rows and rows[0]["request_hash"] == asked else None
+
+
 async def delete_expired_keys(database: Database, limit: int) -> int:
     return len(await database.fetch(SQL.delete_expired_keys, limit))

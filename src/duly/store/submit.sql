@@ -57,6 +57,12 @@ SELECT held.key, held.request_hash, held.task_id
   JOIN duly.idempotency_keys held
     ON held.shard = asked.shard AND held.tenant = asked.tenant AND held.key = asked.key
 
+-- name: find_key
+-- What one key stands for, while it lives.
+SELECT request_hash, task_id
+  FROM duly.idempotency_keys
+ WHERE shard = $1 AND tenant = $2 AND key = $3 AND expires_at > duly.now()
+
 -- name: bound_key_wait
 -- Somebody's own open transaction may hold a key; a batch must not wait for it for long.
 SET LOCAL lock_timeout = '1s'

@@ -32,18 +32,19 @@ SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, s
 
 -- name: count_stored
 -- Live tasks of a tenant, place by place and no further than the bound: for its quota.
-SELECT coalesce(sum(counted.rows), 0)::bigint AS stored
-  FROM (SELECT DISTINCT placements.shard, lanes.lane
-          FROM duly.placements
-         CROSS JOIN LATERAL (VALUES (placements.lane), (0::smallint)) AS lanes(lane)
-         WHERE placements.tenant = $1) AS place
- CROSS JOIN LATERAL (
-       SELECT count(*) AS rows
-         FROM (SELECT FROM duly.timers
+SELECT count(*) AS stored
+  FROM (SELECT
+          FROM (SELECT DISTINCT placements.shard, lanes.lane
+                  FROM duly.placements
+                 CROSS JOIN LATERAL (VALUES (placements.lane), (0::smallint)) AS lanes(lane)
+                 WHERE placements.tenant = $1) AS place
+         CROSS JOIN LATERAL (
+               SELECT FROM duly.timers
                 WHERE timers.tenant = $1
                   AND timers.shard = place.shard
                   AND timers.lane = place.lane
-                LIMIT $2) AS found) AS counted
+                LIMIT $2) AS found
+         LIMIT $2) AS counted
 
 -- name: update_tenant
 -- The limits as a whole, so that no two writers can mix theirs.

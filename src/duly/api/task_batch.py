@@ -1,0 +1,179 @@
+"""Many tasks in one call: all or nothing, one commit, one key if the caller gives one."""
+
+import asyncio
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from duly.api.body import decode
+from duly.api.call import Answer, Call
+from duly.api.door import Endpoint, Kind
+from duly.api.problems import Refused, invalid
+from duly.api.tasks import (
+    REPLAY,
+    SUBMIT_REFUSALS,
+    TAG,
+    TaskDoor,
+    header_key,
+    mismatch,
+    target_problems,
+)
+from duly.api.wire import TaskRequest, TaskView, task_view
+from duly.domain.access import PRODUCERS
+from duly.domain.limits import Problem, submission_problems
+from duly.domain.task import Submission
+from duly.store.calls import find_call
+from duly.store.submit import CallKey, Mismatch, Stored, SubmitAnswer
+
+BATCH_TASKS_MAX = 1000
+BATCH_BYTES_MAX = 16 * 1024 * 1024
+NDJSON = "application/x-ndjson"
+
+
+class Batch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tasks: Annotated[list[TaskRequest], Meta(min_length=1, max_length=BATCH_TASKS_MAX)]
+
+
+class BatchAnswer(msgspec.Struct, frozen=True):
+    items: list[TaskView]
+
+
+@dataclass(frozen=True)
+class TaskBatchDoor:
+    tasks: TaskDoor
+
+    def endpoints(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                "POST",
+                "/v1/tasks/batch",
+                "Submit up to 1,000 tasks, all or nothing",
+                self.submit_batch,
+                Kind.HOT,
+                access=PRODUCERS,
+                tag=TAG,
+                body=Batch,
+                answers={201: BatchAnswer},
+                refusals=SUBMIT_REFUSALS,
+                body_bytes_max=BATCH_BYTES_MAX,
+                media_types=("application/json", NDJSON),
+                decode=decode_batch,
+            ),
+        ]
+
+    async def replayed_batch(self, call: Call) -> Answer | None:
+        key = call_key(call)
+        known = None if key is None else await find_call(self.tasks.database, call.tenant, key.key)
+        if key is None or known is None or known.request_hash != key.digest:
+            return None
+        ids = [UUID(text) for text in known.answer.split()]
+        found = await asyncio.gather(
+            *(self.tasks.reading.read(call.tenant, task_id) for task_id in ids)
+        )
+        views = [task_view(task) for task in found if task is not None]
+        return Answer(201, BatchAnswer(views), REPLAY) if len(views) == len(ids) else None
+
+    async def submit_batch(self, call: Call, batch: Batch) -> Answer:
+        try:
+            tasks = await self.checked_batch(call, batch)
+            headers = await self.tasks.throttle.admit(call.tenant, len(tasks))
+        except Refused:
+            replayed = await self.replayed_batch(call)
+            if replayed is None:
+                raise
+            return replayed
+        chosen, ordinals = unique_keys(tasks)
+        answers = await self.tasks.desk.submit_all(chosen, call_key(call))
+        clashes = [
+            Problem(f"/tasks/{ordinal}/idempotency_key", "is known with another request")
+            for ordinal, at in enumerate(ordinals)
+            if isinstance(answers[at], Mismatch)
+        ]
+        if clashes:
+            raise mismatch(clashes)
+        views = await self.views_of(call.tenant, chosen, answers)
+        return Answer(201, BatchAnswer([views[at] for at in ordinals]), headers)
+
+    async def checked_batch(self, call: Call, batch: Batch) -> list[Submission]:
+        now, problems, tasks = self.tasks.environment.clock.now(), [], []
+        for ordinal, request in enumerate(batch.tasks):
+            try:
+                defaults = await self.tasks.rules.check(call.credential, call.tenant, request)
+            except Refused as refused:
+                if not refused.errors:
+                    raise
+                problems += moved(refused.errors, ordinal)
+                continue
+            task = request.submission(call.tenant, defaults=defaults)
+            found = submission_problems(task, now, self.tasks.rules.outbound) + target_problems(
+                request
+            )
+            problems += moved(found, ordinal)
+            tasks.append(task)
+        if problems:
+            raise invalid(problems)
+        return tasks
+
+    async def views_of(
+        self, tenant: int, tasks: list[Submission], answers: list[SubmitAnswer]
+    ) -> list[TaskView]:
+        pairs = zip(tasks, answers, strict=True)
+        if all(isinstance(answer, Stored) for answer in answers):
+            return [await self.tasks.view_of(tenant, *pair) for pair in pairs]
+        return await asyncio.gather(*(self.tasks.view_of(tenant, *pair) for pair in pairs))
+
+
+def decode_batch(call: Call, raw: bytes) -> Batch:
+    """One document, or one task on each line."""
+    if not (call.header(b"content-type") or "").lower().startswith(NDJSON):
+        return decode(raw, Batch)
+    lines = [line for line in raw.split(b"\n") if line.strip()]
+    if not 1 <= len(lines) <= BATCH_TASKS_MAX:
+        raise invalid([Problem("/tasks", f"has not from 1 to {BATCH_TASKS_MAX} lines")])
+    tasks = []
+    for ordinal, line in enumerate(lines):
+        try:
+            tasks.append(decode(line, TaskRequest))
+        except Refused as refused:
+            errors = refused.errors or [Problem("", refused.detail)]
+            raise Refused(refused.code, refused.detail, moved(errors, ordinal)) from None
+    return Batch(tasks)
+
+
+def moved(problems: Sequence[Problem], ordinal: int) -> list[Problem]:
+    """The same problems, pointing into one item of a batch."""
+    return [Problem(f"/tasks/{ordinal}{p.pointer}", p.reason) for p in problems]
+
+
+def unique_keys(tasks: list[Submission]) -> tuple[list[Submission], list[int]]:
+    """The same key twice in one batch is one task; for each task, which of the chosen it is."""
+    chosen: list[Submission] = []
+    ordinals: list[int] = []
+    places: dict[str, int] = {}
+    for ordinal, task in enumerate(tasks):
+        key = task.idempotency_key
+        at = places.get(key) if key is not None else None
+        if at is not None and chosen[at].asked != task.asked:
+            pointer = f"/tasks/{ordinal}/idempotency_key"
+            raise mismatch([Problem(pointer, "is used in this batch for another request")])
+        if at is None:
+            at = len(chosen)
+            chosen.append(task)
+            if key is not None:
+                places[key] = at
+        ordinals.append(at)
+    return chosen, ordinals
+
+
+def call_key(call: Call) -> CallKey | None:
+    """A batch under one key: the very same body again finds the same tasks."""
+    key = header_key(call, None)
+    if key is None:
+        return None
+    # With its path: the keys of all calls are kept in one table.
+    return CallKey(key, hashlib.sha256(call.path.encode() + b"\n" + call.raw_body).digest())

@@ -1,0 +1,59 @@
+"""Submits that share a call: who is told what when the server refuses the batch."""
+
+import asyncio
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from duly.client.errors import ApiError, Conflict, Invalid, error_of
+from duly.client.submits import SubmitQueue, Waiting
+
+WAIT_S = 5.0
+
+
+class StubConnection:
+    """Refuses every call that carries `bad` with this problem, and stores all others."""
+
+    def __init__(self, status: int, code: str, bad: int) -> None:
+        self.status = status
+        self.code = code
+        self.bad = bad
+        self.sent: list[list[int]] = []
+
+    async def request(self, _method: str, _path: str, body: bytes, **_: Any) -> bytes:
+        asked = msgspec.json.decode(body)
+        numbers: list[int] = asked["tasks"] if isinstance(asked, dict) else [asked]
+        self.sent.append(numbers)
+        if self.bad in numbers:
+            raise error_of(self.status, {"code": self.code, "detail": "no"}, None)
+        return msgspec.json.encode({"items": numbers} if isinstance(asked, dict) else numbers[0])
+
+
+async def fly(connection: StubConnection, size: int) -> list[bytes | BaseException]:
+    queue = SubmitQueue(cast(Any, connection))
+    loop = asyncio.get_running_loop()
+    batch = [Waiting(str(number).encode(), "k", loop.create_future()) for number in range(size)]
+    async with asyncio.timeout(WAIT_S):
+        await queue.fly(batch)
+        return await asyncio.gather(*(entry.answer for entry in batch), return_exceptions=True)
+
+
+async def test_a_conflict_that_may_come_after_the_commit_sends_no_task_again() -> None:
+    """Each part of the batch is sent under a new key: what was stored already is stored twice."""
+    connection = StubConnection(409, "conflict", bad=2)
+    answers = await fly(connection, 4)
+    assert connection.sent == [[0, 1, 2, 3]]
+    assert [type(answer) for answer in answers] == [Conflict] * 4
+
+
+@pytest.mark.parametrize(("status", "code"), [(409, "idempotency_mismatch"), (422, "invalid")])
+async def test_a_refusal_that_stored_nothing_reaches_only_the_task_it_is_about(
+    status: int, code: str
+) -> None:
+    """One caller's mistake must not fail the submits of those who happened to share its call."""
+    connection = StubConnection(status, code, bad=2)
+    answers = await fly(connection, 4)
+    assert answers[:2] + answers[3:] == [b"0", b"1", b"3"]
+    assert isinstance(answers[2], ApiError)
+    assert isinstance(answers[2], Invalid) == (status == 422)
