@@ -62,7 +62,14 @@ SELECT outbox.id, outbox.type, outbox.payload, outbox.options, outbox.created_at
        refused_at = now(), error = excluded.error
 """
 REMOVE = "DELETE FROM duly_outbox WHERE id = ANY ($1::uuid[])"
-FAULTS = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError)
+FAULTS = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    # What the driver says of a connection that was cut in the middle of something.
+    asyncpg.InternalClientError,
+    OSError,
+    TimeoutError,
+)
 # No pause mends these.
 UNFIT = (
     asyncpg.InvalidAuthorizationSpecificationError,

@@ -103,7 +103,7 @@ BEGIN
     RETURN child;
 EXCEPTION
     -- Somebody made it at the same moment; the name of its row type is what we collided on.
-    WHEN duplicate_table OR unique_violation THEN RETURN NULL;
+    WHEN duplicate_table OR duplicate_object OR unique_violation THEN RETURN NULL;
 END
 $$;
 
