@@ -167,9 +167,7 @@ async def run_until(
             workers=parts.workers,
             outbound=outbound,
         )
-        webhooks = webhook_roles(
-            database, environment, metrics, parts, sender, settings, beating
-        )
+        webhooks = webhook_roles(database, environment, metrics, parts, sender, settings, beating)
         roles = [*parts.roles, *webhooks, breakers, front.waiting, *keepers(place)]
         loops += [start_loop(role, environment, metrics) for role in roles]
         limits = HttpLimits(connections_max=settings.http_connections_max)

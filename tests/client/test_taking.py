@@ -107,7 +107,7 @@ async def test_a_lease_that_is_handed_out_again_is_as_old_as_the_database_says()
 
 
 async def test_an_old_lease_teaches_nothing_about_the_clock() -> None:
-    """It was granted before we asked: taken for later, every next lease seems younger than it is."""
+    """It was granted before we asked; taken for later, it makes the next ones seem younger."""
     taking, _ = taking_from(StubDesk([lease("t", again=True)], age_s=14.0))
     before = monotonic()
     await taking.take(1)

@@ -121,6 +121,20 @@ def test_a_receivers_wish_is_kept_within_a_day(wish_s: float, seed: int) -> None
         assert verdict.in_s == wish_s
 
 
+@pytest.mark.parametrize(
+    ("initial_s", "wish_s", "least_s", "chosen_s"),
+    [(3600.0, None, 45.0, 3600.0), (2.0, None, 45.0, 45.0), (2.0, 5.0, 45.0, 45.0)]
+    + [(2.0, 90.0, 45.0, 90.0), (2.0, None, None, 2.0)],
+)
+def test_a_host_that_limps_is_left_alone_for_at_least_so_long(
+    initial_s: float, wish_s: float | None, least_s: float | None, chosen_s: float
+) -> None:
+    """Meant to slow retries down, it must never bring one forward."""
+    policy = RetryPolicy(backoff="fixed", initial_s=initial_s, jitter=False)
+    failure = Failure(Outcome.FAILED, retry_in_s=wish_s, at_least_s=least_s)
+    assert decide(policy, 1, 0, failure, Random(1)) == Retry(chosen_s)
+
+
 def test_a_receivers_wish_gives_no_further_attempt() -> None:
     """Retry-After on the last attempt must not make it the last but one."""
     failure = Failure(Outcome.FAILED, retry_in_s=1.0)

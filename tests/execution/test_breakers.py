@@ -3,8 +3,10 @@
 import pytest
 
 from duly.domain.breaker import ATTEMPTS_MIN, OPEN_S, WINDOW_S
+from duly.domain.errors import DatabaseUnavailable
 from duly.environment import Environment
-from duly.execution.breakers import IDLE_S, QUIET_S, Breakers
+from duly.execution import breakers as module
+from duly.execution.breakers import IDLE_S, QUIET_S, RAMP_ATTEMPTS_MIN, Breakers
 from duly.store.breakers import list_breakers
 from duly.store.database import Database
 from duly.store.tenants import create_tenant
@@ -34,6 +36,10 @@ async def phases(database: Database, tenant: int) -> list[tuple[str, bool, bool]
 async def let_time_pass(database: Database) -> None:
     """The minute of being open is over, by the database's clock."""
     await database.fetch("UPDATE duly.breakers SET open_until = duly.now()")
+
+
+async def unreachable(*_: object) -> bool:
+    raise DatabaseUnavailable(address="here", problem="away for a moment")
 
 
 async def opened(breakers: Breakers, tenant: int) -> None:
@@ -120,9 +126,78 @@ async def test_another_process_finishes_what_this_one_began(
     successor = Breakers(database, environment)
     successor.on_outcome(tenant, HOST, ok=True)
     await successor.tick()
-    successor.on_outcome(tenant, HOST, ok=True)
-    await successor.tick()
     assert await phases(database, tenant) == [(HOST, False, True)]
+
+
+async def test_a_restarted_process_hears_that_its_probe_failed(
+    breakers: Breakers, database: Database, environment: Environment, tenant: int
+) -> None:
+    """One probe a minute is all there is: one that does not count leaves the host to the next."""
+    await opened(breakers, tenant)
+    await let_time_pass(database)
+    successor = Breakers(database, environment)
+    successor.on_outcome(tenant, HOST, ok=False)
+    successor.on_outcome(tenant, "other.example.com", ok=False)
+    await successor.tick()
+    assert await phases(database, tenant) == [(HOST, True, False)]
+
+
+async def test_a_probe_after_a_quiet_time_counts(
+    breakers: Breakers, database: Database, tenant: int, clock: ManualClock
+) -> None:
+    """A host that gets nothing but probes is quiet by nature, and would stay closed for ever."""
+    await opened(breakers, tenant)
+    await let_time_pass(database)
+    clock.advance(QUIET_S + 1)
+    assert await breakers.tick() == IDLE_S
+    breakers.on_outcome(tenant, HOST, ok=True)
+    await breakers.tick()
+    assert await phases(database, tenant) == [(HOST, False, True)]
+
+
+async def test_a_result_is_kept_while_the_database_is_away(
+    breakers: Breakers, database: Database, tenant: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probe was made; that its success could not be written down must not waste it."""
+    await opened(breakers, tenant)
+    await let_time_pass(database)
+    breakers.watch_at = 0.0
+    await breakers.tick()
+    breakers.on_outcome(tenant, HOST, ok=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "ramp_breaker", unreachable)
+        with pytest.raises(DatabaseUnavailable):
+            await breakers.tick()
+    await breakers.tick()
+    assert await phases(database, tenant) == [(HOST, False, True)]
+
+
+async def test_failures_of_before_the_ramp_do_not_end_it(
+    breakers: Breakers,
+    database: Database,
+    environment: Environment,
+    tenant: int,
+    clock: ManualClock,
+) -> None:
+    """Another process began the ramp; a single failure here must not undo it."""
+    other = Breakers(database, environment)
+    for _ in range(ATTEMPTS_MIN - 1):
+        other.on_outcome(tenant, HOST, ok=False)
+    await other.tick()
+    await opened(breakers, tenant)
+    await let_time_pass(database)
+    clock.advance(OPEN_S)
+    breakers.on_outcome(tenant, HOST, ok=True)
+    await breakers.tick()
+    other.on_outcome(tenant, HOST, ok=False)
+    await other.tick()
+    other.on_outcome(tenant, HOST, ok=False)
+    await other.tick()
+    assert await phases(database, tenant) == [(HOST, False, True)]
+    for _ in range(RAMP_ATTEMPTS_MIN):
+        other.on_outcome(tenant, HOST, ok=False)
+    await other.tick()
+    assert await phases(database, tenant) == [(HOST, True, False)]
 
 
 async def test_without_deliveries_nothing_is_asked(

@@ -13,10 +13,12 @@ import pytest
 from duly.domain.retry import RETRY_AFTER_MAX_S, RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy
+from duly.environment import Environment
 from duly.execution import webhooks
 from duly.execution.executor import Verdict
 from duly.execution.webhooks import ANSWER_BYTES_MAX, WebhookSender
 from duly.store.lease import Lease
+from duly.testing.clock import ManualClock
 from tests.api.test_tls import Pair
 from tests.execution.conftest import TENANT, Senders, lease_of
 from tests.execution.receiver import Receiver, Request, answer, hang, raw, receiving
@@ -395,3 +397,42 @@ async def test_what_finds_no_place_is_given_back_uncharged(
     await asyncio.gather(first, return_exceptions=True)
     await asyncio.wait_for(receiver.left.wait(), PATIENCE_S)
     assert sender.places.rooms == {}
+
+
+@pytest.mark.parametrize(("asked", "wish_s"), [({}, None), ({"Retry_After": "5"}, 5.0)])
+async def test_a_stretch_leaves_the_wait_to_policy_and_receiver(
+    senders: Senders, receiver: Receiver, asked: dict[str, str], wish_s: float | None
+) -> None:
+    """In the place of the backoff, it would bring an hour's wait down to less than a minute."""
+    receiver.behave = answer(503, b"", **asked)
+    verdict = await senders.open(stretch=lambda *_: 45.0)(lease_of(receiver.url))
+    assert (verdict.retry_in_s, verdict.at_least_s) == (wish_s, 45.0)
+    receiver.behave = answer(200, b"")
+    verdict = await senders.open(stretch=lambda *_: 45.0)(lease_of(receiver.url))
+    assert verdict.at_least_s is None
+
+
+async def test_waiting_for_a_place_is_part_of_the_time_limit(
+    senders: Senders, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On top of it, the attempt outlives its lease, and its end cannot be recorded."""
+    clock = ManualClock()
+    sender = senders.open(host_concurrency=1)
+    sender.environment = Environment(clock=clock)
+    limits: list[float] = []
+    may_end = asyncio.Event()
+
+    async def deliver(_lease: Lease, _secrets: list[bytes], limit_s: float) -> Verdict:
+        limits.append(limit_s)
+        await may_end.wait()
+        return Verdict()
+
+    monkeypatch.setattr(sender, "deliver", deliver)
+    both = [asyncio.ensure_future(sender(lease_of(receiver.url, number=n))) for n in (1, 2)]
+    async with asyncio.timeout(PATIENCE_S):
+        while [room.present for room in sender.places.rooms.values()] != [2]:
+            await asyncio.sleep(0)
+    clock.advance(1.5)
+    may_end.set()
+    await asyncio.gather(*both)
+    assert limits[1] == pytest.approx(limits[0] - 1.5)

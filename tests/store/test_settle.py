@@ -134,6 +134,15 @@ async def test_a_receivers_retry_after_is_kept_within_bounds(
     assert await world.run(stored.id, Outcome.FAILED, retry_in_s=wish_s) == answer(None, kept_s)
 
 
+async def test_a_retry_waits_at_least_as_long_as_its_host_is_spared(world: World) -> None:
+    """The word of the executor must reach the decision, and only ever delay it."""
+    retry = RetryPolicy(backoff="fixed", initial_s=30.0, jitter=False)
+    stored = await world.submit(policy=Policy(retry=retry))
+    assert await world.run(stored.id, Outcome.FAILED, at_least_s=45.0) == answer(None, 45)
+    world.advance(45)
+    assert await world.run(stored.id, Outcome.FAILED, at_least_s=10.0) == answer(None, 75)
+
+
 @pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.SNOOZED])
 async def test_handing_back_and_putting_off_are_recorded_and_not_charged(
     world: World, outcome: Outcome

@@ -74,7 +74,8 @@ class Throttle:
             bucket.spend(now, count)
             return rate_headers(bucket, now)
         if count > whole_burst:
-            detail = f"{count} tasks at once are more than the {math.floor(whole_burst)} that may be saved up"
+            most = math.floor(whole_burst)
+            detail = f"{count} tasks at once are more than the {most} that may be saved up"
             raise Refused(Code.RATE_LIMITED, detail, headers=rate_headers(bucket, now))
         if not bucket.take(now, count):
             wait_s = math.ceil(bucket.ready_at(now, min(count, burst)) - now)

@@ -217,9 +217,9 @@ class WorkerDoor:
         finally:
             leasing.cancel()
             gone.cancel()
-        if leases and gone.done():
+        if granted.leases and gone.done():
             # Nobody is there to run them: somebody else may, and no attempt is charged.
-            await self.give_back(call.tenant, asked.worker_id, leases)
+            await self.give_back(call.tenant, asked.worker_id, granted.leases)
             return Answer(200, LeaseAnswer([]))
         return Answer(
             200, LeaseAnswer([leased_task(lease, granted.again) for lease in granted.leases])

@@ -77,7 +77,7 @@ class SubmitQueue:
                 for entry, item in zip(batch, await self.send_many(batch), strict=True):
                     tell(entry, bytes(item))
         except (Invalid, IdempotencyMismatch) as error:
-            # These alone prove that nothing was stored; after any other, a second try may double it.
+            # These alone prove that nothing was stored; what is sent again else may be there twice.
             await self.set_aside(batch, error)
         except BaseException as error:
             fail(batch, error)

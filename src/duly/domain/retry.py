@@ -42,6 +42,8 @@ class Failure:
     outcome: Outcome
     kind: str = ""
     retry_in_s: float | None = None
+    # Whatever was chosen, not before this: a host that limps is spared.
+    at_least_s: float | None = None
 
 
 def decide(
@@ -57,8 +59,10 @@ def decide(
     if attempt >= policy.max_attempts:
         return GiveUp(FailureReason.EXHAUSTED)
     if failure.retry_in_s is not None:
-        return Retry(min(max(failure.retry_in_s, 0.0), RETRY_AFTER_MAX_S))
-    return Retry(backoff_s(policy, attempt, random))
+        chosen_s = min(max(failure.retry_in_s, 0.0), RETRY_AFTER_MAX_S)
+    else:
+        chosen_s = backoff_s(policy, attempt, random)
+    return Retry(max(chosen_s, failure.at_least_s or 0.0))
 
 
 def backoff_s(policy: RetryPolicy, attempt: int, random: Random) -> float:

@@ -8,15 +8,17 @@ Every executor judges by its own deliveries; what it finds is a row that every s
 | the probe fails | open for another minute |
 | the probe succeeds | ramp: the host gets its work back at a growing rate, then the row is over |
 | the probe is lost with its executor | another one is let through a minute later |
-| failures go on during the ramp | opened again |
+| failures go on during the ramp | opened again; failures of before the ramp do not count |
+| how the rows stand is not known (restart, a quiet time) | results are kept until they were read |
+| the database is away | results are kept, and told when it is back |
 | this process restarts | the rows stand; its own counts begin anew |
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 
-from duly.domain.breaker import OPEN_S, RETRY_STRETCH_S, FailureWindow
+from duly.domain.breaker import ATTEMPTS_MIN, OPEN_S, RETRY_STRETCH_S, FailureWindow
 from duly.environment import Environment
 from duly.store.breakers import open_breaker, ramp_breaker, read_watched, reopen_breaker
 from duly.store.database import Database
@@ -24,6 +26,8 @@ from duly.telemetry import get_logger
 
 HOSTS_MAX = 10_000
 WATCH_EVERY_S = 5.0
+# What was read longer ago says nothing about a row that is not in it.
+STALE_S = 2 * WATCH_EVERY_S
 # Without a delivery for so long, nobody needs to know how the rows stand.
 QUIET_S = 120.0
 IDLE_S = 60.0
@@ -44,6 +48,7 @@ class Breakers:
         self.windows: OrderedDict[Place, FailureWindow] = OrderedDict()
         # Rows that exist, with the beginning of their ramp.
         self.watched: dict[Place, datetime | None] = {}
+        self.read_at = float("-inf")
         self.failed: set[Place] = set()
         self.recovered: set[Place] = set()
         self.heard_at = float("-inf")
@@ -57,12 +62,20 @@ class Breakers:
         place = (tenant, host)
         window = self.window_of(place)
         window.note(now, ok=ok, is_retry=attempt > 1)
-        if place in self.watched:
-            (self.recovered if ok else self.failed).add(place)
-        elif not ok and window.is_failing(now):
-            self.failed.add(place)
-        if (is_first or self.failed or self.recovered) and self.wake is not None:
+        # It may have been a probe: until the rows were read, nobody can say that it was none.
+        may_be_watched = place in self.watched or now - self.read_at > STALE_S
+        is_news = False
+        if may_be_watched or (not ok and window.is_failing(now)):
+            is_news = self.keep(self.recovered if ok else self.failed, place)
+        if (is_first or is_news) and self.wake is not None:
             self.wake()
+
+    def keep(self, results: set[Place], place: Place) -> bool:
+        """Whether it was not there yet. Bounded: while nothing can be read, all hosts come here."""
+        if place in results or len(results) >= HOSTS_MAX:
+            return False
+        results.add(place)
+        return True
 
     def window_of(self, place: Place) -> FailureWindow:
         window = self.windows.get(place)
@@ -85,28 +98,52 @@ class Breakers:
         if now - self.heard_at > QUIET_S:
             return IDLE_S
         if now >= self.watch_at:
-            self.watch_at = now + WATCH_EVERY_S
-            self.watched = await read_watched(self.database)
-        recovered, self.recovered = self.recovered, set()
-        for place in recovered & self.watched.keys() - self.failed:
-            if self.watched[place] is None and await ramp_breaker(self.database, *place):
-                log.info("a receiver is back", tenant=place[0], host=place[1])
-                self.windows[place] = FailureWindow()
-                self.watch_at = now
-        failed, self.failed = self.failed, set()
-        for place in failed:
-            await self.fail(place, now)
+            self.learn(await read_watched(self.database), now)
+        for place in list(self.recovered):
+            self.recovered.discard(place)
+            if place not in self.failed:
+                await self.kept_on_failure(self.recovered, place, self.recover(place, now))
+        for place in list(self.failed):
+            self.failed.discard(place)
+            await self.kept_on_failure(self.failed, place, self.fail(place, now))
         return WATCH_EVERY_S
 
+    def learn(self, watched: dict[Place, datetime | None], now: float) -> None:
+        """A ramp that began elsewhere is judged by what comes after it, as one of our own is."""
+        for place, ramp_at in watched.items():
+            if ramp_at is not None and self.watched.get(place) is None:
+                self.windows.pop(place, None)
+        self.watched = watched
+        self.read_at = now
+        self.watch_at = now + WATCH_EVERY_S
+
+    async def kept_on_failure(
+        self, results: set[Place], place: Place, telling: Awaitable[None]
+    ) -> None:
+        try:
+            await telling
+        except BaseException:
+            results.add(place)
+            raise
+
+    async def recover(self, place: Place, now: float) -> None:
+        if place not in self.watched or self.watched[place] is not None:
+            return
+        if await ramp_breaker(self.database, *place):
+            log.info("a receiver is back", tenant=place[0], host=place[1])
+            self.windows[place] = FailureWindow()
+            # Ours: what is read next must not look like a ramp that began elsewhere.
+            self.watched[place] = self.environment.clock.now()
+            self.watch_at = now
+
     async def fail(self, place: Place, now: float) -> None:
-        ramp_at = self.watched.get(place)
-        if place in self.watched and ramp_at is None:
+        is_watched = place in self.watched
+        if is_watched and self.watched[place] is None:
             # A probe: one failure is enough.
             await reopen_breaker(self.database, *place, OPEN_S)
             return
-        least = RAMP_ATTEMPTS_MIN if place in self.watched else None
         window = self.window_of(place)
-        if least is not None and not window.is_failing(now, least):
+        if not window.is_failing(now, RAMP_ATTEMPTS_MIN if is_watched else ATTEMPTS_MIN):
             return
         total = window.total(now)
         reason = f"{total.failures} of {total.attempts} calls failed"

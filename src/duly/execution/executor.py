@@ -62,6 +62,8 @@ class Verdict:
     error: str | None = None
     error_kind: str = ""
     retry_in_s: float | None = None
+    # A retry waits so long at least, whatever its policy or its receiver says.
+    at_least_s: float | None = None
     # Nothing is settled: whoever took the task over will.
     is_handed_over: bool = False
 
@@ -308,6 +310,7 @@ class Executor:
             verdict.error,
             verdict.error_kind,
             verdict.retry_in_s,
+            verdict.at_least_s,
         )
 
     def note_started(self, leases: list[Lease]) -> None:

@@ -146,10 +146,14 @@ class WebhookSender:
             return refused(f"the url {reason}")
         limit_s = policy.timeout_s - min(MARGIN_S, policy.timeout_s * MARGIN_SHARE)
         host = host_of(url) or ""
+        clock = self.environment.clock
+        began = clock.monotonic()
         try:
             secrets = await self.keyring.secrets_of(lease.tenant)
             async with self.places.place_at((lease.tenant, host), min(HOST_WAIT_S, limit_s / 2)):
-                verdict = await self.deliver(lease, secrets, limit_s)
+                # What was waited for keys and place is part of the attempt's time.
+                left_s = max(limit_s - (clock.monotonic() - began), 0.0)
+                verdict = await self.deliver(lease, secrets, left_s)
         except HostBusy as busy:
             return self.put_off(busy)
         except AddressRefused as error:
@@ -159,9 +163,9 @@ class WebhookSender:
             return Verdict(Outcome.RELEASED, error=str(error), retry_in_s=KEYLESS_S)
         is_well = verdict.is_handed_over or verdict.outcome is not Outcome.FAILED
         self.on_outcome(lease.tenant, host, is_well, lease.attempt)
-        if is_well or verdict.retry_in_s is not None:
+        if is_well:
             return verdict
-        return replace(verdict, retry_in_s=self.stretch(lease.tenant, host))
+        return replace(verdict, at_least_s=self.stretch(lease.tenant, host))
 
     async def deliver(self, lease: Lease, secrets: list[bytes], limit_s: float) -> Verdict:
         try:

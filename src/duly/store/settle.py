@@ -43,6 +43,7 @@ class Settlement(NamedTuple):
     error: str | None = None
     error_kind: str = ""
     retry_in_s: float | None = None
+    at_least_s: float | None = None
 
 
 class SettleStatus(StrEnum):
@@ -134,7 +135,7 @@ class Settler:
         if facts is None:
             # No timer any more: whatever we decide, the guards will refuse it.
             return End(item, State.FAILED, reason=FailureReason.EXHAUSTED)
-        failure = Failure(item.outcome, item.error_kind, item.retry_in_s)
+        failure = Failure(item.outcome, item.error_kind, item.retry_in_s, item.at_least_s)
         return decided(item, facts, losses=0, failure=failure, environment=self.environment)
 
     async def apply_ends(self, ends: dict[int, End], *, expired: bool) -> dict[int, SettleAnswer]:
