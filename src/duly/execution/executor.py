@@ -11,7 +11,7 @@ once or be awaited; either way its word is settled in batches.
 | a heartbeat says cancel | the handler is cancelled and settled as cancelled |
 | no heartbeat gets through | the handler is cancelled shortly before its lease ends |
 | settling fails | the lease runs out, and the attempt is recorded as lost |
-| the handler's receiver takes the task over | handed over, tried until the lease ends; no settlement |
+| its receiver takes the task over | handed over, tried until the lease ends; no settlement |
 | stop | nothing more is taken; what runs may finish for a while, then is released uncharged |
 """
 
