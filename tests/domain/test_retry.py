@@ -123,8 +123,13 @@ def test_a_receivers_wish_is_kept_within_a_day(wish_s: float, seed: int) -> None
 
 @pytest.mark.parametrize(
     ("initial_s", "wish_s", "least_s", "chosen_s"),
-    [(3600.0, None, 45.0, 3600.0), (2.0, None, 45.0, 45.0), (2.0, 5.0, 45.0, 45.0)]
-    + [(2.0, 90.0, 45.0, 90.0), (2.0, None, None, 2.0)],
+    [
+        (3600.0, None, 45.0, 3600.0),
+        (2.0, None, 45.0, 45.0),
+        (2.0, 5.0, 45.0, 45.0),
+        (2.0, 90.0, 45.0, 90.0),
+        (2.0, None, None, 2.0),
+    ],
 )
 def test_a_host_that_limps_is_left_alone_for_at_least_so_long(
     initial_s: float, wish_s: float | None, least_s: float | None, chosen_s: float

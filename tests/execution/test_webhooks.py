@@ -430,7 +430,7 @@ async def test_waiting_for_a_place_is_part_of_the_time_limit(
     monkeypatch.setattr(sender, "deliver", deliver)
     both = [asyncio.ensure_future(sender(lease_of(receiver.url, number=n))) for n in (1, 2)]
     async with asyncio.timeout(PATIENCE_S):
-        while [room.present for room in sender.places.rooms.values()] != [2]:
+        while [r.present for r in sender.places.rooms.values()] != [2]:  # noqa: ASYNC110
             await asyncio.sleep(0)
     clock.advance(1.5)
     may_end.set()
