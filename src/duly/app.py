@@ -11,8 +11,10 @@ import gc
 import os
 import signal
 import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -140,13 +142,12 @@ async def run_until(
         stack.enter_context(contextlib.closing(listener))
         place = await stack.enter_async_context(open_place(settings, environment))
         migrator = await prepare_place(place, settings, environment)
-        database = await database_kind.open(
-            place.engine_url, settings.pool_connections_max, is_pooled=settings.database_pooler
+        open_pool = partial(
+            database_kind.open, place.engine_url, is_pooled=settings.database_pooler
         )
+        database = await open_pool(connections_max=settings.pool_connections_max)
         stack.push_async_callback(database.close)
-        beating = await database_kind.open(
-            place.engine_url, BEATING_CONNECTIONS_MAX, is_pooled=settings.database_pooler
-        )
+        beating = await open_pool(connections_max=BEATING_CONNECTIONS_MAX)
         stack.push_async_callback(beating.close)
         parts = make_parts(database, environment, metrics, is_alone=is_alone)
         breakers = Breakers(database, environment)
@@ -170,8 +171,7 @@ async def run_until(
         webhooks = webhook_roles(database, environment, metrics, parts, sender, settings, beating)
         roles = [*parts.roles, *webhooks, breakers, front.waiting, *keepers(place)]
         loops += [start_loop(role, environment, metrics) for role in roles]
-        limits = HttpLimits(connections_max=settings.http_connections_max)
-        server = make_server(front.application(), settings.stop_timeout_s, limits, tls)
+        server = make_http(front, settings, tls)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(serve_http(server, listener, stop))
             running = [group.create_task(loop.run()) for loop in loops]
@@ -181,10 +181,27 @@ async def run_until(
             announce(Ready(listener.url, place, first_key, outbound.allow_private, loops))
             await stop.wait()
             log.info("stopping", limit_s=settings.stop_timeout_s)
-            server.should_exit = True
-            for part in (front, parts.settling, parts.broker):
-                await part.close()
-            await stop_roles(loops, running, settings.stop_timeout_s)
+            await stop_all(server, front, parts, loops, running, settings.stop_timeout_s)
+
+
+async def stop_all(
+    server: HttpServer,
+    front: FrontDoor,
+    parts: Parts,
+    loops: list[RoleLoop],
+    running: list["asyncio.Task[None]"],
+    limit_s: float,
+) -> None:
+    """First nobody new is let in, then whoever is in is answered, then the roles hand over."""
+    server.should_exit = True
+    for part in (front, parts.settling, parts.broker):
+        await part.close()
+    await stop_roles(loops, running, limit_s)
+
+
+def make_http(front: FrontDoor, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
+    limits = HttpLimits(connections_max=settings.http_connections_max)
+    return make_server(front.application(), settings.stop_timeout_s, limits, tls)
 
 
 def make_parts(

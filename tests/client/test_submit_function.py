@@ -56,7 +56,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
     "a retry": {"retry": {"max_attempts": 7, "initial_s": 1, "factor": 1.5, "max_s": 10}},
     "a retry as usual": {"retry": {"max_attempts": 5, "backoff": "exponential"}},
     "a fixed retry": {
-        "retry": {"backoff": "fixed", "jitter": False, "non_retryable": ["A\n", "ü"]}
+        "retry": {"backoff": "fixed", "jitter": False, "non_retryable": ["A B", "ü"]}
     },
     "a retry of refusals": {"retry": {"retry_4xx": True}},
     "a timeout": {"timeout_s": 0.1},

@@ -217,7 +217,7 @@ class WorkerDoor:
         finally:
             leasing.cancel()
             gone.cancel()
-        if granted.leases and gone.done():
+        if granted.leases and gone.done() and not granted.again:
             # Nobody is there to run them: somebody else may, and no attempt is charged.
             await self.give_back(call.tenant, asked.worker_id, granted.leases)
             return Answer(200, LeaseAnswer([]))

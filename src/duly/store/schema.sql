@@ -427,6 +427,9 @@ CREATE FUNCTION duly.retry_problems(retry jsonb) RETURNS TABLE(pointer text, rea
                      WHEN (EXISTS ( SELECT
                         FROM jsonb_array_elements((retry_problems.retry -> 'non_retryable'::text)) kind(value)
                        WHERE (jsonb_typeof(kind.value) <> 'string'::text))) THEN 'has an entry that is not text'::text
+                     WHEN (EXISTS ( SELECT
+                        FROM jsonb_array_elements_text((retry_problems.retry -> 'non_retryable'::text)) kind(value)
+                       WHERE (((length(kind.value) < 1) OR (length(kind.value) > 128)) OR (kind.value ~ '[\x01-\x1f\x7f]'::text)))) THEN 'has an entry that is too long or not plain text'::text
                      ELSE NULL::text
                  END)) checks(pointer, reason)
  UNION ALL

@@ -136,7 +136,10 @@ BEGIN ATOMIC
             WHEN jsonb_typeof(retry -> 'non_retryable') <> 'array' THEN 'is not a list'
             WHEN jsonb_array_length(retry -> 'non_retryable') > 32 THEN 'has more than 32 entries'
             WHEN EXISTS (SELECT FROM jsonb_array_elements(retry -> 'non_retryable') AS kind
-                          WHERE jsonb_typeof(kind) <> 'string') THEN 'has an entry that is not text' END)
+                          WHERE jsonb_typeof(kind) <> 'string') THEN 'has an entry that is not text'
+            WHEN EXISTS (SELECT FROM jsonb_array_elements_text(retry -> 'non_retryable') AS kind
+                          WHERE length(kind) NOT BETWEEN 1 AND 128 OR kind ~ '[\x01-\x1f\x7f]')
+                 THEN 'has an entry that is too long or not plain text' END)
         ) AS checks(pointer, reason)
      UNION ALL
     SELECT unknown.pointer, unknown.reason
