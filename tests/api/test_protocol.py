@@ -392,4 +392,9 @@ async def test_the_front_door_refuses_a_large_body_before_it_ends(
     async with connected(int(front.url.rpartition(":")[2])) as caller:
         await caller.send(sent)
         reply = await caller.reply()
+        assert (reply.status, reply.code) == (401, "unauthenticated")
+        known = f"Authorization: Bearer {front.producer}\r\n".encode()
+    async with connected(int(front.url.rpartition(":")[2])) as caller:
+        await caller.send(sent.replace(b"\r\n", b"\r\n" + known, 1))
+        reply = await caller.reply()
         assert (reply.status, reply.code) == (413, "body_too_large")
