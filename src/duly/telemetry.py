@@ -166,6 +166,15 @@ class Metrics:
             registry=self.registry,
         )
 
+        self.occurrences = self.counter(
+            "duly_occurrences_total", "Occurrences of schedules, by their verdict.", "verdict"
+        )
+        self.schedules_rearmed = Counter(
+            "duly_schedules_rearmed_total",
+            "Schedules whose next instant had to be reckoned anew.",
+            registry=self.registry,
+        )
+
     def make_gauges(self) -> None:
         pair = ["tenant", "band"]
         self.oldest_ready = Gauge(

@@ -7,10 +7,11 @@ from uuid import UUID
 
 import pytest
 
-from duly.domain.check import find_overdue
+from duly.domain.check import check, find_overdue
 from duly.domain.history import (
     AttemptRow,
     KeyRow,
+    Logs,
     Operation,
     Phase,
     Tables,
@@ -121,6 +122,30 @@ def test_a_failed_task_without_its_dead_letter_is_reported() -> None:
     assert story.violations() == []
 
 
+def test_a_purged_dead_letter_is_told_from_a_lost_one_without_a_log() -> None:
+    """An operator may purge a letter; duly may not forget to write one."""
+    story = failed()
+    tables = Tables((story.tasks[0],), (), tuple(story.attempts), letters_purged=frozenset())
+    assert [found.invariant for found in check(Logs(), tables)] == ["I1"]
+    assert check(Logs(), replace(tables, letters_purged=frozenset({TASK}))) == []
+    assert check(Logs(), replace(tables, letters_purged=None)) == []
+
+
+def test_a_replay_that_is_nowhere_is_reported() -> None:
+    """Who replayed a letter was told that the work goes on."""
+    story = failed()
+    del story.tasks[1], story.timers[0]
+    story.entries = [e for e in story.entries if e.operation is not Operation.REPLAY]
+    assert story.verdicts() == {"I1"}
+
+
+def test_a_timer_that_no_scheduler_looks_for_is_reported() -> None:
+    """It is stored, it is due, and it will never run."""
+    story = running()
+    story.timers[0] = replace(story.timers[0], is_placed=False)
+    assert story.verdicts() == {"I11"}
+
+
 def test_a_dead_letter_replayed_twice_is_reported() -> None:
     """Two replays of one letter run the same work twice."""
     story = failed()
@@ -196,6 +221,10 @@ def point_nowhere(story: Story) -> None:
     story.keys.append(KeyRow(1, "k2", OTHER))
 
 
+def hide_the_key(story: Story) -> None:
+    story.keys[0] = replace(story.keys[0], is_at_home=False)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -204,6 +233,7 @@ def point_nowhere(story: Story) -> None:
         refuse_the_same_request,
         store_it_again,
         point_nowhere,
+        hide_the_key,
     ],
 )
 def test_a_key_that_stands_for_two_things_is_reported(spoil: Callable[[Story], None]) -> None:
@@ -264,6 +294,16 @@ def test_a_task_that_was_brought_forward_may_start_early() -> None:
     story = finished()
     story.tasks[0] = replace(story.tasks[0], run_at=at(20))
     story.call(Operation.MOVE, 0.5, task=TASK, due_at=at(0.5))
+    assert story.violations() == []
+
+
+def test_a_moved_task_is_not_called_early_without_a_log() -> None:
+    """Run-now leaves only a higher fence in the tables, and must not look like an early start."""
+    story = finished()
+    start_too_early(story)
+    story.entries, story.effects = [], []
+    assert story.verdicts() == {"I12"}
+    story.attempts = [replace(row, fence=row.fence + 1) for row in story.attempts]
     assert story.violations() == []
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from duly.domain.history import Effect, Fault, Operation
-from tests.domain.histories import TASK, THIEF, WORKER, Story, at, finished, running
+from tests.domain.histories import TASK, THIEF, WORKER, Story, at, failed, finished, running
 
 
 def overlap(story: Story) -> None:
@@ -144,6 +144,10 @@ def act_unrecorded(story: Story) -> None:
     story.effects.append(Effect(TASK, 9, WORKER, at(50)))
 
 
+def act_twice(story: Story) -> None:
+    story.effects.append(story.effects[0])
+
+
 def try_too_often(story: Story) -> None:
     story.tasks[0] = replace(story.tasks[0], max_attempts=2)
 
@@ -160,6 +164,7 @@ def miscall_an_attempt(story: Story) -> None:
         record_twice,
         record_for_another,
         act_unrecorded,
+        act_twice,
         try_too_often,
         miscall_an_attempt,
         forget_a_settlement,
@@ -175,6 +180,13 @@ def test_a_lease_that_is_not_one_attempt_is_reported(spoil: Callable[[Story], No
 def test_a_timer_that_counts_otherwise_is_reported() -> None:
     """A timer that forgets an attempt retries for ever."""
     story = running()
+    story.timers[0] = replace(story.timers[0], attempt=1)
+    assert story.verdicts() == {"I5"}
+
+
+def test_a_timer_that_counts_what_is_not_recorded_is_reported() -> None:
+    """An attempt that left no record was executed, and nobody can say by whom."""
+    story = failed()
     story.timers[0] = replace(story.timers[0], attempt=1)
     assert story.verdicts() == {"I5"}
 

@@ -246,6 +246,9 @@ def test_a_number_that_passes_lies_between_its_bounds(
         ({"stored_max": 1_000_000_000}, []),
         ({"stored_max": 1_000_000_001}, ["/stored_max"]),
         ({"stored_max": 0}, ["/stored_max"]),
+        ({"schedule_s_min": 86400}, []),
+        ({"schedule_s_min": 86401}, ["/schedule_s_min"]),
+        ({"schedule_s_min": 0}, ["/schedule_s_min"]),
     ],
 )
 def test_a_tenants_bounds_are_bounded(change: dict[str, Any], pointers: list[str]) -> None:

@@ -7,12 +7,15 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from duly.domain.gates import Gate
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
-from duly.domain.task import Policy, Submission
+from duly.domain.task import Policy, Submission, host_of
 from duly.environment import Environment
 from duly.execution.executor import DONE, Verdict
+from duly.store.breakers import open_breaker
+from duly.store.control import cancel_tasks
 from duly.store.database import Database
 from duly.store.lease import Lease
 from duly.store.read import read_attempts, read_task
@@ -243,6 +246,28 @@ async def test_a_failing_handler_is_tried_again_and_then_given_up(pool: Database
     assert [attempt.charged for attempt in attempts] == [1, 2, 3]
     assert {attempt.outcome for attempt in attempts} == {Outcome.FAILED}
     assert attempts[-1].error == "ValueError: broken"
+
+
+async def test_a_probe_that_was_cancelled_is_followed_by_the_next(pool: Database) -> None:
+    """One probe a minute is all a broken host gets: one that nobody sends must not be it."""
+    host = host_of(URL)
+    assert host is not None
+    owner = await create_tenant(pool, "acme")
+    assert owner is not None
+    assert await open_breaker(pool, owner.id, host, 3600.0, "down") is not None
+    watcher = Watcher()
+    async with Engine(pool, Environment(), watcher) as engine:
+        dispatcher = engine.scheduler.dispatcher
+        await until(lambda: (owner.id, host) in dispatcher.gatekeeper.bounds.breakers)
+        first, second = await engine.submitter.submit([task(owner.id), task(owner.id, delay_s=0.1)])
+        assert isinstance(first, Stored)
+        assert isinstance(second, Stored)
+        parked = dispatcher.board.parked
+        await until(lambda: len(parked.get((Gate.BREAKER.value, owner.id, host), ())) == 2)
+        await cancel_tasks(pool, owner.id, [first.id])
+        await pool.fetch("UPDATE duly.breakers SET open_until = duly.now()")
+        await watcher.count(1)
+    assert [lease.id for lease in watcher.leases] == [second.id]
 
 
 async def test_shares_follow_weights_under_saturation(pool: Database) -> None:

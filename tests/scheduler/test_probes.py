@@ -27,6 +27,17 @@ def test_one_probe_passes_each_minute() -> None:
     assert probes.ready_at(OPEN, THEN + PROBE_EVERY_S) == THEN + 2 * PROBE_EVERY_S
 
 
+def test_a_wasted_probe_is_followed_by_another_at_once() -> None:
+    """The task was cancelled while it was parked: its host would wait a minute for nothing."""
+    probes = Probes()
+    probes.passed(OPEN, THEN)
+    assert probes.wasted(OPEN)
+    assert probes.ready_at(OPEN, THEN) <= THEN
+    assert not probes.wasted(OPEN), "one for one"
+    probes.passed(RAMP, THEN)
+    assert not probes.wasted(RAMP), "a ramp goes on by itself"
+
+
 def passed_within(probes: Probes, start_s: float, seconds: float) -> int:
     """Tasks let through when somebody always asks."""
     count, now = 0, THEN + start_s

@@ -5,7 +5,7 @@ client log, what only a client can know is left unjudged; the tables are judged 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -16,6 +16,8 @@ from duly.domain.check_leases import (
     held_once_at_a_time,
     stale_calls_change_nothing,
 )
+from duly.domain.check_occurrences import occurrences_fire_once
+from duly.domain.check_tenants import tenants_stay_apart
 from duly.domain.history import (
     AttemptRow,
     Call,
@@ -39,11 +41,13 @@ class Violation:
         return f"{self.invariant} {self.task or ''}: {self.problem}"
 
 
-def check(logs: Logs, tables: Tables) -> list[Violation]:
+def check(logs: Logs, tables: Tables, only: Collection[str] | None = None) -> list[Violation]:
+    """`only` names the invariants to judge, where the tables were read for those alone."""
     evidence = gather(logs, tables)
     return [
         Violation(name, task, problem)
         for name, judge in INVARIANTS.items()
+        if only is None or name in only
         for task, problem in judge(evidence)
     ]
 
@@ -99,21 +103,22 @@ def misplaced_letters(evidence: Evidence) -> Iterator[Finding]:
         final = evidence.finals.get(task)
         if task in evidence.tasks and (final is None or final.state != State.FAILED):
             yield task, "is a dead letter and did not fail"
-    if not evidence.has_client_log:
+    if not evidence.has_client_log and evidence.letters_purged is None:
         return
     purged = {
         call.asked.task
         for operation in (Operation.PURGE, Operation.PURGE_LETTER)
         for call in evidence.of(operation)
     }
-    excused = purged | evidence.dead_letters.keys()
+    excused = purged | evidence.dead_letters.keys() | evidence.tombstones
+    excused |= evidence.letters_purged or frozenset()
     for task, final in evidence.finals.items():
         if final.state == State.FAILED and task not in excused:
             yield task, "failed and is no dead letter"
 
 
 def untraceable(evidence: Evidence) -> Iterator[Finding]:
-    """Every stored task comes from one submit or from one replay."""
+    """Every stored task comes from one submit, one occurrence or one replay."""
     originals: Counter[UUID] = Counter()
     for row in evidence.tasks.values():
         if row.replay_of is None:
@@ -128,6 +133,9 @@ def untraceable(evidence: Evidence) -> Iterator[Finding]:
             and row.id not in evidence.tombstones
         ):
             yield row.id, "is a replay with another execution key"
+    for letter in evidence.dead_letters.values():
+        if letter.replayed_as is not None and evidence.is_missing(letter.replayed_as):
+            yield letter.id, f"was replayed as {letter.replayed_as}, which is not stored"
     for original, replays in originals.items():
         if replays > 1:
             yield original, f"was replayed {replays} times"
@@ -140,7 +148,8 @@ def untraceable(evidence: Evidence) -> Iterator[Finding]:
         if call.is_unknown
     )
     for row in evidence.tasks.values():
-        if row.replay_of is not None or row.request is None or row.id in known:
+        is_made_by_us = row.replay_of is not None or row.occurrence is not None
+        if is_made_by_us or row.request is None or row.id in known:
             continue
         if doubtful[row.tenant, row.request] == 0:
             yield row.id, "is stored, and nobody submitted it"
@@ -202,8 +211,10 @@ def one_key_one_task(evidence: Evidence) -> Iterator[Finding]:
         (mismatches if answer.answer == "mismatch" else requests)[name].add(asked.request)
     for row in evidence.keys:
         tasks[row.tenant, row.key].add(row.task)
-        if row.task not in evidence.tasks and row.task not in evidence.tombstones:
+        if evidence.is_missing(row.task):
             yield row.task, f"key {row.key} stands for a task that is not stored"
+        if not row.is_at_home:
+            yield row.task, f"key {row.key} stands where no submitter looks for it"
     for name, answers in tasks.items():
         example = min(answers, key=lambda task: task.int)
         if len(answers) > 1:
@@ -236,15 +247,17 @@ def no_early_start(evidence: Evidence) -> Iterator[Finding]:
         if answer.due_at is not None
     }
     for task in evidence.tasks.values():
-        since, earliest = None, task.run_at
+        since, earliest, next_fence = None, task.run_at, 1
         for row in [*evidence.attempts.get(task.id, []), evidence.timers.get(task.id)]:
             if row is None or row.started_at is None or row.holder is None:
                 continue
+            # Only a move raises the fence between two leases, and only a client knows to when.
+            is_judged = evidence.has_client_log or row.fence == next_fence
             allowed = moved_instant(evidence, moves[task.id], since, earliest, row.started_at)
-            if evidence.is_before(row.started_at, allowed):
+            if is_judged and evidence.is_before(row.started_at, allowed):
                 yield task.id, f"fence {row.fence} began at {row.started_at}, before {allowed}"
             if isinstance(row, AttemptRow):
-                since = row.ended_at
+                since, next_fence = row.ended_at, row.fence + 2
                 earliest = promises.get((task.id, row.fence)) or row.ended_at
 
 
@@ -273,6 +286,16 @@ def moved_instant(
         and (since is None or evidence.is_before(since, move.asked.at))
     )
     return instants[0] if is_certain else min(earliest, *instants)
+
+
+# I11 -------------------------------------------------------------------------------------------
+
+
+def every_timer_is_found(evidence: Evidence) -> Iterator[Finding]:
+    """Schedulers load from recorded places only: a timer in another place is as good as lost."""
+    for timer in evidence.timers.values():
+        if not timer.is_placed:
+            yield timer.id, "waits in a place that no scheduler looks at"
 
 
 # I13 -------------------------------------------------------------------------------------------
@@ -305,8 +328,11 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
     "I3": stale_calls_change_nothing,
     "I4": terminal_states_stay,
     "I5": every_lease_is_one_attempt,
+    "I6": occurrences_fire_once,
     "I8": one_key_one_task,
+    "I9": tenants_stay_apart,
     "I10": caps_are_kept,
+    "I11": every_timer_is_found,
     "I12": no_early_start,
     "I13": cancel_is_kept,
 }

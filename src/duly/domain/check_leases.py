@@ -173,12 +173,18 @@ def every_lease_is_one_attempt(evidence: Evidence) -> Iterator[Finding]:
             if times > 1:
                 yield task, f"fence {fence} is recorded {times} times"
         yield from miscounted(evidence, task, rows)
+    for task in evidence.timers.keys() - evidence.attempts.keys():
+        yield from miscounted(evidence, task, [])
     for _, answer in evidence.answers(Operation.LEASE):
         if answer.answer == "leased":
             yield from unaccounted(evidence, answer)
     for effect in evidence.effects:
         if evidence.recorded_holder(effect.task, effect.fence) != effect.holder:
             yield effect.task, f"was executed with fence {effect.fence}, which is not recorded"
+    executions = Counter((effect.task, effect.fence) for effect in evidence.effects)
+    for (task, fence), times in executions.items():
+        if times > 1:
+            yield task, f"was executed {times} times with fence {fence}"
 
 
 def miscounted(evidence: Evidence, task: UUID, rows: list[AttemptRow]) -> Iterator[Finding]:

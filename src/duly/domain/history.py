@@ -103,6 +103,8 @@ class TaskRow:
     request: str | None = None
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
+    # The schedule and nominal instant that the task says it was made for.
+    occurrence: tuple[UUID, datetime] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,10 @@ class TimerRow:
     holder: UUID | None = None
     started_at: datetime | None = None
     cancel_requested: bool = False
+    # None where a harness did not read it.
+    tenant: int | None = None
+    # Whether its place is among those that schedulers load.
+    is_placed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +132,7 @@ class AttemptRow:
     ended_at: datetime
     outcome: str
     state: str | None = None
+    tenant: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +140,7 @@ class DeadLetterRow:
     id: UUID
     execution_key: str
     replayed_as: UUID | None = None
+    tenant: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +148,26 @@ class KeyRow:
     tenant: int
     key: str
     task: UUID
+    # Whether it stands in the shard where submitters look for it.
+    is_at_home: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class OccurrenceRow:
+    """One line of the ledger of schedules."""
+
+    schedule: UUID
+    nominal_at: datetime
+    verdict: str
+    task: UUID | None = None
+    tenant: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRow:
+    number: int
+    holder: UUID | None
+    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +180,13 @@ class Tables:
     tombstones: frozenset[UUID] = frozenset()
     # How many tasks of a tenant may be in flight; a tenant that is not here has no cap.
     caps: Mapping[int, int] = field(default_factory=dict)
+    occurrences: tuple[OccurrenceRow, ...] = ()
+    # What an independent model says should be in the ledger, as (schedule, nominal instant).
+    expected: frozenset[tuple[UUID, datetime]] | None = None
+    # Tasks placed before this id may be gone, because their time of retention is over.
+    kept_from: UUID | None = None
+    # Failed tasks whose dead letter was purged by hand, as far as anybody looked.
+    letters_purged: frozenset[UUID] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +219,10 @@ class Evidence:
     keys: tuple[KeyRow, ...] = ()
     tombstones: frozenset[UUID] = frozenset()
     caps: Mapping[int, int] = field(default_factory=dict)
+    occurrences: tuple[OccurrenceRow, ...] = ()
+    expected: frozenset[tuple[UUID, datetime]] | None = None
+    kept_from: UUID | None = None
+    letters_purged: frozenset[UUID] | None = None
     # How far two instants may stand in the wrong order because the clock itself was set back.
     tolerance: timedelta = timedelta()
 
@@ -203,6 +242,12 @@ class Evidence:
     def is_before(self, early: datetime, late: datetime) -> bool:
         """Certainly before, even if the clock was set back in between."""
         return early + self.tolerance < late
+
+    def is_missing(self, task: UUID) -> bool:
+        """Not stored, though neither a purge nor retention can have taken it away."""
+        if task in self.tasks or task in self.tombstones:
+            return False
+        return self.kept_from is None or task.int >= self.kept_from.int
 
     def attempt_of(self, task: UUID | None, fence: int | None) -> AttemptRow | None:
         rows = self.attempts.get(task, []) if task else []
@@ -239,6 +284,10 @@ def gather(logs: Logs, tables: Tables) -> Evidence:
         keys=tables.keys,
         tombstones=tables.tombstones,
         caps=tables.caps,
+        occurrences=tables.occurrences,
+        expected=tables.expected,
+        kept_from=tables.kept_from,
+        letters_purged=tables.letters_purged,
         tolerance=timedelta(seconds=sum(fault.step_back_s for fault in logs.faults)),
     )
 

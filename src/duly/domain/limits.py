@@ -16,6 +16,8 @@ from duly.domain.webhook_headers import reserved_reason
 TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 POOL_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 TENANT_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+# Words as people write them; not ending in a space, so that two names never look the same.
+SCHEDULE_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._:/-]{0,126}[A-Za-z0-9._:/-])?")
 HEADER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -50,6 +52,15 @@ DISPATCH_BURST_MAX = 1_000_000.0
 SUBMIT_RATE_MIN, SUBMIT_RATE_MAX = 0.001, 1_000_000.0
 SUBMIT_BURST_MAX = 1_000_000.0
 STORED_MAX_MAX = 1_000_000_000
+SCHEDULE_S_MIN_MAX = 86400
+SCHEDULE_JITTER_S_MAX = 3600.0
+MISFIRE_WINDOW_S_MAX = 30 * 86400.0
+MAX_RUNNING_MAX = 1000
+MAX_FIRES_MAX = 1_000_000_000
+PREVIEW_FIRES_MAX = 100
+SCHEDULES_AT_ONCE_MAX = 100
+BACKFILL_MAX = 10_000
+BACKFILL_RATE_MIN, BACKFILL_RATE_MAX = 0.01, 10_000.0
 API_KEY_ID_PATTERN = re.compile(r"[a-z0-9]{12}")
 API_KEY_NAME_CHARACTERS_MAX = 100
 API_KEY_TYPES_MAX = 100
@@ -141,6 +152,7 @@ def tenant_problems(
     submit_rate: float | None = None,
     submit_burst: float | None = None,
     stored_max: int | None = None,
+    schedule_s_min: int = 1,
 ) -> list[Problem]:
     """A bound that is None is no bound; a burst needs the rate that it saves up."""
     lonely = dispatch_burst is not None and dispatch_rate is None
@@ -157,6 +169,7 @@ def tenant_problems(
             ("/submit_burst", bound_reason(submit_burst, 1, SUBMIT_BURST_MAX)),
             ("/submit_burst", "needs a submit_rate" if is_submit_lonely else None),
             ("/stored_max", bound_reason(stored_max, 1, STORED_MAX_MAX)),
+            ("/schedule_s_min", number_reason(schedule_s_min, 1, SCHEDULE_S_MIN_MAX)),
         ]
     )
 

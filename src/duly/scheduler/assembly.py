@@ -19,9 +19,11 @@ from duly.scheduler.freed import Freed
 from duly.scheduler.gatekeeper import Bounds, BoundsKeeper
 from duly.scheduler.loader import Loader
 from duly.scheduler.reaper import Reaper
+from duly.scheduler.recur import Recur
 from duly.scheduler.spread import SpreadKeeper
 from duly.store.channel import Send
 from duly.store.database import Database
+from duly.store.recur import Firer
 from duly.store.settle import SettleAnswer, Settlement, SettleStatus
 from duly.store.submit import Submitter
 from duly.store.tenants import read_gate_inputs
@@ -38,6 +40,7 @@ class Scheduler:
     spread: SpreadKeeper
     doorbell: Doorbell
     freed: Freed
+    recur: Recur
 
     @property
     def roles(self) -> list[Role]:
@@ -48,7 +51,13 @@ class Scheduler:
             self.dispatcher,
             self.reaper,
             self.spread,
+            self.recur,
         ]
+
+    @property
+    def bystander_roles(self) -> list[Role]:
+        """Of a process that owns no slots: it is known, and places what it stores as owners do."""
+        return [self.coordinator, self.bounds, self.spread]
 
     def on_settled(
         self, settlements: Sequence[Settlement], answers: Sequence[SettleAnswer]
@@ -111,10 +120,15 @@ def make_scheduler(
     def change_slots(_gained: frozenset[int], lost: frozenset[int]) -> None:
         dispatcher.lose(lost)
         loader.wake()
+        recur.change_slots()
 
     coordinator.on_change = change_slots
     submitter.on_stored = doorbell.ring
     submitter.inform = inform
     spread = SpreadKeeper(database, environment, submitter, dispatcher.gatekeeper)
     freed = Freed(coordinator, dispatcher, send)
-    return Scheduler(coordinator, loader, dispatcher, reaper, bounds, spread, doorbell, freed)
+    firer = Firer(submitter, environment)
+    recur = Recur(database, environment, coordinator, time, firer, metrics, send)
+    return Scheduler(
+        coordinator, loader, dispatcher, reaper, bounds, spread, doorbell, freed, recur
+    )

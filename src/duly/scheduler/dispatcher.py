@@ -228,8 +228,13 @@ class Dispatcher:
             if ticket.id in leased:
                 continue
             entry = self.board.known.get(ticket.id)
-            if entry is not None:
-                self.expect(entry.place, entry.due.due_at)
+            if entry is None:
+                continue
+            self.expect(entry.place, entry.due.due_at)
+            breaker = self.gatekeeper.breaker_of(entry.due)
+            if breaker is not None and self.gatekeeper.probes.wasted(breaker):
+                # Cancelled while it was parked: its receiver was not asked, so the next one is.
+                self.board.unpark(obstacle_of(entry, Gate.BREAKER), 1)
 
     def on_settled(self, leases: Iterable[tuple[UUID, int]]) -> None:
         """Leases, as (id, fence), ended in this process: their caps have room."""

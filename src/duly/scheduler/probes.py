@@ -42,6 +42,11 @@ class Probes:
         elif place in self.ramps:
             self.ramps[place].spend(now)
 
+    def wasted(self, breaker: Breaker) -> bool:
+        """What was let through as a probe was no task any more; whether another may go instead."""
+        place = (breaker.tenant, breaker.host)
+        return breaker.ramp_at is None and self.next_probe.pop(place, None) is not None
+
     def forget(self, known: Container[Place]) -> None:
         """Breakers that are over need no memory."""
         for kept in (self.next_probe, self.ramps):

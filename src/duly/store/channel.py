@@ -31,6 +31,7 @@ OWNERSHIP = "duly_ownership"
 DOORBELL = "duly_doorbell"
 FREED = "duly_freed"
 READY = "duly_ready"
+SCHEDULES = "duly_schedules"
 # PostgreSQL refuses a payload of 8,000 bytes.
 PAYLOAD_BYTES_MAX = 7999
 SEPARATOR = "\n"

@@ -24,6 +24,7 @@ SQL = statements_beside(__file__)
 VERSION_MIN = 140000
 CONNECT_TIMEOUT_S = 10.0
 STATEMENT_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 1.0
 
 # The world failed; the outcome of a statement in flight is unknown to us.
 CONNECTION_FAULTS = (
@@ -160,7 +161,7 @@ class Database:
             await session.fetch(SQL.become_tenant, str(tenant))
             yield session
 
-    async def close(self, timeout_s: float = 5.0) -> None:
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         try:
             async with asyncio.timeout(timeout_s):
                 await self.pool.close()

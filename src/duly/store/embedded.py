@@ -11,6 +11,7 @@ dies, however it dies, so nothing here depends on a clean exit.
 | kill -9 of every duly | the server runs on; the next duly attaches and stops it when it leaves |
 | kill -9 of the server too | the next start recovers; a stale pid file is recognised and removed |
 | kill -9 inside initdb | it is waited for, then thrown away: only a finished one gets its name |
+| it hangs when it is to be stopped | given a moment, then left: it ends once it runs again |
 | root | the server runs as an unprivileged user, which owns its folder and nothing else |
 """
 
@@ -31,12 +32,14 @@ from urllib.parse import quote
 from duly.domain.errors import DataDirectoryUnusable, EmbeddedServerFailed
 from duly.environment import Environment
 from duly.store.account import ServerAccount
+from duly.store.answering import is_answering
 from duly.store.binaries import Binaries, find_binaries
 
 SUPERUSER = "duly_owner"
 DATABASE = "duly"
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
+HUNG_TIMEOUT_S = 2
 LOCK_TIMEOUT_S = 90
 CHILDREN_GONE_S = 10
 POLL_S = 0.02
@@ -181,12 +184,15 @@ class EmbeddedPostgres:
         return server
 
     def stop(self) -> None:
-        if not self.is_ours(self.pid_file()):
+        lines = self.pid_file()
+        if not self.is_ours(lines):
             return
+        is_hung = len(lines) >= 5 and not is_answering(Path(lines[4]), int(lines[3]))
+        limit_s = HUNG_TIMEOUT_S if is_hung else STOP_TIMEOUT_S
         binaries = find_binaries(self.pg_bin, self.existing_major())
         account = ServerAccount.choose([self.data_dir, binaries.folder])
         stop = [binaries.program("pg_ctl"), "stop", "--silent", "--wait"]
-        stop += ["--pgdata", str(self.cluster), "--timeout", str(STOP_TIMEOUT_S), "--mode"]
+        stop += ["--pgdata", str(self.cluster), "--timeout", str(limit_s), "--mode"]
         try:
             self.run_program([*stop, "fast"], account, "did not stop")
         except EmbeddedServerFailed:

@@ -14,7 +14,7 @@ import asyncpg
 from duly.domain.errors import ConfigurationError
 from duly.environment import Environment
 from duly.settings import Settings
-from duly.store.database import SQL, check_server, connect, prepare_login
+from duly.store.database import SQL, check_server, connect, prepare_login, translated_faults
 from duly.store.embedded import DATABASE, EmbeddedPostgres, Server
 from duly.store.migrate import Migrator
 from duly.store.partitions import create_partitions
@@ -62,6 +62,14 @@ async def open_place(settings: Settings, environment: Environment) -> AsyncItera
 
 async def prepare_place(place: Place, settings: Settings, environment: Environment) -> Migrator:
     """Refuse an unfit server, migrate, and see to it that the engine can log in and plan well."""
+    with translated_faults(place.owner_url):
+        migrator = await prepare_schema(place, settings, environment)
+    with translated_faults(place.engine_url):
+        await prepare_engine(place, settings)
+    return migrator
+
+
+async def prepare_schema(place: Place, settings: Settings, environment: Environment) -> Migrator:
     owner = await connect(place.owner_url)
     try:
         await check_server(owner, place.owner_url, allow_unsafe=settings.allow_unsafe_durability)
@@ -71,6 +79,10 @@ async def prepare_place(place: Place, settings: Settings, environment: Environme
             await create_login(owner, place.embedded)
     finally:
         await owner.close()
+    return migrator
+
+
+async def prepare_engine(place: Place, settings: Settings) -> None:
     engine = await connect(place.engine_url, is_pooled=settings.database_pooler)
     try:
         # In one transaction, which a pooler keeps in one session.
@@ -82,13 +94,12 @@ async def prepare_place(place: Place, settings: Settings, environment: Environme
             await create_partitions(engine)
     finally:
         await engine.close()
-    return migrator
 
 
-async def create_database(server: Server) -> None:
+async def create_database(server: Server, name: str = DATABASE) -> None:
     connection = await connect(server.url(MAINTENANCE_DATABASE))
     try:
-        await run_if_needed(connection, SQL.create_database, DATABASE)
+        await run_if_needed(connection, SQL.create_database, name)
     finally:
         await connection.close()
 

@@ -442,6 +442,10 @@ CREATE FUNCTION duly.seconds_text(value jsonb, usual text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN COALESCE(CASE WHEN (((value)::double precision)::text ~ '[.e]'::text) THEN ((value)::double precision)::text ELSE (((value)::double precision)::text || '.0'::text) END, usual);
 
+CREATE FUNCTION duly.shard_of(id uuid) RETURNS smallint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((((get_byte(uuid_send(id), 6) & 15) << 6) | (get_byte(uuid_send(id), 7) >> 2)))::smallint;
+
 CREATE FUNCTION duly.store_task(task_id uuid, tenant integer, shard smallint, pool smallint, type text, payload json, fires_at timestamp with time zone, start_by timestamp with time zone, options jsonb) RETURNS timestamp with time zone
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog'
@@ -768,6 +772,21 @@ CREATE TABLE duly.nonces (
     expires_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE duly.occurrences (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    schedule uuid NOT NULL,
+    nominal_at timestamp with time zone NOT NULL,
+    decided_at timestamp with time zone NOT NULL,
+    late_s real NOT NULL,
+    verdict text NOT NULL,
+    task uuid,
+    CONSTRAINT occurrences_check CHECK (((task IS NOT NULL) = (verdict = ANY (ARRAY['FIRED'::text, 'LATE'::text, 'TRIGGERED'::text, 'BACKFILLED'::text])))),
+    CONSTRAINT occurrences_verdict_check CHECK ((verdict = ANY (ARRAY['FIRED'::text, 'LATE'::text, 'COALESCED'::text, 'SKIPPED_MISFIRE'::text, 'SKIPPED_DST'::text, 'SKIPPED_OVERLAP'::text, 'SKIPPED_PAUSED'::text, 'EXCLUDED'::text, 'TRIGGERED'::text, 'BACKFILLED'::text])))
+);
+
+ALTER TABLE ONLY duly.occurrences FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE duly.ownership (
     kind text NOT NULL,
     number smallint NOT NULL,
@@ -850,6 +869,62 @@ CREATE TABLE duly.remembered_calls (
 
 ALTER TABLE ONLY duly.remembered_calls FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE duly.schedule_timers (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    fence integer DEFAULT 0 NOT NULL,
+    fires integer DEFAULT 0 NOT NULL,
+    id uuid NOT NULL,
+    cursor_at timestamp with time zone NOT NULL,
+    nominal_at timestamp with time zone,
+    due_at timestamp with time zone,
+    running uuid[] DEFAULT '{}'::uuid[] NOT NULL,
+    CONSTRAINT schedule_timers_check CHECK (((nominal_at IS NULL) = (due_at IS NULL))),
+    CONSTRAINT schedule_timers_check1 CHECK ((nominal_at > cursor_at))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
+
+ALTER TABLE ONLY duly.schedule_timers FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE duly.schedules (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    id uuid NOT NULL,
+    name text NOT NULL,
+    cron text,
+    every_s integer,
+    timezone text NOT NULL,
+    dst_gap text NOT NULL,
+    dst_repeat text NOT NULL,
+    misfire text NOT NULL,
+    misfire_window_s double precision NOT NULL,
+    overlap text NOT NULL,
+    max_running integer,
+    jitter_s double precision NOT NULL,
+    start_at timestamp with time zone,
+    end_at timestamp with time zone,
+    max_fires integer,
+    exclude_dates date[] NOT NULL,
+    type text NOT NULL,
+    task text NOT NULL,
+    template text NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    anchor_at timestamp with time zone NOT NULL,
+    paused_at timestamp with time zone,
+    paused_by text,
+    pause_reason text,
+    CONSTRAINT schedules_check CHECK (((cron IS NULL) <> (every_s IS NULL))),
+    CONSTRAINT schedules_check1 CHECK (((paused_at IS NULL) = (paused_by IS NULL))),
+    CONSTRAINT schedules_check2 CHECK (((paused_at IS NULL) = (pause_reason IS NULL))),
+    CONSTRAINT schedules_dst_gap_check CHECK ((dst_gap = ANY (ARRAY['shift'::text, 'skip'::text]))),
+    CONSTRAINT schedules_dst_repeat_check CHECK ((dst_repeat = ANY (ARRAY['first'::text, 'second'::text, 'both'::text]))),
+    CONSTRAINT schedules_misfire_check CHECK ((misfire = ANY (ARRAY['fire_all'::text, 'coalesce'::text, 'skip'::text]))),
+    CONSTRAINT schedules_overlap_check CHECK ((overlap = ANY (ARRAY['allow'::text, 'skip'::text, 'queue_one'::text, 'cancel_previous'::text])))
+);
+
+ALTER TABLE ONLY duly.schedules FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE duly.stats (
     minute timestamp with time zone NOT NULL,
     tenant integer NOT NULL,
@@ -913,9 +988,11 @@ CREATE TABLE duly.tenants (
     submit_rate double precision,
     submit_burst double precision,
     stored_max bigint,
+    schedule_s_min integer DEFAULT 1 NOT NULL,
     CONSTRAINT tenants_dispatch_burst_check CHECK ((dispatch_burst >= (1)::double precision)),
     CONSTRAINT tenants_dispatch_rate_check CHECK ((dispatch_rate > (0)::double precision)),
     CONSTRAINT tenants_in_flight_max_check CHECK ((in_flight_max > 0)),
+    CONSTRAINT tenants_schedule_s_min_check CHECK (((schedule_s_min >= 1) AND (schedule_s_min <= 86400))),
     CONSTRAINT tenants_spread_check CHECK ((spread = ANY (ARRAY[1, 2, 4, 8, 16, 32, 64]))),
     CONSTRAINT tenants_stored_max_check CHECK ((stored_max > 0)),
     CONSTRAINT tenants_submit_burst_check CHECK ((submit_burst >= (1)::double precision)),
@@ -1025,6 +1102,9 @@ ALTER TABLE ONLY duly.nodes
 ALTER TABLE ONLY duly.nonces
     ADD CONSTRAINT nonces_pkey PRIMARY KEY (key_id, nonce);
 
+ALTER TABLE ONLY duly.occurrences
+    ADD CONSTRAINT occurrences_pkey PRIMARY KEY (shard, schedule, nominal_at);
+
 ALTER TABLE ONLY duly.ownership
     ADD CONSTRAINT ownership_pkey PRIMARY KEY (kind, number);
 
@@ -1048,6 +1128,15 @@ ALTER TABLE ONLY duly.ready_tickets
 
 ALTER TABLE ONLY duly.remembered_calls
     ADD CONSTRAINT remembered_calls_pkey PRIMARY KEY (tenant, key);
+
+ALTER TABLE ONLY duly.schedule_timers
+    ADD CONSTRAINT schedule_timers_pkey PRIMARY KEY (shard, id);
+
+ALTER TABLE ONLY duly.schedules
+    ADD CONSTRAINT schedules_pkey PRIMARY KEY (shard, id);
+
+ALTER TABLE ONLY duly.schedules
+    ADD CONSTRAINT schedules_shard_tenant_name_key UNIQUE (shard, tenant, name);
 
 ALTER TABLE ONLY duly.stats
     ADD CONSTRAINT stats_pkey PRIMARY KEY (tenant, type, minute);
@@ -1084,7 +1173,13 @@ CREATE INDEX idempotency_keys_expiry ON duly.idempotency_keys USING btree (expir
 
 CREATE INDEX nonces_expiry ON duly.nonces USING btree (expires_at);
 
+CREATE INDEX occurrences_decided ON duly.occurrences USING brin (decided_at);
+
 CREATE INDEX remembered_calls_expiry ON duly.remembered_calls USING btree (expires_at);
+
+CREATE INDEX schedule_timers_due ON duly.schedule_timers USING btree (shard, due_at, id);
+
+CREATE INDEX schedules_of_tenant ON duly.schedules USING btree (tenant, id);
 
 CREATE INDEX stats_by_minute ON duly.stats USING btree (minute, tenant, type);
 
@@ -1116,6 +1211,8 @@ CREATE POLICY every_row ON duly.breakers TO duly_owner, duly_engine, duly_purger
 
 CREATE POLICY every_row ON duly.dead_letters TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.occurrences TO duly_owner, duly_engine USING (true) WITH CHECK (true);
+
 CREATE POLICY every_row ON duly.pauses TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.placements TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
@@ -1125,6 +1222,10 @@ CREATE POLICY every_row ON duly.pools TO duly_owner, duly_engine, duly_purger US
 CREATE POLICY every_row ON duly.rate_levels TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.remembered_calls TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
+CREATE POLICY every_row ON duly.schedule_timers TO duly_owner, duly_engine USING (true) WITH CHECK (true);
+
+CREATE POLICY every_row ON duly.schedules TO duly_owner, duly_engine USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.stats TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
@@ -1142,6 +1243,8 @@ CREATE POLICY every_row ON duly.webhook_secrets TO duly_owner, duly_engine, duly
 
 CREATE POLICY every_row ON duly.workers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+ALTER TABLE duly.occurrences ENABLE ROW LEVEL SECURITY;
+
 CREATE POLICY own_rows ON duly.api_keys TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.attempts TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
@@ -1152,6 +1255,8 @@ CREATE POLICY own_rows ON duly.breakers TO duly_tenant USING (((tenant + 0) = du
 
 CREATE POLICY own_rows ON duly.dead_letters TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
+CREATE POLICY own_rows ON duly.occurrences TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
 CREATE POLICY own_rows ON duly.pauses TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.placements TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
@@ -1161,6 +1266,10 @@ CREATE POLICY own_rows ON duly.pools TO duly_tenant USING (((tenant + 0) = duly.
 CREATE POLICY own_rows ON duly.rate_levels TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.remembered_calls TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
+CREATE POLICY own_rows ON duly.schedule_timers TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
+CREATE POLICY own_rows ON duly.schedules TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.stats TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
@@ -1187,6 +1296,10 @@ ALTER TABLE duly.pools ENABLE ROW LEVEL SECURITY;
 ALTER TABLE duly.rate_levels ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.remembered_calls ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.schedule_timers ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.schedules ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.stats ENABLE ROW LEVEL SECURITY;
 
@@ -1262,6 +1375,9 @@ GRANT SELECT ON TABLE duly.nodes TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.nonces TO duly_engine;
 
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.occurrences TO duly_engine;
+GRANT SELECT,INSERT,UPDATE ON TABLE duly.occurrences TO duly_tenant;
+
 GRANT SELECT,UPDATE ON TABLE duly.ownership TO duly_engine;
 GRANT SELECT ON TABLE duly.ownership TO duly_tenant;
 
@@ -1281,6 +1397,12 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.ready_tickets TO duly_engine;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.remembered_calls TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.remembered_calls TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.schedule_timers TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.schedule_timers TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.schedules TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.schedules TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.stats TO duly_engine;
 GRANT SELECT ON TABLE duly.stats TO duly_tenant;

@@ -7,19 +7,17 @@
 | outcome unknown | the same ids are sent again: those that exist are left alone |
 | same key, same request | one task; every caller learns its id (I8) |
 | same key, another request | Mismatch, and nothing is stored |
+| same key, its task gone since | one call: Replayed; a batch: Gone, and nothing is stored |
 | key held by an open transaction | the batch of that one tenant waits at most the lock timeout |
 """
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
-import msgspec
-
-from duly.domain.ids import key_shard, make_task_id, milliseconds, tenant_shard
+from duly.domain.ids import key_shard, make_task_id, milliseconds, shard_of, tenant_shard
 from duly.domain.task import (
     WEBHOOK_POOL,
     Submission,
@@ -31,9 +29,9 @@ from duly.domain.task import (
 from duly.environment import CrashPoint, Environment
 from duly.store.calls import Remembered, claim_call, keep_answer
 from duly.store.database import Database, Session
+from duly.store.entries import Entry, columns, key_of, lanes_of, task_columns
 from duly.store.load import Due
 from duly.store.partitions import PlacementRange, placement_range
-from duly.store.policies import encode_policy
 from duly.store.pools import PoolNumbers
 from duly.store.statements import statements_beside
 from duly.store.stats import StatsBook
@@ -68,7 +66,13 @@ class Mismatch(NamedTuple):
     id: UUID
 
 
-SubmitAnswer = Stored | Replayed | Mismatch
+class Gone(NamedTuple):
+    """The key was known with the same request, and outlived its task; nothing was stored."""
+
+    id: UUID
+
+
+SubmitAnswer = Stored | Replayed | Mismatch | Gone
 
 
 class CallKey(NamedTuple):
@@ -84,30 +88,6 @@ class Undone(Exception):
     def __init__(self, answers: dict[int, SubmitAnswer]) -> None:
         super().__init__()
         self.answers = answers
-
-
-@dataclass(slots=True)
-class Entry:
-    """One submission on its way: its address and its place in the caller's batch."""
-
-    ordinal: int
-    task: Submission
-    id: UUID
-    shard: int
-    pool: int
-    # By how much this one fires later than asked, because its submitter allowed a smear.
-    smear_s: float = 0.0
-
-    @property
-    def run_at(self) -> datetime | None:
-        asked = self.task.run_at
-        return (
-            asked if asked is None or not self.smear_s else asked + timedelta(seconds=self.smear_s)
-        )
-
-    @property
-    def delay_s(self) -> float:
-        return self.task.delay_s + self.smear_s
 
 
 class Submitter:
@@ -147,7 +127,7 @@ class Submitter:
     async def submit_all(
         self, tasks: Sequence[Submission], call: CallKey | None = None
     ) -> list[SubmitAnswer]:
-        """All of it or nothing, in one commit: with a Mismatch among the answers, nothing.
+        """All of it or nothing, in one commit: with a Mismatch or Gone among the answers, nothing.
 
         Of one tenant, and its keys are unique within the call. With a key of the whole call, a
         second call with that key finds the tasks of the first.
@@ -173,7 +153,8 @@ class Submitter:
         keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
         plain = [entry for entry in entries if entry.task.idempotency_key is None]
         answers = await self.store_claimed(session, keyed, plain)
-        if any(isinstance(answer, Mismatch) for answer in answers.values()):
+        answers |= await gone_among(session, answers)
+        if any(isinstance(answer, Mismatch | Gone) for answer in answers.values()):
             raise Undone(answers)
         if call is not None:
             ids = " ".join(str(answers[ordinal].id) for ordinal in range(len(entries)))
@@ -183,8 +164,13 @@ class Submitter:
     async def finish(
         self, entries: list[Entry], answers: dict[int, SubmitAnswer]
     ) -> list[SubmitAnswer]:
-        """What follows the commit. Those that lost their key were not stored, nor their places."""
+        """Those that lost their key were not stored, nor their places."""
         stored = [entry for entry in entries if isinstance(answers[entry.ordinal], Stored)]
+        await self.tell_stored(stored, answers)
+        return [answers[ordinal] for ordinal in range(len(entries))]
+
+    async def tell_stored(self, stored: list[Entry], answers: dict[int, SubmitAnswer]) -> None:
+        """What follows the commit."""
         self.placements |= lanes_of(stored)
         await self.environment.crash_point(CrashPoint.SUBMIT_AFTER_COMMIT)
         self.count(stored)
@@ -193,7 +179,6 @@ class Submitter:
                 answer.created_at for answer in answers.values() if isinstance(answer, Stored)
             )
             self.on_stored(near_timers(stored, answers), created_at)
-        return [answers[ordinal] for ordinal in range(len(entries))]
 
     def count(self, stored: list[Entry]) -> None:
         """For the statistics, and for whoever spreads busy tenants."""
@@ -294,6 +279,17 @@ class Submitter:
         return answers
 
 
+async def gone_among(session: Session, answers: dict[int, SubmitAnswer]) -> dict[int, SubmitAnswer]:
+    """Found before the commit: afterwards it would be too late to refuse the call as a whole."""
+    known = {n: answer.id for n, answer in answers.items() if isinstance(answer, Replayed)}
+    if not known:
+        return {}
+    ids = list(known.values())
+    rows = await session.fetch(SQL.read_stored, [shard_of(task_id) for task_id in ids], ids)
+    found = {row["id"] for row in rows}
+    return {n: Gone(task_id) for n, task_id in known.items() if task_id not in found}
+
+
 def answers_again(known: Remembered, call: CallKey, count: int) -> dict[int, SubmitAnswer]:
     """What the first call with this key was told, or that it asked for something else."""
     if known.request_hash != call.digest:
@@ -342,45 +338,6 @@ def near_timers(entries: list[Entry], answers: dict[int, SubmitAnswer]) -> list[
             )
         )
     return near
-
-
-def lanes_of(entries: list[Entry]) -> set[tuple[int, int, int]]:
-    return {
-        (entry.task.tenant, entry.shard, lane_of(entry.pool, entry.task.priority))
-        for entry in entries
-    }
-
-
-def key_of(entry: Entry) -> tuple[int, int, str]:
-    key = entry.task.idempotency_key
-    assert key is not None
-    return key_shard(entry.task.tenant, key), entry.task.tenant, key
-
-
-def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    """Rows turned into the arrays that `unnest` takes."""
-    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
-
-
-def task_columns(entries: list[Entry]) -> list[list[Any]]:
-    tasks = [entry.task for entry in entries]
-    return [
-        [entry.shard for entry in entries],
-        [entry.id for entry in entries],
-        [task.tenant for task in tasks],
-        [entry.pool for entry in entries],
-        [task.priority for task in tasks],
-        [round(task.policy.timeout_s * 1000) for task in tasks],
-        [entry.run_at for entry in entries],
-        [entry.delay_s for entry in entries],
-        [task.policy.start_by for task in tasks],
-        [task.type for task in tasks],
-        [task.payload for task in tasks],
-        [encode_policy(task.policy) for task in tasks],
-        [task.url for task in tasks],
-        [task.execution_key or task.idempotency_key for task in tasks],
-        [None if task.tags is None else msgspec.json.encode(task.tags).decode() for task in tasks],
-    ]
 
 
 async def find_replay(database: Database, tenant: int, key: str, asked: bytes) -> UUID | None:

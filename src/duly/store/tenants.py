@@ -35,6 +35,8 @@ class TenantLimits(NamedTuple):
     submit_rate: float | None = None
     submit_burst: float | None = None
     stored_max: int | None = None
+    # How close two fires of one schedule may be; never without a bound.
+    schedule_s_min: int = 1
 
 
 NO_BOUNDS = TenantLimits()
@@ -52,6 +54,7 @@ class Tenant(NamedTuple):
     submit_rate: float | None = None
     submit_burst: float | None = None
     stored_max: int | None = None
+    schedule_s_min: int = 1
 
 
 class PauseKind(StrEnum):
@@ -170,6 +173,12 @@ async def update_tenant(session: Session, tenant: int, limits: TenantLimits) -> 
     """None: there is no such tenant."""
     rows = await session.fetch(SQL.update_tenant, tenant, *limits)
     return Tenant(*rows[0]) if rows else None
+
+
+async def read_schedule_bound(session: Session, tenant: int) -> tuple[int, datetime]:
+    """The least seconds between two fires, and the time by the database's clock."""
+    (row,) = await session.fetch(SQL.read_schedule_bound, tenant)
+    return row["schedule_s_min"], row["now"]
 
 
 async def raise_spread(session: Session, tenant: int, old: int, new: int) -> bool:

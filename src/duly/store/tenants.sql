@@ -1,30 +1,30 @@
 -- name: create_tenant
 -- The name decides: a second one of the same name changes nothing and is told so.
 INSERT INTO duly.tenants (name, weight, in_flight_max, dispatch_rate, dispatch_burst, submit_rate,
-                          submit_burst, stored_max, created_at)
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, duly.now())
+                          submit_burst, stored_max, schedule_s_min, created_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, duly.now())
     ON CONFLICT (name) DO NOTHING
 RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-          submit_burst, stored_max
+          submit_burst, stored_max, schedule_s_min
 
 -- name: find_tenant
 -- A person says a name; every row of the heart says a number.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-       submit_burst, stored_max
+       submit_burst, stored_max, schedule_s_min
   FROM duly.tenants
  WHERE name = $1
 
 -- name: read_tenant
 -- The same by its number, for the door that knows a credential.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-       submit_burst, stored_max
+       submit_burst, stored_max, schedule_s_min
   FROM duly.tenants
  WHERE id = $1
 
 -- name: list_tenants
 -- By name, a page at a time.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-       submit_burst, stored_max
+       submit_burst, stored_max, schedule_s_min
   FROM duly.tenants
  WHERE name > $1
  ORDER BY name
@@ -50,18 +50,24 @@ SELECT count(*) AS stored
 -- The limits as a whole, so that no two writers can mix theirs.
 UPDATE duly.tenants
    SET weight = $2, in_flight_max = $3, dispatch_rate = $4, dispatch_burst = $5, submit_rate = $6,
-       submit_burst = $7, stored_max = $8
+       submit_burst = $7, stored_max = $8, schedule_s_min = $9
  WHERE id = $1
 RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-          submit_burst, stored_max
+          submit_burst, stored_max, schedule_s_min
 
 -- name: lock_tenant
 -- For a change of some limits that keeps the others: nobody else changes any until we are done.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-       submit_burst, stored_max
+       submit_burst, stored_max, schedule_s_min
   FROM duly.tenants
  WHERE name = $1
    FOR NO KEY UPDATE
+
+-- name: read_schedule_bound
+-- What a new definition is held against: how close its fires may be, and what time it is.
+SELECT schedule_s_min, duly.now() AS now
+  FROM duly.tenants
+ WHERE id = $1
 
 -- name: raise_spread
 -- Only from the spread that was believed, only wider, and only as wide as the cap allows now: with

@@ -1,0 +1,293 @@
+"""The role that fires schedules: looks a little ahead, and at each instant hands over what is due.
+
+| event | what happens |
+|---|---|
+| a schedule is made or edited in this process | it is told here at once (`expect`) |
+| in another process | that one rings, or the next look finds it |
+| a firing is lost to another node | that node did it; the next look shows what comes next |
+| a backlog after an outage | oldest first, at `CATCH_UP_PER_S` tasks, after what is due now |
+| one schedule cannot be stored | the batch is halved until it stands alone; it rests for a while |
+| a zone that nobody knows any more | the schedule is paused, with the reason |
+| a zone's rules changed, a timer is lost | the sweep reckons the next instant anew, says so |
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from duly.coordinator.ownership import Coordinator
+from duly.domain.errors import StatementRefused
+from duly.domain.firing import GRACE_S, next_at
+from duly.domain.ids import SHARDS, shard_of, shards_of, slot_of
+from duly.domain.recurrence import Recurrence
+from duly.environment import Environment
+from duly.scheduler.database_time import DatabaseTime
+from duly.store.audit import append_audit
+from duly.store.channel import SCHEDULES, Send
+from duly.store.database import Database
+from duly.store.recur import (
+    START,
+    Firer,
+    Firing,
+    Soon,
+    Swept,
+    look_ahead,
+    pause_unreadable,
+    rearm_schedules,
+    rebuild_timers,
+    sweep,
+)
+from duly.store.schedules import Schedule, read_schedules
+from duly.telemetry import Metrics, get_logger
+
+HORIZON_S = 15.0
+LOOK_S = 5.0
+# Between two sweeps of all definitions; within one, a page follows each look.
+SWEEP_S = 60.0
+# Of one shard, in one look; a full page is followed by another look as soon as it is dealt with.
+PAGE = 2000
+LATE_PAGE = 200
+# Schedules of one firing.
+BATCH = 200
+# Tasks that catching up may make in a second, and at once.
+CATCH_UP_PER_S = 200.0
+# How long a schedule that cannot be stored is left alone.
+REST_S = 60.0
+SWEEP_PAGE = 500
+BY_DULY = "duly"
+
+log = get_logger("duly.scheduler.recur")
+
+
+class Recur:
+    """A role: each tick fires one batch of what is due, or looks ahead, or sweeps."""
+
+    name = "recur"
+
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        coordinator: Coordinator,
+        time: DatabaseTime,
+        firer: Firer,
+        metrics: Metrics,
+        send: Send | None = None,
+    ) -> None:
+        self.database = database
+        self.environment = environment
+        self.coordinator = coordinator
+        self.time = time
+        self.firer = firer
+        self.metrics = metrics
+        self.send = send
+        self.soon: list[Soon] = []
+        self.late: list[Soon] = []
+        self.look_at = 0.0
+        self.is_page_full = False
+        self.sweep_at = 0.0
+        self.swept_to = (-1, START)
+        self.resting: dict[UUID, float] = {}
+        self.tokens = CATCH_UP_PER_S
+        self.tokens_at = environment.clock.monotonic()
+        self.wake: Callable[[], None] = lambda: None
+
+    async def tick(self) -> float:
+        now_s = self.environment.clock.monotonic()
+        if now_s >= self.look_at:
+            await self.look()
+        if now_s >= self.sweep_at:
+            await self.sweep_some()
+        due = self.take_due() or self.take_late(now_s)
+        if due:
+            await self.fire([soon.id for soon in due])
+        return self.pause_s()
+
+    async def close(self) -> None:
+        """Nothing is held: what is due stays due."""
+
+    def expect(self, schedule_id: UUID, due_at: datetime | None, now: datetime) -> None:
+        """A schedule was made or changed, at that instant by the database's clock: here, or by its
+        owner, it is expected."""
+        if due_at is None or due_at - now > timedelta(seconds=HORIZON_S):
+            return
+        if self.coordinator.owns(shard_of(schedule_id)) is not None:
+            heapq.heappush(self.soon, Soon(due_at, schedule_id, False))
+            self.wake()
+        elif self.send is not None:
+            self.send(SCHEDULES, [str(slot_of(shard_of(schedule_id)))])
+
+    def heard(self, rings: list[str]) -> None:
+        """Another process changed a schedule in these slots."""
+        if any(ring.isdigit() and int(ring) in self.coordinator.owned for ring in rings):
+            self.look_at = 0.0
+            self.wake()
+
+    def change_slots(self) -> None:
+        """What came to us is looked at at once."""
+        self.look_at = self.sweep_at = 0.0
+        self.wake()
+
+    def pause_s(self) -> float:
+        """Until the next instant, or the next look."""
+        look_s = max(min(self.look_at, self.sweep_at) - self.environment.clock.monotonic(), 0.0)
+        if not self.time.is_known:
+            return min(look_s, LOOK_S)
+        waits = [look_s]
+        if self.soon:
+            waits.append(max(self.soon[0].due_at.timestamp() - self.time.now(), 0.0))
+        if self.late:
+            waits.append(max(-self.tokens, 0.0) / CATCH_UP_PER_S)
+        return min(waits)
+
+    async def look(self) -> None:
+        """What is due within the horizon replaces what was known: the database is right."""
+        self.look_at = self.environment.clock.monotonic() + LOOK_S
+        shards = [shard for slot in sorted(self.coordinator.owned) for shard in shards_of(slot)]
+        if not shards:
+            self.soon, self.late = [], []
+            return
+        found = await look_ahead(self.database, shards, HORIZON_S, GRACE_S, PAGE, LATE_PAGE)
+        per_shard = Counter((shard_of(soon.id), soon.is_late) for soon in found)
+        self.is_page_full = any(
+            count >= (LATE_PAGE if is_late else PAGE) for (_, is_late), count in per_shard.items()
+        )
+        now_s = self.environment.clock.monotonic()
+        self.resting = {key: until for key, until in self.resting.items() if until > now_s}
+        found = [soon for soon in found if soon.id not in self.resting]
+        self.soon = [soon for soon in found if not soon.is_late]
+        self.late = sorted(soon for soon in found if soon.is_late)
+        heapq.heapify(self.soon)
+
+    def take_due(self) -> list[Soon]:
+        if not self.time.is_known:
+            return []
+        now = self.time.instant()
+        due: list[Soon] = []
+        while self.soon and self.soon[0].due_at <= now and len(due) < BATCH:
+            due.append(heapq.heappop(self.soon))
+        self.look_again(due)
+        return due
+
+    def take_late(self, now_s: float) -> list[Soon]:
+        """Catching up: as much as the rate allows, and a debt is paid before more is taken."""
+        elapsed_s, self.tokens_at = now_s - self.tokens_at, now_s
+        self.tokens = min(self.tokens + elapsed_s * CATCH_UP_PER_S, CATCH_UP_PER_S)
+        if self.tokens <= 0 or not self.late:
+            return []
+        count = min(BATCH, max(int(self.tokens), 1))
+        due, self.late = self.late[:count], self.late[count:]
+        self.look_again(due)
+        return due
+
+    def look_again(self, taken: list[Soon]) -> None:
+        """A full page hid something: look as soon as it is dealt with."""
+        if taken and self.is_page_full and not self.soon and not self.late:
+            self.look_at = 0.0
+
+    async def fire(self, ids: Iterable[UUID]) -> None:
+        schedules = await read_schedules(self.database, sorted(ids, key=lambda each: each.int))
+        readable = [
+            (schedule, recurrence)
+            for schedule, recurrence in await self.readable(schedules)
+            if schedule.due_at is not None and schedule.due_at <= schedule.now
+        ]
+        if readable:
+            await self.fire_planned(await self.firer.plan(readable))
+
+    async def fire_planned(self, firings: list[Firing]) -> None:
+        try:
+            moved = await self.firer.fire(self.database, firings)
+        except StatementRefused as refusal:
+            await self.halve(firings, refusal)
+            return
+        for firing in firings:
+            if firing.schedule.id in moved:
+                self.note(firing)
+
+    async def halve(self, firings: list[Firing], refusal: StatementRefused) -> None:
+        """One bad schedule must not keep its neighbours from firing."""
+        if len(firings) > 1:
+            middle = len(firings) // 2
+            await self.fire_planned(firings[:middle])
+            await self.fire_planned(firings[middle:])
+            return
+        schedule = firings[0].schedule
+        self.resting[schedule.id] = self.environment.clock.monotonic() + REST_S
+        log.error("a schedule cannot be fired", schedule=str(schedule.id), error=str(refusal))
+
+    def note(self, firing: Firing) -> None:
+        """Count it, pay for what was late, and remember what comes next."""
+        for ruling in firing.plan.rulings:
+            self.metrics.occurrences.labels(ruling.verdict.value).inc()
+            if ruling.fires and ruling.late_s > GRACE_S:
+                self.tokens -= 1
+        if firing.due_at is None or firing.due_at > firing.schedule.now + timedelta(seconds=LOOK_S):
+            return
+        is_late = firing.due_at <= firing.schedule.now - timedelta(seconds=GRACE_S)
+        soon = Soon(firing.due_at, firing.schedule.id, is_late)
+        if is_late:
+            heapq.heappush(self.late, soon)
+        else:
+            heapq.heappush(self.soon, soon)
+
+    async def readable(self, schedules: list[Schedule]) -> list[tuple[Schedule, Recurrence]]:
+        """Those that can be reckoned with; the others are paused."""
+        found = []
+        for schedule in schedules:
+            recurrence = schedule.recurrence()
+            if isinstance(recurrence, Recurrence):
+                found.append((schedule, recurrence))
+            elif schedule.nominal_at is not None:
+                await self.pause(schedule, "; ".join(each.reason for each in recurrence))
+        return found
+
+    async def pause(self, schedule: Schedule, reason: str) -> None:
+        zone = schedule.definition.fields.timezone
+        why = f"cannot be reckoned with on this server (time zone {zone}): {reason}"
+        async with self.database.transaction() as session:
+            if await pause_unreadable(session, schedule, why):
+                name = schedule.definition.name
+                await append_audit(session, schedule.tenant, BY_DULY, "schedule.pause", name, "{}")
+                log.warning("schedule paused", schedule=str(schedule.id), reason=why)
+
+    async def sweep_some(self) -> None:
+        """One page of all definitions: is the next instant the one that the rules say?"""
+        page = await sweep(self.database, self.swept_to, SHARDS, SWEEP_PAGE)
+        is_over = len(page) < SWEEP_PAGE
+        self.swept_to = (-1, START) if is_over else (shard_of(page[-1].id), page[-1].id)
+        now_s = self.environment.clock.monotonic()
+        self.sweep_at = now_s + (SWEEP_S if is_over else LOOK_S)
+        ours = [each for each in page if self.coordinator.owns(shard_of(each.id)) is not None]
+        await self.rebuild([each for each in ours if each.is_broken])
+        if ours:
+            await self.rearm(await read_schedules(self.database, [each.id for each in ours]))
+
+    async def rebuild(self, lost: list[Swept]) -> None:
+        if not lost:
+            return
+        for schedule_id in await rebuild_timers(self.database, lost):
+            log.warning("schedule had lost its timer", schedule=str(schedule_id))
+
+    async def rearm(self, schedules: list[Schedule]) -> None:
+        wanted = []
+        for schedule, recurrence in await self.readable(schedules):
+            policies = schedule.definition.policies
+            expected = next_at(recurrence, policies, schedule.cursor_at, schedule.fires)
+            if expected != schedule.nominal_at:
+                wanted.append((schedule, expected))
+        if not wanted:
+            return
+        changed = set(await rearm_schedules(self.database, wanted))
+        for schedule, expected in wanted:
+            if schedule.id in changed:
+                self.metrics.schedules_rearmed.inc()
+                log.warning(
+                    "schedule's next instant was reckoned anew",
+                    schedule=str(schedule.id),
+                    was=str(schedule.nominal_at),
+                    now=str(expected),
+                )
+        self.look_at = 0.0

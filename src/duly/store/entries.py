@@ -1,0 +1,79 @@
+"""Submissions on their way into one statement: their addresses, and the arrays they become.
+
+Nothing here talks to the database.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from duly.domain.ids import key_shard
+from duly.domain.task import Submission, lane_of
+from duly.store.policies import encode_policy
+
+
+@dataclass(slots=True)
+class Entry:
+    """One submission on its way: its address and its place in the caller's batch."""
+
+    ordinal: int
+    task: Submission
+    id: UUID
+    shard: int
+    pool: int
+    # By how much this one fires later than asked, because its submitter allowed a smear.
+    smear_s: float = 0.0
+
+    @property
+    def run_at(self) -> datetime | None:
+        asked = self.task.run_at
+        return (
+            asked if asked is None or not self.smear_s else asked + timedelta(seconds=self.smear_s)
+        )
+
+    @property
+    def delay_s(self) -> float:
+        return self.task.delay_s + self.smear_s
+
+
+def lanes_of(entries: list[Entry]) -> set[tuple[int, int, int]]:
+    return {
+        (entry.task.tenant, entry.shard, lane_of(entry.pool, entry.task.priority))
+        for entry in entries
+    }
+
+
+def key_of(entry: Entry) -> tuple[int, int, str]:
+    key = entry.task.idempotency_key
+    assert key is not None
+    return key_shard(entry.task.tenant, key), entry.task.tenant, key
+
+
+def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
+    """Rows turned into the arrays that `unnest` takes."""
+    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
+
+
+def task_columns(entries: list[Entry]) -> list[list[Any]]:
+    tasks = [entry.task for entry in entries]
+    return [
+        [entry.shard for entry in entries],
+        [entry.id for entry in entries],
+        [task.tenant for task in tasks],
+        [entry.pool for entry in entries],
+        [task.priority for task in tasks],
+        [round(task.policy.timeout_s * 1000) for task in tasks],
+        [entry.run_at for entry in entries],
+        [entry.delay_s for entry in entries],
+        [task.policy.start_by for task in tasks],
+        [task.type for task in tasks],
+        [task.payload for task in tasks],
+        [encode_policy(task.policy) for task in tasks],
+        [task.url for task in tasks],
+        [task.execution_key or task.idempotency_key for task in tasks],
+        [None if task.tags is None else msgspec.json.encode(task.tags).decode() for task in tasks],
+    ]

@@ -1,0 +1,97 @@
+"""What benchmarks do to a database that is theirs alone: fill it, pin it, weigh it.
+
+As the schema's owner. No server calls anything here.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from uuid import UUID
+
+import asyncpg
+
+from duly.domain.ids import shard_of, tenant_shard
+from duly.store.database import connect
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+FILL_BATCH = 100_000
+COPY_BATCH = 20_000
+FILL_TIMEOUT_S = 600.0
+SETTINGS = (
+    "server_version",
+    "fsync",
+    "synchronous_commit",
+    "full_page_writes",
+    "wal_level",
+    "wal_compression",
+    "max_wal_size",
+    "checkpoint_timeout",
+    "shared_buffers",
+    "effective_cache_size",
+    "work_mem",
+    "max_connections",
+    "autovacuum",
+    "jit",
+)
+
+
+async def read_server_settings(url: str) -> dict[str, str]:
+    async with connected(url) as connection:
+        rows = await connection.fetch(SQL.read_server_settings, list(SETTINGS))
+    return {row["name"]: row["value"] for row in rows}
+
+
+async def fill_waiting(
+    url: str, tenant: int, payload: str, count: int, show: Callable[[int], None]
+) -> None:
+    """`count` more tasks of the tenant that nobody has to do before a year has passed."""
+    async with connected(url) as connection:
+        shard = tenant_shard(tenant, spread=1, choice=0)
+        for start in range(0, count, FILL_BATCH):
+            size = min(FILL_BATCH, count - start)
+            await connection.execute(
+                SQL.fill_waiting, tenant, shard, payload, size, timeout=FILL_TIMEOUT_S
+            )
+            show(start + size)
+        await connection.execute(SQL.tidy_timers, timeout=FILL_TIMEOUT_S)
+        await connection.execute(SQL.write_back, timeout=FILL_TIMEOUT_S)
+
+
+async def copy_schedule(
+    url: str, model: UUID, copies: int, show: Callable[[int], None] = lambda _done: None
+) -> None:
+    """`copies` schedules more that are due when this one is."""
+    async with connected(url) as connection:
+        for start in range(0, copies, COPY_BATCH):
+            last = min(start + COPY_BATCH, copies) - 1
+            await connection.execute(
+                SQL.copy_schedule, shard_of(model), model, start, last, timeout=FILL_TIMEOUT_S
+            )
+            show(last + 1)
+        await connection.execute(SQL.tidy_schedules, timeout=FILL_TIMEOUT_S)
+
+
+async def read_task_bytes(url: str) -> int:
+    async with connected(url) as connection:
+        return int(await connection.fetchval(SQL.read_task_bytes))
+
+
+@contextlib.asynccontextmanager
+async def pinned_xmin(url: str) -> AsyncIterator[None]:
+    """As long as this lasts, no row that dies in this database can be removed."""
+    async with connected(url) as connection, connection.transaction(isolation="repeatable_read"):
+        await connection.fetch(SQL.look_at_timers)
+        yield
+
+
+async def count_owned_slots(connection: asyncpg.Connection) -> dict[str, int]:
+    return {row["name"]: row["slots"] for row in await connection.fetch(SQL.count_owned_slots)}
+
+
+@contextlib.asynccontextmanager
+async def connected(url: str) -> AsyncIterator[asyncpg.Connection]:
+    connection = await connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()

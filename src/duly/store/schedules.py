@@ -1,0 +1,398 @@
+"""What recurs: definitions with their timers, created, read, changed and deleted by people.
+
+Firing is not here (`recur.py`), nor what a definition means (`domain/recurrence.py`). Every change
+holds the lock on the schedule's timer and raises its fence, so nothing planned from the old
+definition can be written after it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import date, datetime, timedelta
+from typing import Any, NamedTuple, cast
+from uuid import UUID
+
+import msgspec
+
+from duly.domain.firing import Misfire, Overlap, Policies, Progress, next_at
+from duly.domain.ids import make_task_id, milliseconds, shard_of, tenant_shard
+from duly.domain.limits import Problem
+from duly.domain.recurrence import Recurrence, stable_jitter_s
+from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
+from duly.domain.task import Submission
+from duly.environment import Environment
+from duly.store.database import Session
+from duly.store.policies import decode_policy, encode_policy
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+NEWEST = UUID(int=2**128 - 1)
+# How many of a schedule's newest occurrences tell whether it keeps its cadence.
+CADENCE_WINDOW = 50
+
+
+class Template(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The submission that every occurrence makes, as it is kept."""
+
+    type: str
+    payload: str
+    url: str | None = None
+    pool: str = "default"
+    priority: int = 5
+    policy: str | None = None
+    tags: dict[str, str] | None = None
+
+
+TEMPLATE = msgspec.json.Decoder(Template)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What somebody asked for. `task` is the template as it was written."""
+
+    name: str
+    fields: RecurrenceFields
+    policies: Policies
+    jitter_s: float
+    task: str
+    template: Template
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A definition, and how far it has come."""
+
+    id: UUID
+    tenant: int
+    definition: Definition
+    created_at: datetime
+    updated_at: datetime
+    anchor_at: datetime
+    paused_at: datetime | None
+    paused_by: str | None
+    pause_reason: str | None
+    fence: int
+    fires: int
+    cursor_at: datetime
+    nominal_at: datetime | None
+    due_at: datetime | None
+    live: list[UUID]
+    # By the database's clock, when this was read.
+    now: datetime
+
+    @property
+    def shard(self) -> int:
+        return shard_of(self.id)
+
+    @property
+    def offset_s(self) -> float:
+        return stable_jitter_s(self.id, self.definition.jitter_s)
+
+    @property
+    def progress(self) -> Progress:
+        is_paused = self.paused_at is not None
+        return Progress(self.cursor_at, self.fires, len(self.live), is_paused)
+
+    def recurrence(self) -> Recurrence | list[Problem]:
+        return read_recurrence(self.definition.fields, self.anchor_at)
+
+
+class Cadence(NamedTuple):
+    """Of the newest occurrences that were to fire, how many did so on time."""
+
+    expected: int
+    fired: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleFilter:
+    name_prefix: str | None = None
+    type: str | None = None
+    is_paused: bool | None = None
+
+
+class Verdicted(NamedTuple):
+    """One row of the ledger."""
+
+    nominal_at: datetime
+    decided_at: datetime
+    late_s: float
+    verdict: str
+    task: UUID | None
+
+
+def template_of(task: Submission) -> Template:
+    return Template(
+        type=task.type,
+        payload=task.payload,
+        url=task.url,
+        pool=task.pool,
+        priority=task.priority,
+        policy=encode_policy(task.policy),
+        tags=task.tags,
+    )
+
+
+def submission_of(schedule: Schedule, nominal_at: datetime, run_at: datetime) -> Submission:
+    """What an occurrence submits; `queue_one` makes its tasks wait for each other."""
+    template = schedule.definition.template
+    policy = decode_policy(template.policy)
+    if schedule.definition.policies.overlap == "queue_one":
+        policy = replace(policy, concurrency_key=queue_key(schedule.id), concurrency_limit=1)
+    return Submission(
+        tenant=schedule.tenant,
+        type=template.type,
+        payload=template.payload,
+        run_at=run_at,
+        url=template.url,
+        pool=template.pool,
+        priority=template.priority,
+        policy=policy,
+        execution_key=execution_key(schedule.id, nominal_at),
+        tags=template.tags,
+    )
+
+
+def queue_key(schedule: UUID) -> str:
+    return f"schedule:{schedule}"
+
+
+def execution_key(schedule: UUID, nominal_at: datetime) -> str:
+    return f"{schedule}:{nominal_at.isoformat().replace('+00:00', 'Z')}"
+
+
+def make_schedule_id(environment: Environment, tenant: int, now: datetime) -> UUID:
+    """In the tenant's home shard, whatever its spread: a name is then unique in one shard."""
+    home = tenant_shard(tenant, spread=1, choice=0)
+    return make_task_id(milliseconds(now), home, environment.random)
+
+
+def first_instants(
+    schedule_id: UUID,
+    definition: Definition,
+    recurrence: Recurrence,
+    after: datetime,
+    fires: int = 0,
+) -> tuple[datetime | None, datetime | None]:
+    """The next nominal time and when it is due, or none at all."""
+    following = next_at(recurrence, definition.policies, after, fires)
+    if following is None:
+        return None, None
+    return following, following + timedelta(
+        seconds=stable_jitter_s(schedule_id, definition.jitter_s)
+    )
+
+
+async def create_schedule(
+    session: Session,
+    tenant: int,
+    schedule_id: UUID,
+    definition: Definition,
+    recurrence: Recurrence,
+    now: datetime,
+) -> bool:
+    """False: the tenant has one of this name."""
+    first = first_instants(schedule_id, definition, recurrence, now)
+    rows = await session.fetch(
+        SQL.create_schedules,
+        shard_of(schedule_id),
+        tenant,
+        schedule_id,
+        *definition_columns(definition),
+        now,
+        *first,
+    )
+    return bool(rows)
+
+
+async def read_schedules(session: Session, ids: Sequence[UUID]) -> list[Schedule]:
+    """Those that exist, in the order asked for. The caller has bound them to a tenant."""
+    rows = await session.fetch(SQL.read_schedules, [shard_of(each) for each in ids], list(ids))
+    found = {row["id"]: schedule_from(row) for row in rows}
+    return [found[each] for each in ids if each in found]
+
+
+async def find_schedule(session: Session, tenant: int, schedule_id: UUID) -> Schedule | None:
+    found = await read_schedules(session, [schedule_id])
+    return found[0] if found and found[0].tenant == tenant else None
+
+
+async def lock_schedule(session: Session, tenant: int, schedule_id: UUID) -> Schedule | None:
+    """Nobody fires or changes it until this transaction ends."""
+    if not await session.fetch(SQL.lock_schedule, shard_of(schedule_id), schedule_id, tenant):
+        return None
+    return await find_schedule(session, tenant, schedule_id)
+
+
+async def find_schedule_ids(session: Session, tenant: int, names: Sequence[str]) -> dict[str, UUID]:
+    home = tenant_shard(tenant, spread=1, choice=0)
+    rows = await session.fetch(SQL.find_schedule_names, home, tenant, list(names))
+    return {row["name"]: row["id"] for row in rows}
+
+
+async def list_schedules(
+    session: Session, tenant: int, asked: ScheduleFilter, cursor: UUID | None, limit: int
+) -> tuple[list[Schedule], UUID | None]:
+    rows = await session.fetch(
+        SQL.list_schedules,
+        tenant,
+        cursor or NEWEST,
+        asked.name_prefix,
+        asked.type,
+        asked.is_paused,
+        limit,
+    )
+    ids = [row["id"] for row in rows]
+    return await read_schedules(session, ids), ids[-1] if len(ids) == limit else None
+
+
+async def edit_schedule(
+    session: Session, schedule: Schedule, definition: Definition, recurrence: Recurrence
+) -> datetime | None:
+    """When it is due next. The caller holds the lock and has ruled on what was due."""
+    cursor_at = ruled_until(schedule)
+    following = first_instants(schedule.id, definition, recurrence, cursor_at, schedule.fires)
+    await session.fetch(
+        SQL.edit_schedule,
+        schedule.shard,
+        schedule.tenant,
+        schedule.id,
+        *definition_columns(definition),
+        cursor_at,
+        *following,
+    )
+    return following[1]
+
+
+def ruled_until(schedule: Schedule) -> datetime:
+    """Where a changed definition takes over: now, but for what the old jitter still held back."""
+    return max(schedule.cursor_at, schedule.now - timedelta(seconds=schedule.offset_s))
+
+
+async def pause_schedule(session: Session, schedule: Schedule, actor: str, reason: str) -> bool:
+    rows = await session.fetch(
+        SQL.pause_schedule, schedule.shard, schedule.tenant, schedule.id, actor, reason
+    )
+    return bool(rows)
+
+
+async def resume_schedule(
+    session: Session, schedule: Schedule, recurrence: Recurrence
+) -> datetime | None:
+    """When it is due next. The caller has ruled on what came due during the pause."""
+    cursor_at = ruled_until(schedule)
+    following = first_instants(
+        schedule.id, schedule.definition, recurrence, cursor_at, schedule.fires
+    )
+    await session.fetch(
+        SQL.resume_schedule, schedule.shard, schedule.tenant, schedule.id, cursor_at, *following
+    )
+    return following[1]
+
+
+async def delete_schedule(session: Session, tenant: int, schedule_id: UUID) -> str | None:
+    """Its name, or None: there was none."""
+    rows = await session.fetch(SQL.delete_schedule, shard_of(schedule_id), tenant, schedule_id)
+    return rows[0]["name"] if rows else None
+
+
+async def list_occurrences(
+    session: Session,
+    tenant: int,
+    schedule_id: UUID,
+    *,
+    before: datetime,
+    verdict: str | None = None,
+    since: datetime | None = None,
+    limit: int = 50,
+) -> list[Verdicted]:
+    rows = await session.fetch(
+        SQL.list_occurrences,
+        shard_of(schedule_id),
+        tenant,
+        schedule_id,
+        before,
+        verdict,
+        since,
+        limit,
+    )
+    return [Verdicted(*row) for row in rows]
+
+
+async def read_cadences(session: Session, ids: Sequence[UUID]) -> dict[UUID, Cadence]:
+    shards = [shard_of(each) for each in ids]
+    rows = await session.fetch(SQL.read_cadence, shards, list(ids), CADENCE_WINDOW)
+    return {row["id"]: Cadence(row["expected"], row["fired"]) for row in rows}
+
+
+def definition_columns(definition: Definition) -> list[Any]:
+    fields, policies = definition.fields, definition.policies
+    return [
+        definition.name,
+        fields.cron,
+        None if fields.every_s is None else int(fields.every_s),
+        fields.timezone,
+        fields.dst_gap,
+        fields.dst_repeat,
+        policies.misfire,
+        policies.misfire_window_s,
+        policies.overlap,
+        policies.max_running,
+        definition.jitter_s,
+        fields.start_at,
+        fields.end_at,
+        policies.max_fires,
+        list[date](fields.exclude_dates),
+        definition.template.type,
+        definition.task,
+        msgspec.json.encode(definition.template).decode(),
+    ]
+
+
+def schedule_from(row: Any) -> Schedule:
+    return Schedule(
+        id=row["id"],
+        tenant=row["tenant"],
+        definition=definition_from(row),
+        created_at=row["created_at"],
+        updated_at=row["updated_at"],
+        anchor_at=row["anchor_at"],
+        paused_at=row["paused_at"],
+        paused_by=row["paused_by"],
+        pause_reason=row["pause_reason"],
+        fence=row["fence"],
+        fires=row["fires"],
+        cursor_at=row["cursor_at"],
+        nominal_at=row["nominal_at"],
+        due_at=row["due_at"],
+        live=row["live"],
+        now=row["now"],
+    )
+
+
+def definition_from(row: Any) -> Definition:
+    fields = RecurrenceFields(
+        cron=row["cron"],
+        every_s=row["every_s"],
+        timezone=row["timezone"],
+        dst_gap=row["dst_gap"],
+        dst_repeat=row["dst_repeat"],
+        start_at=row["start_at"],
+        end_at=row["end_at"],
+        exclude_dates=tuple(row["exclude_dates"]),
+    )
+    policies = Policies(
+        # The table's own checks admit no other words.
+        cast(Misfire, row["misfire"]),
+        row["misfire_window_s"],
+        cast(Overlap, row["overlap"]),
+        row["max_running"],
+        row["max_fires"],
+    )
+    return Definition(
+        name=row["name"],
+        fields=fields,
+        policies=policies,
+        jitter_s=row["jitter_s"],
+        task=row["task"],
+        template=TEMPLATE.decode(row["template"]),
+    )
