@@ -13,7 +13,7 @@ MINUTES ?= 1
 KIND    ?= either
 
 .DEFAULT_GOAL := help
-.PHONY: help install up test check format bench simulate chaos wheel schema lock clean
+.PHONY: help install up test check format bench peers simulate teeth chaos wheel schema lock clean
 
 help:            ## list the targets
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## */make \1\t/' | expand -t 16
@@ -46,14 +46,20 @@ format: $(READY)  ## rewrite the code in the house format
 	$(BIN)/ruff format --quiet .
 	$(BIN)/ruff check --fix --quiet .
 
-bench: $(READY)   ## run the benchmarks
-	$(BIN)/python -m benchmarks
+bench: $(READY)   ## measure duly; plots go to ./duly-bench
+	$(BIN)/duly bench
+
+peers: $(READY)   ## measure duly beside other task queues (installs them into .venv-peers)
+	$(BIN)/python -m benchmarks.peers
 
 simulate: $(READY)  ## run seeds FIRST to FIRST+SEEDS-1; KIND=store, fleet, or either in turn
 	$(BIN)/python -m tests.simulation --kind $(KIND) --seeds $(SEEDS) --first $(FIRST) $(if $(SEED),--seed $(SEED))
 
-chaos: $(READY)   ## kill and stop real processes for MINUTES minutes
-	$(BIN)/python -m tests.chaos --minutes $(MINUTES)
+teeth: $(READY)   ## plant deliberate bugs, one at a time, and see each of them caught
+	$(BIN)/python -m tests.teeth
+
+chaos: $(READY)   ## break a cluster for MINUTES minutes; SEED=n another plan, WIPE=n lose n tickets
+	$(BIN)/python -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(WIPE),--wipe-queue $(WIPE))
 
 schema: $(READY)  ## write src/duly/store/schema.sql again, after a new migration
 	$(BIN)/python -m tests.schema_dump

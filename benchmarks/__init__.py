@@ -1,1 +1,1 @@
-"""Programs that measure duly. Nothing here is a test: a slow machine fails nothing."""
+"""Comparisons beside `duly bench`: carriers of the ready queue, other schedulers, large screens."""

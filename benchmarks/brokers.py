@@ -16,8 +16,9 @@ from uuid import uuid4
 
 import uvloop
 
-from benchmarks.heart import BATCH, PIPELINES, TENANT, Heart
-from benchmarks.machine import machine_facts
+from duly.bench.machine import machine_facts
+from duly.bench.stage import BATCH, TENANT
+from duly.bench.store_alone import PIPELINES, Heart
 from duly.broker.contract import Broker
 from duly.broker.memory import MemoryBroker
 from duly.broker.postgres import PostgresBroker
@@ -26,6 +27,7 @@ from duly.environment import Environment
 from duly.settings import Settings
 from duly.store.database import Database
 from duly.store.load import BEFORE_ALL, Cursor, list_placements, load_due
+from duly.store.measure import read_server_settings
 from duly.store.place import open_place, prepare_place
 
 POOL_CONNECTIONS = 10
@@ -39,15 +41,15 @@ Carrier = Callable[[Database, Environment], Broker]
 CARRIERS: dict[str, Carrier] = {"memory": MemoryBroker, "postgres": PostgresBroker}
 
 
-async def measure(name: str, database: Database, owner_url: str, tasks: int) -> dict[str, Any]:
+async def measure(name: str, database: Database, tasks: int) -> dict[str, Any]:
     broker = CARRIERS[name](database, Environment())
     try:
-        tickets = await fresh_tickets(database, owner_url, tasks)
+        tickets = await fresh_tickets(database, tasks)
         publish_s = await timed(publish(broker, tickets))
         lease_s = await timed(consume(broker, tasks))
-        tickets = await fresh_tickets(database, owner_url, tasks)
+        tickets = await fresh_tickets(database, tasks)
         both_s = await timed(asyncio.gather(publish(broker, tickets), consume(broker, tasks)))
-        waits = await lone_tickets(broker, await fresh_tickets(database, owner_url, BATCH))
+        waits = await lone_tickets(broker, await fresh_tickets(database, BATCH))
     finally:
         await broker.close()
     return {
@@ -61,9 +63,9 @@ async def measure(name: str, database: Database, owner_url: str, tasks: int) -> 
     }
 
 
-async def fresh_tickets(database: Database, owner_url: str, tasks: int) -> Tickets:
+async def fresh_tickets(database: Database, tasks: int) -> Tickets:
     """New tasks, all due; what earlier measurements leased is not due any more."""
-    await Heart(database, owner_url, lambda _done, _total: None).submit_bulk(tasks)
+    await Heart(database, Environment(), lambda _done, _total: None).submit_bulk(tasks)
     places = await list_placements(database, 0, 1023, BEFORE_ALL)
     due = await load_due(database, {place: Cursor() for place in places}, 0.0, tasks)
     assert len(due) == tasks
@@ -119,12 +121,11 @@ async def run(tasks: int) -> dict[str, Any]:
             await prepare_place(place, settings, Environment())
             database = await Database.open(place.engine_url, POOL_CONNECTIONS)
             try:
-                results = [
-                    await measure(name, database, place.owner_url, tasks) for name in CARRIERS
-                ]
-                facts = await machine_facts(place.owner_url)
+                results = [await measure(name, database, tasks) for name in CARRIERS]
+                settings_used = await read_server_settings(place.owner_url)
             finally:
                 await database.close()
+    facts = {**machine_facts(), "postgresql": settings_used}
     return {"machine": facts, "results": results}
 
 

@@ -1,0 +1,147 @@
+"""`python -m benchmarks.peers [PEER...] [--quick] [--json | --markdown]`: duly beside its peers.
+
+Installs the peers on the first run, starts its own PostgreSQL and Redis, and ends what it started.
+"""
+
+import argparse
+import asyncio
+import json
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from rich.console import Console
+
+from benchmarks.peers import duly_rows, table
+from benchmarks.peers.catalogue import DULY, PEERS, PeerInfo
+from benchmarks.peers.driver import FULL, QUICK, Bench, Show
+from benchmarks.peers.installation import install, versions
+from benchmarks.peers.services import Postgres, Redis, open_postgres, open_redis
+from duly import __version__
+from duly.telemetry import configure_logs
+
+# The rows of duly that are drained by real processes; the others come from its benchmark command.
+DULY_ROWS = ("drain_1", "drain_2")
+
+
+async def run(names: list[str], *, quick: bool, show: Show) -> dict[str, Any]:
+    ours = asyncio.current_task()
+    assert ours is not None
+    # As Ctrl-C already does: everything that was started is ended on the way out.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ours.cancel)
+    peers = [PEERS[name] for name in names]
+    show("installing")
+    skipped = await asyncio.to_thread(install, peers)
+    sizes = QUICK if quick else FULL
+    async with open_postgres() as postgres, open_redis() as redis:
+        if redis is None:
+            missing = "no `redis-server` on the PATH"
+            skipped |= {peer.name: missing for peer in peers if peer.store == "redis"}
+        duly = await run_duly(Bench(DULY, postgres, sizes, show), quick=quick, show=show)
+        found = {
+            peer.name: await run_peer(peer, postgres, redis, skipped, quick=quick, show=show)
+            for peer in peers
+        }
+    return compose(asdict(sizes), duly, found, versions(peers))
+
+
+async def run_duly(bench: Bench, *, quick: bool, show: Show) -> dict[str, Any]:
+    """Its command reports the machine too; without that, nothing here could be read later."""
+    measured = await bench.run(DULY_ROWS)
+    show(f"duly: {', '.join(duly_rows.SCENARIOS)}")
+    report = await duly_rows.measure(quick=quick)
+    measured["figures"] |= duly_rows.rows_of(report)
+    return facts(DULY) | measured | {"version": __version__, "machine": report["machine"]}
+
+
+async def run_peer(
+    peer: PeerInfo,
+    postgres: Postgres,
+    redis: Redis | None,
+    skipped: dict[str, str],
+    *,
+    quick: bool,
+    show: Show,
+) -> dict[str, Any]:
+    if peer.name in skipped:
+        show(f"{peer.name}: skipped, {skipped[peer.name]}")
+        return facts(peer) | {"skipped": skipped[peer.name]}
+    store = postgres if peer.store == "postgres" else redis
+    assert store is not None
+    return facts(peer) | await Bench(peer, store, QUICK if quick else FULL, show).run()
+
+
+def facts(peer: PeerInfo) -> dict[str, Any]:
+    return {"durable": peer.durable, "settings": peer.settings}
+
+
+def compose(
+    sizes: dict[str, int],
+    duly: dict[str, Any],
+    peers: dict[str, dict[str, Any]],
+    installed: dict[str, str],
+) -> dict[str, Any]:
+    for name, peer in peers.items():
+        peer["version"] = installed.get(name)
+        if "figures" in peer:
+            peer["duly_is_times_better"] = table.ratios(duly["figures"], peer["figures"])
+    durable = {
+        name: peer["figures"]
+        for name, peer in peers.items()
+        if "figures" in peer and peer["durable"].startswith("yes")
+    }
+    goals = table.judge(duly["figures"], durable)
+    machine = duly.pop("machine")
+    return {"machine": machine, "sizes": sizes, "duly": duly, "peers": peers, "goals": goals}
+
+
+def write(report: dict[str, Any], arguments: argparse.Namespace) -> None:
+    if arguments.as_json:
+        json.dump(report, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    elif arguments.as_markdown:
+        sys.stdout.write(table.markdown(report))
+    else:
+        Console().print(table.screen_table(report))
+        Console().print(table.goals_table(report))
+        for name, peer in {"duly": report["duly"], **report["peers"]}.items():
+            for row, text in peer.get("problems", {}).items():
+                Console(stderr=True).print(f"{name}, {row}: {text}", style="red")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
+    parser.add_argument("peers", nargs="*", metavar="PEER", help=", ".join(PEERS))
+    parser.add_argument(
+        "--quick", action="store_true", help="small backlogs: to try it, not to cite"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", dest="as_json")
+    form.add_argument("--markdown", action="store_true", dest="as_markdown")
+    form.add_argument("--from", dest="report", help="show a report that --json wrote, as Markdown")
+    arguments = parser.parse_args()
+    if arguments.report:
+        sys.stdout.write(table.markdown(json.loads(Path(arguments.report).read_text())))
+        return
+    unknown = set(arguments.peers) - PEERS.keys()
+    if unknown:
+        parser.error(f"unknown peer {', '.join(sorted(unknown))}")
+    configure_logs("error", "text")
+
+    def show(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            names = arguments.peers or list(PEERS)
+            report = runner.run(run(names, quick=arguments.quick, show=show))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        sys.exit(1)
+    write(report, arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Who is measured: how each is started, where it stores tasks, how those alive are counted.
+
+The counts are the driver's own, by SQL or Redis commands: no peer is asked whether it is done.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PeerInfo:
+    name: str
+    package: str
+    store: str
+    program: str
+    # What has not ended: for PostgreSQL a FROM and WHERE, for Redis see `services.RedisWatch`.
+    live: str
+    durable: str
+    settings: str
+    # Where there is no bulk call, many callers at once share each sync of the disk.
+    bulk_callers: int = 2
+
+
+FSYNC = "yes: PostgreSQL, fsync on"
+AOF = "yes: Redis, appendfsync always"
+
+DULY = PeerInfo(
+    name="duly",
+    package="duly",
+    store="postgres",
+    program="duly_peer.py",
+    live="duly.timers",
+    durable=FSYNC,
+    settings="batches of 1,000; as `duly up` with one process, as `duly serve` with two",
+)
+
+PEERS = {
+    peer.name: peer
+    for peer in (
+        PeerInfo(
+            name="pgqueuer",
+            package="pgqueuer",
+            store="postgres",
+            program="pgqueuer_peer.py",
+            live="pgqueuer",
+            durable=FSYNC,
+            settings="durable tables, its autovacuum settings, batch_size 500, pool for producers",
+        ),
+        PeerInfo(
+            name="procrastinate",
+            package="procrastinate",
+            store="postgres",
+            program="procrastinate_peer.py",
+            live="procrastinate_jobs WHERE status IN ('todo', 'doing')",
+            durable=FSYNC,
+            settings="concurrency 30, pool of 20, batch_defer_async, polls every 50 ms",
+        ),
+        PeerInfo(
+            name="awa",
+            package="awa-pg",
+            store="postgres",
+            program="awa_peer.py",
+            live="awa.jobs WHERE state NOT IN ('completed', 'failed', 'cancelled')",
+            durable=FSYNC,
+            settings="queue storage, 256 workers, 2 claimers, COPY, promotes every 50 ms",
+        ),
+        PeerInfo(
+            name="graphile-worker",
+            package="graphile-worker",
+            store="postgres",
+            program="graphile_peer.mjs",
+            live="graphile_worker.jobs",
+            durable=FSYNC,
+            settings="24 at once, localQueue 500, completeJobBatchDelay 0, polls every 50 ms",
+        ),
+        PeerInfo(
+            name="celery",
+            package="celery",
+            store="redis",
+            program="celery_peer.py",
+            live="celery",
+            durable=AOF,
+            settings="acks_late, prefork of 1 a worker, prefetch 128, results ignored",
+            bulk_callers=64,
+        ),
+        PeerInfo(
+            name="dramatiq",
+            package="dramatiq",
+            store="redis",
+            program="dramatiq_peer.py",
+            live="dramatiq",
+            durable=AOF,
+            settings="8 threads a process (its default)",
+            bulk_callers=64,
+        ),
+        PeerInfo(
+            name="taskiq",
+            package="taskiq",
+            store="redis",
+            program="taskiq_peer.py",
+            live="taskiq",
+            durable=AOF,
+            settings="Redis streams with acknowledgement, 100 asynchronous tasks",
+        ),
+    )
+}

@@ -1,0 +1,221 @@
+"""What a peer's program is told and what it answers, one JSON line at a time.
+
+Runs inside the peers' own virtual environment: nothing here may import duly or the driver.
+The first line on stdin is the order; a consumer says that it is ready and waits for a second line.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import uvloop
+
+PAYLOAD_BYTES = 200
+# Peers that look for future work at intervals look this often for the herd: far more eagerly than
+# their defaults of seconds, so that what is measured is their dispatch and not their patience.
+FUTURE_POLL_S = 0.05
+LAGS_VARIABLE = "DULY_PEER_LAGS"
+
+Payload = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Order:
+    """One step: `setup`, `single`, `bulk`, `pace`, `herd` or `consume`."""
+
+    step: str
+    url: str
+    count: int = 0
+    callers: int = 1
+    batch: int = 1000
+    per_s: float = 50.0
+    # The herd's instant, counted from when the producer begins to submit it.
+    lead_s: float = 0.0
+    # How many consumers drain together: some systems are told.
+    processes: int = 1
+
+
+class Peer(Protocol):
+    """What each system must be able to do. `timed` tasks call `note_start` when they start."""
+
+    async def setup(self) -> None: ...
+    async def connect(self, callers: int) -> None: ...
+    async def submit_one(self, kind: str, payload: Payload) -> None: ...
+    async def submit_many(self, kind: str, payloads: list[Payload], run_at: float) -> None:
+        """A `run_at` of 0 means now."""
+
+    async def consume(self, processes: int) -> None:
+        """Until the process is ended from outside."""
+
+
+class BlockingPeer(Protocol):
+    """The same for systems whose API blocks: callers are threads."""
+
+    def setup(self) -> None: ...
+    def connect(self, callers: int) -> None: ...
+    def submit_one(self, kind: str, payload: Payload) -> None: ...
+    def submit_many(self, kind: str, payloads: list[Payload], run_at: float) -> None: ...
+    def consume(self, processes: int) -> None: ...
+
+
+def read_order() -> Order:
+    return Order(**json.loads(sys.stdin.readline()))
+
+
+def say(**facts: Any) -> None:
+    print(json.dumps(facts), flush=True)
+
+
+def wait_for_go() -> None:
+    """Everything is imported and connected to nothing: from here on the clock runs."""
+    say(ready=True)
+    sys.stdin.readline()
+
+
+def make_payload(at: float = 0.0) -> Payload:
+    """200 bytes of JSON; `at` is the instant from which the start is counted."""
+    payload: Payload = {"at": at, "data": ""}
+    payload["data"] = "x" * (PAYLOAD_BYTES - len(json.dumps(payload)))
+    return payload
+
+
+def note_start(at: float) -> None:
+    """One short append: whole lines even when several processes write."""
+    os.write(_lags(), f"{time.time() - at:.6f}\n".encode())
+
+
+_descriptor: int | None = None
+
+
+def _lags() -> int:
+    global _descriptor
+    if _descriptor is None:
+        path = os.environ[LAGS_VARIABLE]
+        _descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    return _descriptor
+
+
+def slices(order: Order) -> Iterator[list[Payload]]:
+    """Batches made one at a time, so that no system is charged for a list of everything."""
+    for start in range(0, order.count, order.batch):
+        size = min(order.batch, order.count - start)
+        yield [make_payload() for _ in range(size)]
+
+
+def run_async(make: "type[Peer]", order: Order) -> None:
+    async def run() -> None:
+        peer = make()
+        if order.step == "setup":
+            await peer.setup()
+        elif order.step == "consume":
+            wait_for_go()
+            await peer.consume(order.processes)
+        else:
+            await peer.connect(order.callers)
+            say(tasks=order.count, seconds=await produce(peer, order))
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+async def produce(peer: Peer, order: Order) -> float:
+    if order.step == "herd":
+        run_at = time.time() + order.lead_s
+        payloads = [make_payload(run_at) for _ in range(order.count)]
+        return await timed(peer.submit_many("timed", payloads, run_at))
+    if order.step == "pace":
+        return await timed(pace(peer, order))
+    if order.step == "bulk":
+        batches = slices(order)
+
+        async def call_bulk() -> None:
+            for payloads in batches:
+                await peer.submit_many("noop", payloads, 0.0)
+
+        return await timed(gather(call_bulk, order.callers))
+    numbers = iter(range(order.count))
+
+    async def call_single() -> None:
+        for _ in numbers:
+            await peer.submit_one("noop", make_payload())
+
+    return await timed(gather(call_single, order.callers))
+
+
+async def gather(call: Any, callers: int) -> None:
+    await asyncio.gather(*(call() for _ in range(callers)))
+
+
+async def timed(work: Any) -> float:
+    began = time.perf_counter()
+    await work
+    return time.perf_counter() - began
+
+
+async def pace(peer: Peer, order: Order) -> None:
+    """At fixed instants: a slow answer does not slow the next one down."""
+    began = time.perf_counter()
+    for number in range(order.count):
+        await asyncio.sleep(max(0.0, began + number / order.per_s - time.perf_counter()))
+        await peer.submit_one("timed", make_payload(time.time()))
+
+
+def run_blocking(make: "type[BlockingPeer]", order: Order) -> None:
+    peer = make()
+    if order.step == "setup":
+        peer.setup()
+    elif order.step == "consume":
+        wait_for_go()
+        peer.consume(order.processes)
+    else:
+        peer.connect(order.callers)
+        say(tasks=order.count, seconds=produce_blocking(peer, order))
+
+
+def produce_blocking(peer: BlockingPeer, order: Order) -> float:
+    began = time.perf_counter()
+    if order.step == "herd":
+        run_at = time.time() + order.lead_s
+        peer.submit_many("timed", [make_payload(run_at) for _ in range(order.count)], run_at)
+    elif order.step == "pace":
+        for number in range(order.count):
+            time.sleep(max(0.0, began + number / order.per_s - time.perf_counter()))
+            peer.submit_one("timed", make_payload(time.time()))
+    elif order.step == "bulk":
+        in_threads(lambda work: peer.submit_many("noop", work, 0.0), slices(order), order.callers)
+    else:
+        singles = (make_payload() for _ in range(order.count))
+        in_threads(lambda work: peer.submit_one("noop", work), singles, order.callers)
+    return time.perf_counter() - began
+
+
+Work = TypeVar("Work")
+
+
+def in_threads(call: Callable[[Work], None], works: Iterator[Work], callers: int) -> None:
+    """Every caller takes the next piece of work when it is done with its last."""
+    lock = threading.Lock()
+
+    def take() -> Iterator[Work]:
+        while True:
+            with lock:
+                work = next(works, None)
+            if work is None:
+                return
+            yield work
+
+    def run() -> None:
+        for work in take():
+            call(work)
+
+    threads = [threading.Thread(target=run) for _ in range(callers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,65 @@
+"""duly in the same contract, for what crosses processes: filling a backlog and draining it.
+
+Runs in duly's own environment. One consumer is alone, as `duly up` is; more share the work as
+`duly serve` does, through PostgreSQL.
+"""
+
+import asyncio
+from datetime import UTC, datetime
+
+from benchmarks.peers.contract import Payload, note_start, read_order, run_async
+from duly.app import calm_collector
+from duly.domain.task import Submission
+from duly.environment import Environment
+from duly.execution.executor import DONE, Verdict
+from duly.store.database import Database
+from duly.store.desk import SubmitDesk
+from duly.store.lease import Lease
+from duly.store.submit import Submitter
+from duly.telemetry import configure_logs
+from duly.testing.engine import Engine
+
+ORDER = read_order()
+CONNECTIONS = 20
+TENANT = 1
+# Any: the handler is called instead.
+URL = "http://127.0.0.1/noop"
+
+
+class DulyPeer:
+    async def setup(self) -> None:
+        """The driver has migrated already, with the owner's login."""
+
+    async def connect(self, callers: int) -> None:
+        database = await Database.open(ORDER.url, min(callers, CONNECTIONS))
+        self.submitter = Submitter(database, Environment())
+        self.desk = SubmitDesk(self.submitter)
+
+    async def submit_one(self, kind: str, payload: Payload) -> None:
+        await self.desk.submit(task_of(kind, payload, 0.0))
+
+    async def submit_many(self, kind: str, payloads: list[Payload], run_at: float) -> None:
+        await self.submitter.submit([task_of(kind, payload, run_at) for payload in payloads])
+
+    async def consume(self, processes: int) -> None:
+        calm_collector()
+        configure_logs("error", "text")
+        database = await Database.open(ORDER.url, CONNECTIONS)
+        async with Engine(database, Environment(), handle, is_alone=processes == 1):
+            await asyncio.Event().wait()
+
+
+def task_of(kind: str, payload: Payload, run_at: float) -> Submission:
+    due = datetime.fromtimestamp(run_at, UTC) if run_at else None
+    body = f'{{"at": {payload["at"]}, "data": "{payload["data"]}"}}'
+    return Submission(tenant=TENANT, type=f"bench.{kind}", payload=body, url=URL, run_at=due)
+
+
+def handle(lease: Lease) -> Verdict:
+    if lease.type == "bench.timed":
+        note_start(lease.run_at.timestamp())
+    return DONE
+
+
+if __name__ == "__main__":
+    run_async(DulyPeer, ORDER)

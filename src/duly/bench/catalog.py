@@ -1,0 +1,68 @@
+"""Every scenario that `duly bench` knows. Imports none of them, so that help stays quick.
+
+A new one is a function `run_<name>(stage) -> figures` in a module of this room, and a line here.
+"""
+
+import importlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from duly.bench.stage import Stage
+
+    Run = Callable[["Stage"], Awaitable[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    name: str
+    # Of the room.
+    module: str
+    # How many tasks (or rounds), and how many with --quick.
+    size: int
+    quick_size: int
+    # What is measured, in a line.
+    what: str
+    # Run when none is named.
+    is_usual: bool = False
+
+    def load(self) -> "Run":
+        module = importlib.import_module(f"duly.bench.{self.module}")
+        run: Run = getattr(module, "run_" + self.name.replace("-", "_"))
+        return run
+
+
+USUAL = (
+    ("submit-single", "over_http", 40_000, 5_000, "one task a call over HTTP, from 64 callers"),
+    ("submit-batch", "over_http", 200_000, 20_000, "batches of 500 over HTTP, from 4 callers"),
+    ("end-to-end", "throughput", 200_000, 40_000, "submitted and settled at once, in one process"),
+    ("end-to-end-http", "over_http", 50_000, 10_000, "the same over HTTP, run by an SDK worker"),
+    ("drain", "throughput", 200_000, 60_000, "a backlog from before the start, worked off"),
+    ("webhook", "webhook", 20_000, 5_000, "signed, sent to a receiver, answered, settled"),
+    ("lone", "latency", 1_000, 300, "submit to handler start, one task at a time"),
+    ("lone-http", "over_http", 500, 100, "the same over HTTP, to the start of an SDK handler"),
+    ("herd", "latency", 2_000, 2_000, "start minus fire time of tasks on one instant"),
+    ("skew", "latency", 5_000, 2_000, "start minus fire time, 500 a second at random instants"),
+    ("waiting", "contrast", 50_000, 10_000, "submit and drain beside millions that wait"),
+    ("noisy", "latency", 1_000, 200, "a tenant's wait beside one that submits 50 times as much"),
+    ("cron-herd", "cron_herd", 20_000, 2_000, "schedules due at once, among many that are not"),
+    ("pinned-xmin", "contrast", 200_000, 20_000, "end to end while vacuum may remove nothing"),
+)
+FURTHER = (
+    ("growth", "growth", 20_000, 5_000, "submit, drain, skew and bytes as tasks and tenants grow"),
+    ("weights", "throughput", 40_000, 20_000, "share of a tenant with weight 3 beside weight 1"),
+    ("wheel", "throughput", 200_000, 200_000, "memory and rate of entries on the timing wheel"),
+    ("read", "over_http", 40_000, 5_000, "GET of a task over HTTP, from 64 callers"),
+    ("client", "over_http", 50_000, 10_000, "single submits through the SDK, which batches them"),
+    ("hand-over", "cluster", 10, 3, "SIGTERM to one of two processes until the other owns all"),
+    ("take-over", "cluster", 5, 1, "the same from kill -9"),
+    ("store-submit-batch", "store_alone", 200_000, 50_000, "bulk submit over two connections"),
+    ("store-submit-single", "store_alone", 100_000, 20_000, "64 callers who share commits"),
+    ("store-drain", "store_alone", 200_000, 100_000, "load, lease and settle without a scheduler"),
+    ("store-end-to-end", "store_alone", 200_000, 50_000, "submit and drain without a scheduler"),
+)
+SCENARIOS = {facts[0]: Scenario(*facts, is_usual=True) for facts in USUAL} | {
+    facts[0]: Scenario(*facts) for facts in FURTHER
+}

@@ -1,0 +1,118 @@
+"""How long tasks wait in a whole scheduler in one process: alone, at random, in a herd, and beside
+a neighbour that makes noise."""
+
+import asyncio
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from duly.bench.drive import Driver, make_task
+from duly.bench.figures import Figures, percentiles
+from duly.bench.stage import BATCH, TENANT, Stage
+
+LONE_PAUSE_S = 0.003
+HERD_LEAD_S = 1.5
+SKEW_LEAD_S = 1.0
+SKEW_TASKS_PER_S = 500
+QUIET, NOISY = 11, 12
+QUIET_TASKS_PER_S = 100
+NOISE = 50
+POLL_S = 0.02
+
+
+async def run_lone(stage: Stage) -> Figures:
+    waits = []
+    driver = Driver(stage)
+    async with driver.running():
+        for number in range(stage.tasks):
+            driver.has_started.clear()
+            before = stage.now_s
+            await driver.engine.desk.submit(make_task())
+            await driver.has_started.wait()
+            waits.append(stage.now_s - before)
+            stage.show(number + 1, stage.tasks)
+            # Long enough for the one before to be settled and forgotten.
+            await asyncio.sleep(LONE_PAUSE_S)
+    return percentiles(waits)
+
+
+async def run_skew(stage: Stage) -> Figures:
+    lags = await skew_of(stage, stage.tasks)
+    return {**percentiles(lags), "asked_per_s": SKEW_TASKS_PER_S, "earliest_ms": min(lags) * 1000}
+
+
+async def skew_of(stage: Stage, tasks: int, tenants: Sequence[int] = (TENANT,)) -> list[float]:
+    """Start minus fire time; the fire times lie at random over the seconds that they need."""
+    random, span_s = stage.environment.random, tasks / SKEW_TASKS_PER_S
+    driver = Driver(stage)
+    async with driver.running():
+        driver.restart_meter(tasks)
+        first = stage.environment.clock.now() + timedelta(seconds=SKEW_LEAD_S)
+        instants = [first + timedelta(seconds=random.random() * span_s) for _ in range(tasks)]
+        await submit_at(driver, instants, tenants)
+        await driver.all_settled()
+    return [lag for lags in driver.lags.values() for lag in lags]
+
+
+async def run_herd(stage: Stage) -> Figures:
+    driver = Driver(stage)
+    async with driver.running():
+        driver.restart_meter(stage.tasks)
+        run_at = stage.environment.clock.now() + timedelta(seconds=HERD_LEAD_S)
+        await submit_at(driver, [run_at] * stage.tasks)
+        await driver.all_settled()
+    lags = driver.lags[TENANT]
+    return {"tasks_per_s": stage.tasks / max(lags), **percentiles(lags)}
+
+
+async def submit_at(
+    driver: Driver, instants: list[datetime], tenants: Sequence[int] = (TENANT,)
+) -> None:
+    for start in range(0, len(instants), BATCH):
+        batch = [
+            make_task(tenants[(start + offset) % len(tenants)], run_at=run_at)
+            for offset, run_at in enumerate(instants[start : start + BATCH])
+        ]
+        await driver.engine.submitter.submit(batch)
+
+
+async def run_noisy(stage: Stage) -> Figures:
+    """Alone, beside, beside, alone: so that neither has the warmer machine."""
+    alone: list[float] = []
+    beside: list[float] = []
+    half = max(stage.tasks // 2, 1)
+    for turn, (lags, noise) in enumerate(
+        ((alone, 0), (beside, NOISE), (beside, NOISE), (alone, 0))
+    ):
+        stage.show(turn, 4)
+        lags += await waits_beside(stage, half, noise)
+    solo = percentiles(alone)
+    return {
+        **percentiles(beside),
+        "alone_p50_ms": solo["p50_ms"],
+        "alone_p99_ms": solo["p99_ms"],
+        "p99_ratio": percentiles(beside)["p99_ms"] / solo["p99_ms"],
+        "quiet_tasks_per_s": QUIET_TASKS_PER_S,
+        "noisy_tasks_per_s": QUIET_TASKS_PER_S * NOISE,
+    }
+
+
+async def waits_beside(stage: Stage, tasks: int, noise: int) -> list[float]:
+    driver = Driver(stage)
+    async with driver.running():
+        async with asyncio.TaskGroup() as group:
+            if noise:
+                group.create_task(keep_pace(driver, NOISY, tasks, noise))
+            group.create_task(keep_pace(driver, QUIET, tasks, 1))
+        # Also of the neighbour: what it left behind would be in the way of the next turn.
+        while driver.meter.count < tasks * (1 + noise):
+            await asyncio.sleep(POLL_S)
+    return driver.lags[QUIET]
+
+
+async def keep_pace(driver: Driver, tenant: int, rounds: int, size: int) -> None:
+    """A round each hundredth of a second, as far as the machine can."""
+    began = driver.stage.now_s
+    for number in range(rounds):
+        await driver.engine.submitter.submit([make_task(tenant) for _ in range(size)])
+        due_s = began + (number + 1) / QUIET_TASKS_PER_S
+        await asyncio.sleep(max(0.0, due_s - driver.stage.now_s))

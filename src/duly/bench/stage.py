@@ -1,0 +1,86 @@
+"""What a scenario gets: a durable PostgreSQL of its own in a temporary folder, and how large to be.
+
+Whatever happens, the server is stopped and the folder removed when the scenario is over.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+
+from duly.environment import Environment
+from duly.settings import Settings
+from duly.store.database import Database
+from duly.store.place import EMBEDDED_LOGIN, Place, create_database, open_place, prepare_place
+
+POOL_CONNECTIONS = 20
+PAYLOAD = '{"invoice_id": "inv_8829031", "note": "' + "x" * 159 + '"}'
+BATCH = 500
+# The tenant that every database has.
+TENANT = 1
+URL = "http://127.0.0.1/noop"
+
+# How much is done, and of how much.
+Show = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the user asked of every scenario."""
+
+    is_quick: bool = False
+    # Instead of the scenario's own size.
+    tasks: int | None = None
+    # How many wait, for the scenarios that have a backlog of those.
+    waiting: int | None = None
+    pg_bin: str = ""
+
+
+@dataclass(frozen=True)
+class Stage:
+    folder: str
+    place: Place
+    database: Database
+    environment: Environment
+    order: Order
+    tasks: int
+    show: Show
+
+    @property
+    def now_s(self) -> float:
+        return self.environment.clock.monotonic()
+
+    @contextlib.asynccontextmanager
+    async def beside(self, name: str) -> AsyncIterator["Stage"]:
+        """Another database of the same server, to be measured in turn with this one."""
+        server = self.place.embedded
+        assert server is not None
+        await create_database(server, name)
+        place = replace(
+            self.place, owner_url=server.url(name), engine_url=server.url(name, EMBEDDED_LOGIN)
+        )
+        async with opened(place, self.environment) as database:
+            yield replace(self, place=place, database=database)
+
+
+@contextlib.asynccontextmanager
+async def open_stage(
+    tasks: int, order: Order, environment: Environment, show: Show
+) -> AsyncIterator[Stage]:
+    with tempfile.TemporaryDirectory(prefix="duly-bench-") as folder:
+        settings = Settings(data_dir=folder, pg_bin=order.pg_bin)
+        async with (
+            open_place(settings, environment) as place,
+            opened(place, environment) as database,
+        ):
+            yield Stage(folder, place, database, environment, order, tasks, show)
+
+
+@contextlib.asynccontextmanager
+async def opened(place: Place, environment: Environment) -> AsyncIterator[Database]:
+    await prepare_place(place, Settings(), environment)
+    database = await Database.open(place.engine_url, POOL_CONNECTIONS)
+    try:
+        yield database
+    finally:
+        await database.close()

@@ -1,0 +1,70 @@
+"""How much a whole scheduler in one process gets done: no HTTP, a handler that does nothing."""
+
+import resource
+from datetime import timedelta
+from uuid import UUID
+
+from duly.bench.drive import Driver, submit_and_settle, submit_then_drain
+from duly.bench.figures import Figures, Meter
+from duly.bench.stage import BATCH, TENANT, Stage
+from duly.execution.executor import DONE, Verdict
+from duly.scheduler.board import Board
+from duly.store.lease import Lease
+from duly.store.load import Due, Place
+from duly.store.tenants import TenantLimits, create_tenant
+
+WHEEL_SPAN_S = 10.0
+
+
+async def run_drain(stage: Stage) -> Figures:
+    submitted, drained = await submit_then_drain(stage, stage.tasks)
+    return {
+        **drained.figures(),
+        "submit_tasks_per_s": submitted.rate,
+        "backlog": stage.tasks,
+    }
+
+
+async def run_end_to_end(stage: Stage) -> Figures:
+    meter = await submit_and_settle(stage, stage.tasks)
+    return meter.figures()
+
+
+async def run_weights(stage: Stage) -> Figures:
+    """Both tenants have a backlog; whoever has more weight is served more often."""
+    big = await create_tenant(stage.database, "bench-big", TenantLimits(weight=3.0))
+    small = await create_tenant(stage.database, "bench-small", TenantLimits(weight=1.0))
+    assert big is not None
+    assert small is not None
+    order: list[int] = []
+
+    def note_tenant(lease: Lease) -> Verdict:
+        order.append(lease.tenant)
+        return DONE
+
+    driver = Driver(stage, note_tenant)
+    driver.stay_silent()
+    tasks = max(stage.tasks // BATCH, 1) * BATCH
+    await driver.submit(tasks, (big.id, small.id))
+    driver.restart_meter(tasks)
+    async with driver.running(is_settled_down=False):
+        await driver.all_settled()
+    # From when both are loaded until the bigger one has nothing left.
+    window = order[tasks // 10 : tasks * 6 // 10]
+    share = window.count(big.id) / len(window)
+    return {**driver.meter.figures(), "share": share, "backlog": tasks}
+
+
+async def run_wheel(stage: Stage) -> Figures:
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    now, random = stage.environment.clock.now(), stage.environment.random
+    board, place = Board(now.timestamp()), Place(TENANT, 632, 2)
+    meter = Meter(stage.environment.clock)
+    for _ in range(stage.tasks):
+        fires_at = now + timedelta(seconds=random.random() * WHEEL_SPAN_S)
+        task_id = UUID(int=random.getrandbits(128))
+        due = Due(*place, task_id, 0, fires_at, 5, None, "bench", None, None, None)
+        board.add(due, place, now.timestamp())
+    meter.add(stage.tasks)
+    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
+    return {"tasks_per_s": meter.rate, "memory_mb": grown_kb / 1024}
