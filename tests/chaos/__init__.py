@@ -1,1 +1,1 @@
-"""Real processes, really killed, under load; then the checker. Run it with `make chaos`."""
+"""Real processes, really broken, under load; then the checker. `make chaos` runs it."""

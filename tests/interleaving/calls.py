@@ -11,8 +11,10 @@ from duly.environment import Environment
 from duly.store.control import Move, cancel_tasks, move_tasks, run_now
 from duly.store.database import Database
 from duly.store.dead_letters import purge_dead_letters, replay_dead_letters
+from duly.store.handover import hand_over
 from duly.store.lease import Beat, extend_leases, lease_tasks
 from duly.store.purge import purge_tasks
+from duly.store.ready_queue import lease_tickets
 from duly.store.reap import expire_unstarted, reap_leases
 from duly.store.settle import SettleAnswer, Settlement, Settler
 from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene
@@ -35,6 +37,18 @@ def lease_by(name: str) -> SceneCall:
         return f"leased {leases[0].fence}" if leases else NOTHING
 
     return lease
+
+
+async def take(database: Database, scene: Scene) -> str:
+    """The ticket out of the table and its lease, in one statement."""
+    lanes = {scene.lane: 0}
+    taken = await lease_tickets(database, environment(), HOLDERS["second"], lanes, 1, LEASE_S)
+    scene.grant(taken.leases)
+    return f"leased {taken.leases[0].fence}" if taken.leases else NOTHING
+
+
+async def hand_to_receiver(database: Database, scene: Scene) -> str:
+    return "handed over" if await hand_over(database, [(scene.id, scene.fence)]) else NOTHING
 
 
 async def beat(database: Database, scene: Scene) -> str:

@@ -8,19 +8,20 @@ from uuid import UUID
 
 import asyncpg
 
-from duly.domain.lanes import Ticket
+from duly.domain.lanes import Lane, Ticket
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment
 from duly.store.control import ControlAnswer, cancel_tasks
 from duly.store.database import Database
-from duly.store.lease import Beat, Lease, extend_leases, lease_tasks
+from duly.store.lease import HANDED_OVER, Beat, Lease, extend_leases, lease_tasks
+from duly.store.ready_queue import publish_tickets
 from duly.store.settle import Settlement, Settler
 from duly.store.submit import Stored, Submitter
 
 HOLDERS = {"first": UUID(int=1), "second": UUID(int=2)}
-NAMES = {number: name for name, number in HOLDERS.items()} | {None: None}
+NAMES = {number: name for name, number in HOLDERS.items()} | {None: None, HANDED_OVER: "receiver"}
 LEASE_S = 60.0
 FAR_S = 3600.0
 
@@ -57,6 +58,10 @@ class Scene:
     def ticket(self) -> Ticket:
         return Ticket(self.id, self.fence)
 
+    @property
+    def lane(self) -> Lane:
+        return Lane(self.tenant, pool=1, band=0)
+
     def grant(self, leases: Sequence[Lease]) -> None:
         self.granted |= {lease.fence for lease in leases}
 
@@ -86,6 +91,12 @@ class Stage:
         (answer,) = await Submitter(self.database, self.environment).submit([asked])
         assert isinstance(answer, Stored)
         return Scene(tenant, answer.id)
+
+    async def published(self) -> Scene:
+        """Late to start, and with a ticket in the table of tickets, in a lane of its own."""
+        scene = await self.start_by_over()
+        await publish_tickets(self.database, [(scene.lane, scene.ticket)])
+        return scene
 
     async def scheduled(self) -> Scene:
         return await self.ready(delay_s=FAR_S)

@@ -1,25 +1,28 @@
 """`python -m tests.simulation`: runs seeds on a PostgreSQL of its own and says what it saw."""
 
 import argparse
-import asyncio
+import contextlib
 import sys
 import tempfile
 import time
 from collections import Counter
-from enum import StrEnum
+from collections.abc import Iterator
 from pathlib import Path
 
-from duly.environment import Environment
-from duly.settings import Settings
-from duly.store.place import Place, open_place, prepare_place
+from tests.servers import ServerOfTheRun
+from tests.simulation.case import Case, Kind, keep, read_case, run_case
 from tests.simulation.database import Postgres
 from tests.simulation.fleet_plan import FleetPlan
-from tests.simulation.fleet_run import run_fleet_seed
-from tests.simulation.run import Verdict, prepare, run_seed, tell_story
+from tests.simulation.run import Verdict, prepare, tell_story
+from tests.simulation.shrink import shrink
+from tests.simulation.story import tell
 
 PROGRESS_EVERY_S = 5.0
 VIOLATIONS_TOLD_MAX = 5
 STORY_LINES_MAX = 120
+EITHER = "either"
+# A bug that fails many seeds is understood from one.
+SHRUNK_MAX = 1
 
 
 class Summary:
@@ -82,54 +85,64 @@ def tell_failure(verdict: Verdict) -> None:
             print(f"    {line}")
 
 
-class Kind(StrEnum):
-    """What a seed runs: actors on the store, or a fleet of nodes with the real scheduler."""
-
-    STORE = "store"
-    FLEET = "fleet"
-    # Odd numbers the one, even numbers the other.
-    EITHER = "either"
+def kind_of(seed: int, kind: str) -> Kind:
+    """Where either is asked for: odd numbers the one, even numbers the other."""
+    if kind == EITHER:
+        return Kind.FLEET if seed % 2 == 0 else Kind.STORE
+    return Kind(kind)
 
 
-def run_one(postgres: Postgres, seed: int, kind: Kind) -> Verdict:
-    is_fleet = seed % 2 == 0 if kind is Kind.EITHER else kind is Kind.FLEET
-    return run_fleet_seed(postgres, seed) if is_fleet else run_seed(postgres, seed)
-
-
-def run_seeds(url: str, seeds: list[int], kind: Kind) -> Summary:
-    postgres = Postgres(url)
-    try:
-        prepare(postgres)
-        summary = Summary()
-        told_at = summary.began
-        for seed in seeds:
-            verdict = run_one(postgres, seed, kind)
+def run_seeds(server: ServerOfTheRun, cases: list[Case]) -> Summary:
+    summary = Summary()
+    told_at = summary.began
+    with fresh_database(server) as postgres:
+        for case in cases:
+            verdict = run_case(postgres, case)
             summary.add(verdict)
             if not verdict.is_clean:
                 tell_failure(verdict)
+                if len(summary.failing) <= SHRUNK_MAX:
+                    shrink_and_keep(server, case, verdict)
             if time.monotonic() - told_at > PROGRESS_EVERY_S:
                 told_at = time.monotonic()
                 print(
-                    f"seed {seed}: {summary.seeds} of {len(seeds)} done, {summary.rate:.1f}/s, "
-                    f"{len(summary.failing)} failing",
+                    f"seed {case.seed}: {summary.seeds} of {len(cases)} done, "
+                    f"{summary.rate:.1f}/s, {len(summary.failing)} failing",
                     flush=True,
                 )
-        return summary
-    finally:
-        postgres.close()
+    return summary
 
 
-async def with_own_server(seeds: list[int], kind: Kind) -> Summary:
-    environment = Environment()
+@contextlib.contextmanager
+def fresh_database(server: ServerOfTheRun) -> Iterator[Postgres]:
+    with server.database() as name:
+        postgres = Postgres(server.engine_url(name))
+        prepare(postgres)
+        try:
+            yield postgres
+        finally:
+            postgres.close()
+
+
+def shrink_and_keep(server: ServerOfTheRun, case: Case, verdict: Verdict) -> None:
+    def run(smaller: Case) -> Verdict:
+        with fresh_database(server) as postgres:
+            return run_case(postgres, smaller)
+
+    smallest, told = shrink(case, verdict, run)
+    print(f"the least of it that fails:\n{smallest}")
+    print("\n".join(tell(told)))
+    print(f"kept in {keep(smallest)}; the suite runs it from now on", flush=True)
+
+
+def with_own_server(cases: list[Case]) -> Summary:
     with tempfile.TemporaryDirectory(prefix="duly-simulation-") as folder:
-        settings = Settings(data_dir=str(Path(folder) / "data"))
-        async with open_place(settings, environment) as place:
-            await prepare_place(place, settings, environment)
-            return await asyncio.to_thread(run_on, place, seeds, kind)
-
-
-def run_on(place: Place, seeds: list[int], kind: Kind) -> Summary:
-    return run_seeds(place.engine_url, seeds, kind)
+        server = ServerOfTheRun(Path(folder))
+        server.open()
+        try:
+            return run_seeds(server, cases)
+        finally:
+            server.close()
 
 
 def main() -> int:
@@ -137,11 +150,15 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--seed", type=int)
-    parser.add_argument("--kind", type=Kind, choices=list(Kind), default=Kind.EITHER)
+    parser.add_argument("--kind", choices=[*Kind, EITHER], default=EITHER)
+    parser.add_argument(
+        "--case", type=lambda text: read_case(Path(text)), help="the file of a kept case"
+    )
     options = parser.parse_args()
     first, count = options.first, options.seeds
     seeds = [options.seed] if options.seed is not None else list(range(first, first + count))
-    summary = asyncio.run(with_own_server(seeds, options.kind))
+    cases = [Case(kind_of(seed, options.kind), seed) for seed in seeds]
+    summary = with_own_server([options.case] if options.case else cases)
     summary.tell()
     return 1 if summary.failing else 0
 

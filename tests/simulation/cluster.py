@@ -9,6 +9,7 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from duly.domain.check import Violation
 from duly.domain.lanes import Ticket
 from duly.domain.task import Submission
 from duly.environment import CrashPoint, Environment
@@ -75,6 +76,7 @@ class Node:
             key=lambda item: (item.id, item.fence),
         )
         self.held: dict[tuple[UUID, int], Lease] = {}
+        self.begun: set[tuple[UUID, int]] = set()
         self.told: dict[tuple[UUID, int], str] = {}
         self.something_held = asyncio.Event()
         self.places: list[Place] = []
@@ -129,6 +131,9 @@ class Cluster:
         self.incarnations = 0
         self.is_healed = False
         self.failures: list[str] = []
+        # What was seen to be wrong at the very moment, beside what the logs tell afterwards.
+        self.findings: list[Violation] = []
+        self.struck = 0
         self.statement_names = statement_names()
         self.step_s = 0.0
         self.away_until_s = 0.0
@@ -161,11 +166,18 @@ class Cluster:
     # Faults ----------------------------------------------------------------------------------
 
     def strikes(self, kind: FaultKind, node: Node | None = None) -> bool:
-        rate = self.plan.rates.get(kind)
-        if rate is None or self.is_healed or self.random.random() >= rate:
+        if not self.draws(kind):
             return False
         self.recorder.fault(kind, node.name if node else "")
         return True
+
+    def draws(self, kind: FaultKind) -> bool:
+        """Whether this fault happens now. A shrunk case draws as its seed did, and strikes less."""
+        rate = self.plan.rates.get(kind)
+        if rate is None or self.is_healed or self.random.random() >= rate:
+            return False
+        self.struck += 1
+        return self.plan.strikes is None or self.struck in self.plan.strikes
 
     @property
     def is_away(self) -> bool:
@@ -219,8 +231,7 @@ class Cluster:
             self.step_the_clock()
 
     def step_the_clock(self) -> None:
-        rate = self.plan.rates.get(FaultKind.DATABASE_CLOCK)
-        if rate is not None and self.random.random() < rate and not self.is_healed:
+        if self.draws(FaultKind.DATABASE_CLOCK):
             step_s = self.random.uniform(-2.0, 10.0)
             self.recorder.fault(FaultKind.DATABASE_CLOCK, "", max(0.0, -step_s))
             self.step_s += step_s
@@ -230,6 +241,9 @@ class Cluster:
         self.is_healed = True
         self.away_until_s = 0.0
         self.ready_bell.set()
+
+    def look_at_tickets(self, slot: int, epoch: int, deadline: datetime) -> None:
+        """Only where schedulers own slots."""
 
     def publish(self, tickets: list[Ticket]) -> None:
         self.ready.extend(tickets)

@@ -103,6 +103,7 @@ class SimulatedDatabase(Database):
             self.command("BEGIN")
             try:
                 yield SimulatedTransaction(self)
+                self.break_before_commit()
             except BaseException:
                 # What the server does when it hears no more of us.
                 self.command("ROLLBACK")
@@ -119,6 +120,12 @@ class SimulatedDatabase(Database):
                 yield
         finally:
             self.node.turns -= 1
+
+    def break_before_commit(self) -> None:
+        """Everything was answered, and nothing of it is kept."""
+        if self.cluster.strikes(FaultKind.ERROR_BEFORE, self.node):
+            self.cluster.recorder.note(f"{self.node.name} lost its connection before the commit")
+            raise DatabaseUnavailable(address="simulated", problem="connection lost")
 
     async def arrive(self, statement: str) -> None:
         """On the way there: what breaks here has changed nothing."""

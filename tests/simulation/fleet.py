@@ -7,6 +7,7 @@ thaws and goes on as if no time had passed.
 import asyncio
 import contextvars
 from collections.abc import Awaitable, Generator
+from datetime import datetime
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -19,6 +20,7 @@ from duly.broker.contract import Broker
 from duly.broker.memory import MemoryBroker
 from duly.broker.postgres import PostgresBroker
 from duly.coordinator.ownership import Coordinator
+from duly.domain.check import Violation
 from duly.domain.errors import DulyError
 from duly.domain.lanes import ALL_TENANTS, Lane
 from duly.domain.states import Outcome
@@ -205,7 +207,8 @@ class Fleet(Cluster):
         super().__init__(plan, postgres, behaviours)
         self.fleet_plan = plan
         self.shared = SharedLanes(self)
-        self.shared_ownership: list[str] = []
+        # Tickets for counted work, by slot: the epoch of their owner, and until when they are good.
+        self.counted_tickets: dict[int, dict[int, datetime]] = {}
 
     def make_node(self, name: str, offset_s: float) -> FleetNode:
         return FleetNode(self, name, offset_s)
@@ -310,7 +313,17 @@ class Fleet(Cluster):
                 for seat in node.coordinator.seats:
                     if owners.setdefault(seat, node.name) != node.name:
                         told = f"{seat} is owned by {owners[seat]} and {node.name}"
-                        self.shared_ownership.append(told)
+                        self.findings.append(Violation("owner", None, told))
+
+    def look_at_tickets(self, slot: int, epoch: int, deadline: datetime) -> None:
+        """Of counted work in one slot, only one owner's tickets are good at any moment."""
+        good = self.counted_tickets.setdefault(slot, {})
+        now = self.database_now()
+        for other, until in good.items():
+            if other != epoch and until > now:
+                told = f"slot {slot}: tickets of epochs {other} and {epoch} are good at once"
+                self.findings.append(Violation("I10", None, told))
+        good[epoch] = max(deadline, good.get(epoch, deadline))
 
 
 async def run_roles(cluster: Cluster, node: Node) -> None:

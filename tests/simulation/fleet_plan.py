@@ -25,6 +25,7 @@ FIRST_TENANT = 1_000_000_000
 FAULTS = (
     FaultKind.ERROR_BEFORE,
     FaultKind.ANSWER_LOST,
+    FaultKind.CONFLICT,
     FaultKind.OUTAGE,
     FaultKind.LATENCY,
     FaultKind.CRASH,
@@ -45,11 +46,18 @@ ACTORS = (
     Actor.KEYED,
     Actor.CANCELLER,
     Actor.MOVER,
+    Actor.REPLAYER,
+    Actor.PURGER,
     Actor.READER,
     Actor.EXPIRER,
 )
 # Asked at every statement, unlike what is asked now and then.
-AT_EVERY_STATEMENT = {FaultKind.ERROR_BEFORE, FaultKind.ANSWER_LOST, FaultKind.CRASH}
+AT_EVERY_STATEMENT = {
+    FaultKind.ERROR_BEFORE,
+    FaultKind.ANSWER_LOST,
+    FaultKind.CONFLICT,
+    FaultKind.CRASH,
+}
 AT_EVERY_TICKET = {
     FaultKind.TICKET_LOST,
     FaultKind.TICKET_REPEATED,

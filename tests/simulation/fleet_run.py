@@ -34,6 +34,8 @@ from tests.simulation.witness import WITNESSED
 # Everything ends within this once nothing breaks any more, and every slot has an owner.
 LIVENESS_S_MAX = 400.0
 OWNED_S_MAX = 30.0
+# The first few tell enough.
+FINDINGS_MAX = 3
 # Of a seed that ran before in the same database.
 LEFTOVERS = (
     "DELETE FROM duly.tenants",
@@ -59,8 +61,12 @@ class Outside(Database):
 
 
 def run_fleet_seed(postgres: Postgres, seed: int) -> Verdict:
+    """A seed's tenants are its own, so seeds share a database; one seed runs in it only once."""
+    return run_fleet_plan(postgres, make_fleet_plan(seed))
+
+
+def run_fleet_plan(postgres: Postgres, plan: FleetPlan) -> Verdict:
     """Whatever an earlier seed left of nodes and owners is swept away first."""
-    plan = make_fleet_plan(seed)
     verdict = Verdict(plan)
     with quietly(), confined(plan), replaced([*constants(plan), *WITNESSED]):
         prepare_fleet(postgres, plan)
@@ -104,8 +110,7 @@ async def simulate(plan: FleetPlan, postgres: Postgres, verdict: Verdict) -> Non
     await finish(fleet, verdict, LIVENESS_S_MAX)
     await all_owned(fleet, verdict)
     await judge(fleet, verdict)
-    verdict.violations += [Violation("owner", None, told) for told in fleet.shared_ownership[:3]]
-    verdict.violations += executed_twice(verdict)
+    verdict.violations += executed_twice(verdict) + fleet.findings[:FINDINGS_MAX]
     verdict.failures += fleet.failures
     verdict.virtual_s = fleet.elapsed_s()
     verdict.statements = postgres.statements - before

@@ -1,37 +1,15 @@
 """Deliberate bugs of the scheduler, its carriers and its owners, for seeds of fleets to notice."""
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
 from uuid import UUID
 
 from duly.coordinator.ownership import Coordinator
 from duly.scheduler.accounts import Accounts, Charge
 from duly.scheduler.board import Board
 from duly.scheduler.gatekeeper import Gatekeeper
-from duly.store import lease, ownership
-from tests.simulation.database import Postgres
-from tests.simulation.fleet_plan import replaced
-from tests.simulation.fleet_run import run_fleet_seed
-from tests.simulation.run import Verdict
-from tests.simulation.teeth import Bug
-
-
-@dataclass(frozen=True)
-class Slip:
-    """One attribute of one class does something else."""
-
-    name: str
-    place: Any
-    attribute: str
-    wrong: Any
-
-    @contextlib.contextmanager
-    def planted(self) -> Iterator[None]:
-        assert hasattr(self.place, self.attribute), f"nothing is called {self.attribute} any more"
-        with replaced([(self.place, self.attribute, self.wrong)]):
-            yield
+from duly.scheduler.reaper import Reaper
+from duly.store import lease, ownership, ready_queue
+from tests.simulation.teeth import Bug, Slip
 
 
 def correct_all(
@@ -46,6 +24,11 @@ def free_at_deadline(accounts: Accounts, now: float) -> None:
     """Without asking whether somebody else got the lease in time."""
     while accounts.deadlines and accounts.deadlines[0][0] <= now:
         accounts.remove(accounts.deadlines.popleft()[1])
+
+
+async def reap_nothing(_reaper: Reaper) -> bool:
+    """A lease that ran out is nobody's business."""
+    return False
 
 
 def do_nothing(*_: object) -> None:
@@ -67,6 +50,29 @@ FLEET_BUGS: list[Bug | Slip] = [
         "OR ownership.expires_at <= duly.now()",
         "OR ownership.expires_at > timestamptz 'epoch'",
     ),
+    Bug(
+        "a ticket past its deadline is taken from the table",
+        ready_queue.SQL,
+        "lease_tickets",
+        "AND ticket.deadline > duly.now()",
+        "AND ticket.deadline > timestamptz 'epoch'",
+    ),
+    Bug(
+        "a dead owner's tickets are ignored",
+        ownership.SQL,
+        "claim_seats",
+        "ownership.expires_at + make_interval(secs => $6)",
+        "timestamptz 'epoch'",
+    ),
+    Bug(
+        "a seat that is handed back leaves no tickets",
+        ownership.SQL,
+        "release_seats",
+        "greatest(ownership.void_at, duly.now() + make_interval(secs => $5))",
+        "least(ownership.void_at, duly.now() + make_interval(secs => $5))",
+    ),
+    Slip("a ticket is never counted", Accounts, "ticketed", do_nothing),
+    Slip("a lease that ran out is left alone", Reaper, "reap", reap_nothing),
     Slip("a belief outlives its lease", Coordinator, "is_trusted", True),
     Slip("a hand-over needs no wait", Gatekeeper, "handover_until", lambda *_: None),
     Slip("a correction forgets what was told meanwhile", Accounts, "correct", correct_all),
@@ -75,16 +81,3 @@ FLEET_BUGS: list[Bug | Slip] = [
     Slip("what is parked stays parked", Board, "unpark", lambda *_: 0),
     Slip("a lost ticket is never published again", Board, "void_tickets", lambda *_: []),
 ]
-
-
-def first_caught_by_fleet(
-    postgres: Postgres, bug: Bug | Slip, first: int, seeds_max: int
-) -> Verdict | None:
-    """The first verdict against the bug; None if it lived through all the seeds."""
-    with bug.planted():
-        for seed in range(first, first + seeds_max):
-            verdict = run_fleet_seed(postgres, seed)
-            # A role that spins is caught as well, though it broke no promise yet.
-            if not verdict.is_clean:
-                return verdict
-    return None

@@ -95,6 +95,8 @@ class Plan:
     # How many tasks with the same concurrency key may be in flight; a key that is not here: one.
     key_limits: dict[str, int] = field(default_factory=dict)
     has_webhooks: bool = False
+    # Of a shrunk case: the only faults that strike, by their number; None in a whole seed.
+    strikes: frozenset[int] | None = None
 
     def has(self, kind: FaultKind) -> bool:
         return kind in self.rates

@@ -63,7 +63,10 @@ def prepare(postgres: Postgres) -> None:
 
 def run_seed(postgres: Postgres, seed: int) -> Verdict:
     """A seed's tenants are its own, so seeds share a database; one seed runs in it only once."""
-    plan = make_plan(seed)
+    return run_plan(postgres, make_plan(seed))
+
+
+def run_plan(postgres: Postgres, plan: Plan) -> Verdict:
     verdict = Verdict(plan)
     page, load.PLACEMENTS_PAGE = load.PLACEMENTS_PAGE, PLACEMENTS_PAGE
     try:
@@ -89,6 +92,7 @@ async def simulate(plan: Plan, postgres: Postgres, verdict: Verdict) -> None:
     await finish(cluster, verdict)
     await disturbance
     await judge(cluster, verdict)
+    verdict.violations += cluster.findings
     verdict.failures += cluster.failures
     verdict.virtual_s = cluster.elapsed_s()
     verdict.statements = postgres.statements - before

@@ -12,12 +12,16 @@ from tests.simulation.plan import KEY_NAMES
 
 TASKS = """SELECT id, tenant, run_at, policy, execution_key, replay_of, type
              FROM duly.tasks WHERE tenant = ANY($1::integer[]) ORDER BY id"""
-TIMERS = """SELECT id, fence, attempt, due_at, holder, started_at, cancel_requested
+TIMERS = """SELECT id, fence, attempt, due_at, holder, started_at, cancel_requested, tenant,
+                   EXISTS (SELECT FROM duly.placements AS place
+                            WHERE place.tenant = timers.tenant AND place.shard = timers.shard
+                              AND place.lane = duly.lane_of(timers.pool, timers.priority))
               FROM duly.timers WHERE tenant = ANY($1::integer[]) ORDER BY id"""
-ATTEMPTS = """SELECT attempts.id, fence, charged, holder, started_at, ended_at, outcome, state
+ATTEMPTS = """SELECT attempts.id, fence, charged, holder, started_at, ended_at, outcome, state,
+                     attempts.tenant
                 FROM duly.tasks JOIN duly.attempts USING (shard, id)
                WHERE tasks.tenant = ANY($1::integer[]) ORDER BY attempts.id, fence"""
-LETTERS = """SELECT id, execution_key, replayed_as
+LETTERS = """SELECT id, execution_key, replayed_as, tenant
                FROM duly.dead_letters WHERE tenant = ANY($1::integer[]) ORDER BY id"""
 CAPS = """SELECT id, in_flight_max FROM duly.tenants
            WHERE id = ANY($1::integer[]) AND in_flight_max IS NOT NULL"""

@@ -1,13 +1,35 @@
-"""Deliberate bugs: one guard taken out of one statement, to see whether the simulator notices."""
+"""Deliberate bugs of the store, to see whether seeds notice: a statement or a method made wrong."""
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
 
+from duly.domain.errors import DatabaseUnavailable
+from duly.domain.retry import Failure, GiveUp, Retry, RetryPolicy, decide
+from duly.domain.task import Submission
 from duly.store import control, dead_letters, lease, purge, reap, settle, submit
+from duly.store.entries import Entry
 from duly.store.statements import Statements
-from tests.simulation.database import Postgres
-from tests.simulation.run import Verdict, run_seed
+from duly.store.submit import Replayed, SubmitAnswer, Submitter
+from tests.simulation.fleet_plan import replaced
+
+
+@dataclass(frozen=True)
+class Slip:
+    """One attribute of one class or module does something else."""
+
+    name: str
+    place: Any
+    attribute: str
+    wrong: Any
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        assert hasattr(self.place, self.attribute), f"nothing is called {self.attribute} any more"
+        with replaced([(self.place, self.attribute, self.wrong)]):
+            yield
 
 
 @dataclass(frozen=True)
@@ -34,6 +56,46 @@ class Bug:
             self.statements.blocks[self.statement] = sound
 
 
+SOUND_SUBMIT = Submitter.submit
+SOUND_KNOWN = Submitter.answer_known
+
+
+async def submit_again(submitter: Submitter, tasks: Sequence[Submission]) -> list[SubmitAnswer]:
+    """A commit of unknown outcome is repeated with new ids."""
+    try:
+        return await SOUND_SUBMIT(submitter, tasks)
+    except DatabaseUnavailable:
+        return await SOUND_SUBMIT(submitter, tasks)
+
+
+async def answer_early(submitter: Submitter, entries: list[Entry]) -> dict[int, SubmitAnswer]:
+    """Whatever becomes of the commit."""
+    answers: dict[int, SubmitAnswer] = {}
+    try:
+        async with submitter.database.transaction() as session:
+            answers = await submitter.store_claimed(session, entries, [])
+    except DatabaseUnavailable:
+        if not answers:
+            raise
+    return answers
+
+
+async def take_for_the_same(
+    submitter: Submitter, session: Any, entries: list[Entry], hashes: dict[int, bytes]
+) -> dict[int, SubmitAnswer]:
+    """Another request under a known key is not told so."""
+    answers = await SOUND_KNOWN(submitter, session, entries, hashes)
+    return {ordinal: Replayed(answer.id) for ordinal, answer in answers.items()}
+
+
+def decide_late(
+    policy: RetryPolicy, attempt: int, losses: int, failure: Failure, random: Random
+) -> Retry | GiveUp:
+    """`>` where `>=` belongs."""
+    more = replace(policy, max_attempts=policy.max_attempts + 1)
+    return decide(more, attempt, losses, failure, random)
+
+
 FENCE_UP = "SET fence = timers.fence + 1"
 FENCE_KEPT = "SET fence = timers.fence"
 HOLDER_OF_LEASE = "AND timers.holder = done.holder"
@@ -41,7 +103,7 @@ FENCE_OF_LEASE = "AND timers.fence = done.fence"
 NOT_EXPIRED = "AND (NOT $10::boolean OR timers.lease_until <= duly.now())"
 LOST_ANYWAY = "AND ($10::boolean OR true)"
 
-BUGS = [
+BUGS: list[Bug | Slip] = [
     Bug(
         "a ticket needs no fence",
         lease.SQL,
@@ -117,17 +179,57 @@ BUGS = [
         "AND NOT EXISTS (SELECT FROM duly.timers",
         "AND true OR EXISTS (SELECT FROM duly.timers",
     ),
+    Bug(
+        "a lease is asked back by anybody",
+        lease.SQL,
+        "read_held",
+        "WHERE timers.holder = $4",
+        "WHERE timers.holder IS NOT NULL AND $4::uuid IS NOT NULL",
+    ),
+    Bug(
+        "an end leaves no record",
+        settle.SQL,
+        "settle_completed",
+        "FROM ended\n)",
+        "FROM ended WHERE false\n)",
+    ),
+    Bug(
+        "a cancel leaves no record",
+        control.SQL,
+        "cancel_tasks",
+        "'CANCELLED' FROM ended",
+        "'CANCELLED' FROM ended WHERE false",
+    ),
+    Bug(
+        "a failure leaves no dead letter",
+        settle.SQL,
+        "settle_final",
+        "WHERE ended.state = 'FAILED'",
+        "WHERE ended.state = 'LOST'",
+    ),
+    Bug(
+        "a cancel keeps the fence",
+        control.SQL,
+        "cancel_tasks",
+        "timers.fence + 1 AS fence",
+        "timers.fence AS fence",
+    ),
+    Bug(
+        "a stale settlement is called a replay",
+        settle.SQL,
+        "classify_settlements",
+        "coalesce(attempts.holder = asked.holder",
+        "coalesce(attempts.holder = asked.holder OR true OR attempts.holder = asked.holder",
+    ),
+    Bug(
+        "a running task is moved",
+        control.SQL,
+        "move_tasks",
+        "AND timers.holder IS NULL",
+        "",
+    ),
+    Slip("a submit is repeated with new ids", Submitter, "submit", submit_again),
+    Slip("a submit is answered before its commit", Submitter, "store_keyed", answer_early),
+    Slip("a key with another request is a replay", Submitter, "answer_known", take_for_the_same),
+    Slip("one attempt too many", settle, "decide", decide_late),
 ]
-
-
-def first_caught(postgres: Postgres, bug: Bug, first: int, seeds_max: int) -> Verdict | None:
-    """The first verdict against the bug; None if it lived through all the seeds.
-
-    A seed runs once in a database, so every bug gets seeds of its own.
-    """
-    with bug.planted():
-        for seed in range(first, first + seeds_max):
-            verdict = run_seed(postgres, seed)
-            if verdict.violations:
-                return verdict
-    return None

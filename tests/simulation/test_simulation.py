@@ -1,28 +1,32 @@
 """Seeds of the simulated cluster, replayed bit for bit, and the bugs that they must notice."""
 
 import asyncio
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from duly.environment import CrashPoint
 from tests.servers import ServerOfTheRun
+from tests.simulation.biting import first_caught, first_caught_by_fleet
+from tests.simulation.case import Case, Kind, keep, kept_cases, plan_of, read_case, run_case
 from tests.simulation.database import Postgres
 from tests.simulation.fleet_run import run_fleet_seed
-from tests.simulation.fleet_teeth import FLEET_BUGS, Slip, first_caught_by_fleet
+from tests.simulation.fleet_teeth import FLEET_BUGS
 from tests.simulation.loop import Stuck, run_virtually
 from tests.simulation.plan import FaultKind
 from tests.simulation.run import Verdict, prepare, run_seed, tell_story
-from tests.simulation.teeth import BUGS, Bug, first_caught
+from tests.simulation.shrink import shrink
+from tests.simulation.story import tell
+from tests.simulation.teeth import BUGS, Bug, Slip
 
 SEEDS = 60
 SEEDS_TO_CATCH = 100
 # On a quiet machine a tenth of it.
 TIMEOUT_S = 300
-# Far from one another, so that each bug has seeds of its own in the shared database.
-SEEDS_APART = 1000
 # Bugs of different kinds, each caught within a few dozen seeds.
 QUICKLY_CAUGHT = {
     "a ticket needs no fence",
@@ -39,6 +43,13 @@ FLEET_QUICKLY_CAUGHT = {
     "a lost ticket counts for ever",
     "what is parked stays parked",
 }
+# With the first of each kind, two hundred: as many again as one test may take in a row.
+SHARES = [
+    (Kind.STORE, 61, 105),
+    (Kind.STORE, 106, 150),
+    (Kind.FLEET, 21, 35),
+    (Kind.FLEET, 36, 50),
+]
 # What simulated nodes pass through; every one of them must have killed somebody.
 SIMULATED = {
     CrashPoint.SUBMIT_AFTER_COMMIT,
@@ -52,11 +63,19 @@ SIMULATED = {
 
 @pytest.fixture(scope="module")
 def postgres(server: ServerOfTheRun) -> Iterator[Postgres]:
+    with fresh(server) as postgres:
+        yield postgres
+
+
+@contextlib.contextmanager
+def fresh(server: ServerOfTheRun) -> Iterator[Postgres]:
     with server.database() as name:
         postgres = Postgres(server.engine_url(name))
         prepare(postgres)
-        yield postgres
-        postgres.close()
+        try:
+            yield postgres
+        finally:
+            postgres.close()
 
 
 def unregistered(task: "asyncio.Task[Any]") -> None:
@@ -100,6 +119,60 @@ def test_no_fleet_breaks_a_promise(postgres: Postgres) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+@pytest.mark.parametrize(("kind", "first", "last"), SHARES)
+def test_no_further_seed_breaks_a_promise(
+    postgres: Postgres, kind: Kind, first: int, last: int
+) -> None:
+    """What sixty seeds do not meet, two hundred may; the numbers are the test's name."""
+    for seed in range(first, last + 1):
+        verdict = run_case(postgres, Case(kind, seed))
+        assert verdict.is_clean, explain(verdict)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", kept_cases(), ids=lambda case: case.name)
+def test_what_failed_once_stays_mended(server: ServerOfTheRun, case: Case) -> None:
+    """A bug that was found, understood and mended comes back with the next change."""
+    with fresh(server) as postgres:
+        verdict = run_case(postgres, case)
+    assert verdict.is_clean, "\n".join(tell(verdict))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_failing_seed_is_shrunk_and_kept(server: ServerOfTheRun, tmp_path: Path) -> None:
+    """A failure of a thousand lines is not read; one that cannot be repeated is not mended."""
+
+    def run(case: Case) -> Verdict:
+        with fresh(server) as postgres:
+            return run_case(postgres, case)
+
+    (bug,) = [bug for bug in BUGS if bug.name == "an end keeps the fence"]
+    with bug.planted():
+        whole, verdict = first_failing(run)
+        smallest, told = shrink(whole, verdict, run)
+        again = read_case(keep(smallest, tmp_path))
+        assert again == smallest
+        assert run(again).trace == told.trace
+    assert len(told.logs.faults) < len(verdict.logs.faults) or not verdict.logs.faults
+    assert plan_of(smallest).submissions <= plan_of(whole).submissions
+    story = tell(told)
+    assert story[0].startswith("1. ")
+    assert story[-1].endswith(str(told.violations[0]))
+    assert run(smallest).is_clean, "the case blames what is sound"
+
+
+def first_failing(run: Callable[[Case], Verdict]) -> tuple[Case, Verdict]:
+    for seed in range(1, SEEDS_TO_CATCH):
+        case = Case(Kind.STORE, seed)
+        verdict = run(case)
+        if verdict.violations and len(verdict.logs.faults) > 1:
+            return case, verdict
+    raise AssertionError("the bug was not caught")
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("run", [run_seed, run_fleet_seed])
 def test_a_seed_replays_bit_for_bit(
     server: ServerOfTheRun, run: Callable[[Postgres, int], Verdict]
@@ -107,11 +180,8 @@ def test_a_seed_replays_bit_for_bit(
     """A failure that cannot be repeated cannot be understood."""
     traces = []
     for _ in range(2):
-        with server.database() as name:
-            postgres = Postgres(server.engine_url(name))
-            prepare(postgres)
+        with fresh(server) as postgres:
             traces.append([run(postgres, seed).trace for seed in (3, 4, 5)])
-            postgres.close()
     assert traces[0] == traces[1]
     assert all(len(trace) > 50 for trace in traces[0])
 
@@ -121,12 +191,11 @@ def test_a_seed_replays_bit_for_bit(
 @pytest.mark.parametrize(
     ("number", "bug"),
     [(n, bug) for n, bug in enumerate(BUGS) if bug.name in QUICKLY_CAUGHT],
-    ids=lambda value: value.name if isinstance(value, Bug) else "",
+    ids=lambda value: "" if isinstance(value, int) else value.name,
 )
-def test_a_deliberate_bug_is_caught(postgres: Postgres, number: int, bug: Bug) -> None:
+def test_a_deliberate_bug_is_caught(postgres: Postgres, number: int, bug: Bug | Slip) -> None:
     """A simulator that finds nothing may be one that looks at nothing."""
-    first = (number + 1) * SEEDS_APART
-    assert first_caught(postgres, bug, first, SEEDS_TO_CATCH) is not None
+    assert first_caught(postgres, bug, number, SEEDS_TO_CATCH) is not None
 
 
 @pytest.mark.slow
@@ -140,17 +209,24 @@ def test_a_deliberate_bug_of_the_scheduler_is_caught(
     postgres: Postgres, number: int, bug: Bug | Slip
 ) -> None:
     """Caps and owners that nobody checks may as well be broken."""
-    first = (number + 1) * SEEDS_APART
-    assert first_caught_by_fleet(postgres, bug, first, SEEDS_TO_CATCH) is not None
+    assert first_caught_by_fleet(postgres, bug, number, SEEDS_TO_CATCH) is not None
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_every_deliberate_bug_still_finds_its_guard(bug: Bug) -> None:
+@pytest.mark.parametrize("bug", [*BUGS, *FLEET_BUGS], ids=lambda bug: bug.name)
+def test_every_deliberate_bug_still_finds_its_place(bug: Bug | Slip) -> None:
     """A guard that was reworded would leave the suite testing nothing."""
-    sound = dict(bug.statements.blocks)
+    before = sound_part(bug)
     with bug.planted():
-        assert bug.statements.blocks != sound
-    assert bug.statements.blocks == sound
+        assert sound_part(bug) != before
+    assert sound_part(bug) == before
+
+
+def sound_part(bug: Bug | Slip) -> object:
+    return (
+        bug.statements.blocks[bug.statement]
+        if isinstance(bug, Bug)
+        else vars(bug.place).get(bug.attribute)
+    )
 
 
 def test_virtual_time_passes_without_waiting() -> None:

@@ -1,16 +1,21 @@
 """The calls of the real roles, told to the recorder: the store's own functions with a witness."""
 
 from collections.abc import Awaitable, Sequence
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
 from duly.broker import memory
 from duly.broker import postgres as postgres_broker
+from duly.domain.check import Violation
 from duly.domain.errors import DatabaseUnavailable, StatementRefused
 from duly.domain.history import Entry, Operation, Phase
+from duly.domain.ids import slot_of
 from duly.domain.lanes import Lane, Ticket
 from duly.environment import Environment
 from duly.execution import executor
+from duly.scheduler.board import Ready
+from duly.scheduler.dispatcher import Dispatcher
 from duly.store import lease, ready_queue
 from duly.store.database import Database
 from duly.store.lease import Beat, BeatAnswer, Lease
@@ -35,7 +40,7 @@ async def lease_tasks_witnessed(
 ) -> list[Lease]:
     asked = ask_leases(holder, tickets)
     work = lease.lease_tasks(database, environment, holder, tickets, lease_s)
-    return answer_leases(asked, await told(asked, work))
+    return in_time(tickets, answer_leases(asked, await told(asked, work)))
 
 
 async def read_held_witnessed(
@@ -61,8 +66,35 @@ async def lease_tickets_witnessed(
         for _, _, ticket in taken.tickets
         if leased.get(ticket.id, ticket.fence + 1) == ticket.fence + 1
     ]
-    answer_leases(ask_leases(holder, tickets), taken.leases)
+    in_time(tickets, answer_leases(ask_leases(holder, tickets), taken.leases))
     return taken
+
+
+def in_time(tickets: Sequence[Ticket], leases: list[Lease]) -> list[Lease]:
+    """A ticket past its deadline is void: its task may have been published again by somebody."""
+    deadlines = {ticket.id: ticket.deadline for ticket in tickets}
+    for made in leases:
+        deadline = deadlines.get(made.id)
+        if deadline is not None and deadline <= made.started_at:
+            told = f"a ticket good until {deadline} became a lease at {made.started_at}"
+            here().cluster.findings.append(Violation("I10", made.id, told))
+    return leases
+
+
+SOUND_PUBLISH = Dispatcher.publish
+
+
+async def publish_witnessed(
+    dispatcher: Dispatcher, now: float, chosen: Sequence[tuple[Lane, Ready]]
+) -> None:
+    fleet = here().cluster
+    deadline = datetime.fromtimestamp(now + dispatcher.coordinator.ticket_s, UTC)
+    owned = dispatcher.coordinator.owned
+    for _, entry in chosen:
+        slot = slot_of(entry.due.shard)
+        if dispatcher.gatekeeper.is_counted(entry.due) and slot in owned:
+            fleet.look_at_tickets(slot, owned[slot].epoch, deadline)
+    await SOUND_PUBLISH(dispatcher, now, chosen)
 
 
 def ask_leases(holder: UUID, tickets: Sequence[Ticket]) -> list[Entry]:
@@ -146,4 +178,5 @@ WITNESSED: list[tuple[Any, str, Any]] = [
     (memory, "read_held", read_held_witnessed),
     (postgres_broker, "lease_tickets", lease_tickets_witnessed),
     (executor, "extend_leases", extend_leases_witnessed),
+    (Dispatcher, "publish", publish_witnessed),
 ]

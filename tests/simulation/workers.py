@@ -175,7 +175,9 @@ def begin(cluster: Cluster, node: Node, asked: list[Entry], leases: list[Lease])
             started_at=lease.started_at,
             lease_until=lease.lease_until,
         )
-        if (lease.id, lease.fence) not in node.held:
+        # A repeated ticket may bring the answer of a lease that was executed already.
+        if (lease.id, lease.fence) not in node.begun:
+            node.begun.add((lease.id, lease.fence))
             cluster.leases.append((lease.tenant, lease.id, lease.fence, node.holder))
             node.held[lease.id, lease.fence] = lease
             node.spawn(handle(cluster, node, lease))

@@ -1,0 +1,131 @@
+"""Every pair of transactions that touch one task, enumerated: none is left out by forgetting.
+
+What each is answered in words stands in the other files; here only that no order of their
+statements gives what no serial order gives.
+"""
+
+import re
+from itertools import combinations_with_replacement
+from pathlib import Path
+
+import pytest
+
+from duly.domain.states import Outcome
+from duly.store import statements
+from tests.interleaving.calls import (
+    SceneCall,
+    beat,
+    cancel,
+    expire,
+    hand_to_receiver,
+    hasten,
+    lease_by,
+    postpone,
+    purge,
+    purge_letter,
+    reap,
+    replay,
+    settle_as,
+    take,
+)
+from tests.interleaving.orders import Race
+from tests.interleaving.pairs import Pair, Setting, assert_serial
+from tests.interleaving.scenes import Stage
+
+WRITES = re.compile(r"(?:UPDATE|DELETE FROM|INSERT INTO) duly\.timers\b")
+
+# For each statement that writes timers, the calls below that run it.
+RACED = {
+    "lease_tasks": {"lease"},
+    "lease_tickets": {"take"},
+    "extend_leases": {"heartbeat"},
+    "hand_over": {"hand over"},
+    "settle_completed": {"complete"},
+    "settle_final": {"reject", "reap"},
+    "settle_again": {"release", "reap"},
+    "rearm_leases": {"reap"},
+    "expire_unstarted": {"expire"},
+    "cancel_tasks": {"cancel"},
+    "move_tasks": {"postpone", "run now"},
+    "replay_dead_letters": {"replay"},
+}
+# These only make tasks that nobody knows yet: test_submits.py, and a benchmark's own tenant.
+MAKES_NEW = {"submit_tasks", "fill_waiting"}
+
+# A reaper leaves what moved under its hands, and a taker what is in another's hand, to a next time.
+PASSING = {"reap", "take"}
+UNHELD: dict[str, SceneCall] = {
+    "lease": lease_by("second"),
+    "take": take,
+    "expire": expire,
+    "cancel": cancel,
+    "postpone": postpone,
+    "run now": hasten,
+    "erase": purge,
+}
+HELD: dict[str, SceneCall] = {
+    "reap": reap,
+    "heartbeat": beat,
+    "complete": settle_as(Outcome.COMPLETED),
+    "reject": settle_as(Outcome.REJECTED, "boom"),
+    "release": settle_as(Outcome.RELEASED),
+    "hand over": hand_to_receiver,
+    "cancel": cancel,
+    "postpone": postpone,
+    "run now": hasten,
+    "erase": purge,
+}
+ENDED: dict[str, SceneCall] = {
+    "replay": replay,
+    "purge letter": purge_letter,
+    "erase": purge,
+    "cancel": cancel,
+    "complete": settle_as(Outcome.COMPLETED),
+}
+
+
+def every_pair(where: str, setting: Setting, calls: dict[str, SceneCall]) -> list[Pair]:
+    return [
+        Pair(
+            f"{where}: {left} and {right}",
+            setting,
+            calls[left],
+            calls[right],
+            set(),
+            left_may_pass=left in PASSING,
+            right_may_pass=right in PASSING,
+        )
+        for left, right in combinations_with_replacement(calls, 2)
+    ]
+
+
+PAIRS = [
+    *every_pair("waiting", Stage.published, UNHELD),
+    *every_pair("running", Stage.expired, HELD),
+    # Here a reaper finds a lease that lives, and looks again later.
+    *every_pair("prolonged", Stage.prolonged, HELD)[: len(HELD)],
+    *every_pair("ended", Stage.dead, ENDED),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
+async def test_two_transactions_are_as_one_after_the_other(
+    pair: Pair, stage: Stage, race: Race
+) -> None:
+    """An order of statements that nobody thought of, and that only production plays."""
+    await assert_serial(pair, stage, race)
+
+
+def test_every_statement_that_writes_timers_is_raced() -> None:
+    """A new transaction that nobody ever raced against the others."""
+    written = {
+        name
+        for path in Path(statements.__file__).parent.glob("*.sql")
+        if path.stem != "schema"
+        for name, text in statements.parse_statements(path.read_text("utf-8")).items()
+        if WRITES.search(text)
+    }
+    assert written == RACED.keys() | MAKES_NEW
+    known = UNHELD.keys() | HELD.keys() | ENDED.keys()
+    assert set().union(*RACED.values()) <= known

@@ -1,0 +1,1 @@
+"""The report on deliberate bugs: which suite notices each, and how soon."""

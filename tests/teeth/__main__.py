@@ -1,0 +1,101 @@
+"""`python -m tests.teeth`: plants each deliberate bug in turn and runs seeds until one notices.
+
+Bugs are planted in this process, never on disk, so an interrupted run leaves nothing behind.
+"""
+
+import argparse
+import json
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tests.servers import ServerOfTheRun
+from tests.simulation.__main__ import fresh_database
+from tests.simulation.biting import first_caught, first_caught_by_fleet
+from tests.simulation.case import Case, Kind, run_case
+from tests.simulation.database import Postgres
+from tests.simulation.fleet_teeth import FLEET_BUGS
+from tests.simulation.run import Verdict
+from tests.simulation.teeth import BUGS, Bug, Slip
+
+SEEDS_MAX = 300
+# A fleet's seed takes several times as long.
+FLEET_SEEDS_MAX = 150
+CAUSE_MAX = 70
+
+
+@dataclass(frozen=True)
+class Bite:
+    """What became of one bug; `seeds` is None if it was not caught."""
+
+    bug: str
+    caught_by: str
+    seeds: int | None
+    cause: str
+
+
+def cause_of(verdict: Verdict) -> str:
+    if verdict.violations:
+        return str(verdict.violations[0])[:CAUSE_MAX]
+    return verdict.failures[0].strip().splitlines()[-1][:CAUSE_MAX]
+
+
+def bite_all(server: ServerOfTheRun, postgres: Postgres, wanted: re.Pattern[str]) -> Iterator[Bite]:
+    for number, bug in enumerate(BUGS):
+        if wanted.search(bug.name):
+            caught = first_caught(postgres, bug, number, SEEDS_MAX)
+            yield told(server, bug, Kind.STORE, caught)
+    for number, bug in enumerate(FLEET_BUGS):
+        if wanted.search(bug.name):
+            caught = first_caught_by_fleet(postgres, bug, number, FLEET_SEEDS_MAX)
+            yield told(server, bug, Kind.FLEET, caught)
+
+
+def told(
+    server: ServerOfTheRun, bug: Bug | Slip, kind: Kind, caught: tuple[int, Verdict] | None
+) -> Bite:
+    """A seed that fails without the bug as well has noticed something else."""
+    if caught is None:
+        return Bite(bug.name, "nobody", None, "")
+    seeds, verdict = caught
+    seed = verdict.plan.seed
+    with fresh_database(server) as postgres:
+        if not run_case(postgres, Case(kind, seed)).is_clean:
+            return Bite(bug.name, "nobody", None, f"{kind} seed {seed} fails without the bug too")
+    return Bite(bug.name, f"{kind} seeds", seeds, cause_of(verdict))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.teeth")
+    parser.add_argument("--json", action="store_true", help="one object for each bug")
+    parser.add_argument("--only", type=re.compile, default=re.compile(""))
+    options = parser.parse_args()
+    bites: list[Bite] = []
+    with tempfile.TemporaryDirectory(prefix="duly-teeth-") as folder:
+        server = ServerOfTheRun(Path(folder))
+        server.open()
+        try:
+            with fresh_database(server) as postgres:
+                for bite in bite_all(server, postgres, options.only):
+                    bites.append(bite)
+                    print(line_of(bite, as_json=options.json), flush=True)
+        finally:
+            server.close()
+    missed = [bite for bite in bites if bite.seeds is None]
+    if not options.json:
+        print(f"{len(bites)} bugs, {len(missed)} not caught")
+    return 1 if missed else 0
+
+
+def line_of(bite: Bite, *, as_json: bool) -> str:
+    if as_json:
+        return json.dumps(asdict(bite))
+    seeds = "-" if bite.seeds is None else str(bite.seeds)
+    return f"{bite.bug:52} {bite.caught_by:12} {seeds:>4}  {bite.cause}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
