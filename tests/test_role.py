@@ -14,6 +14,8 @@ from duly.testing.clock import ManualClock
 
 FAR_S = 3600.0
 WAIT_MAX_S = 10.0
+# From PostgreSQL being ready to the first dispatch, as promised.
+FIRST_DISPATCH_MAX_S = 3.0
 
 
 async def nothing() -> float:
@@ -123,6 +125,13 @@ def test_the_backoff_doubles_is_spread_and_is_bounded(environment: Environment) 
         assert whole_s * 0.9 < max(waits) <= whole_s
         longest.append(max(waits))
     assert longest[-1] <= BACKOFF_MAX_S
+
+
+def test_after_a_long_outage_a_role_is_back_within_seconds(environment: Environment) -> None:
+    """The first dispatch waits for two roles to come back, one after the other."""
+    loop = RoleLoop(ScriptedRole(), environment, Metrics())
+    loop.failures_in_a_row = 1000
+    assert max(loop.backoff_s() for _ in range(200)) * 2 <= FIRST_DISPATCH_MAX_S
 
 
 async def test_a_wake_up_starts_the_next_tick_at_once(stage: Stage) -> None:

@@ -9,6 +9,7 @@ import pytest
 from duly.domain.errors import ConfigurationError
 from duly.settings import (
     FIELDS,
+    ROLES,
     SECRET_FILE_BYTES_MAX,
     Loaded,
     Settings,
@@ -89,6 +90,8 @@ def test_an_unknown_setting_is_refused_with_a_suggestion(
         ("LOG_LEVEL", "loud", "loud"),
         ("ALLOW_UNSAFE_DURABILITY", "perhaps", "expected bool"),
         ("HOST", "", "length >= 1"),
+        ("ROLES", "api,cook", "cook"),
+        ("ROLES", "", "length >= 1"),
     ],
 )
 def test_a_value_out_of_bounds_is_refused_and_named(
@@ -108,6 +111,13 @@ def test_a_value_at_its_bound_is_accepted(environ: dict[str, str], name: str, va
     """A documented maximum that is refused is a bug."""
     loaded = load_settings({}, environ | {f"DULY_{name}": value})
     assert getattr(loaded.settings, name.lower()) == float(value)
+
+
+def test_roles_are_a_list_with_commas(environ: dict[str, str]) -> None:
+    """A process that was told one role and does all of them is found out by its bill."""
+    loaded = load_settings({"roles": "scheduler, maintenance"}, environ | {"DULY_ROLES": "api"})
+    assert loaded.settings.roles == ["scheduler", "maintenance"]
+    assert load_settings({}, environ).settings.roles == list(ROLES)
 
 
 @pytest.mark.parametrize(("text", "is_true"), [("true", True), ("1", True), ("false", False)])

@@ -12,9 +12,8 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from uuid import UUID
 
@@ -26,7 +25,6 @@ from duly.api.front import FrontDoor
 from duly.api.health import HealthDoor
 from duly.api.protocol import HttpLimits
 from duly.api.server import HttpServer, Listener, make_server, read_tls
-from duly.api.throttle import API_ROLE
 from duly.broker.bell import LaneBell
 from duly.broker.contract import Broker
 from duly.broker.memory import MemoryBroker
@@ -49,8 +47,8 @@ from duly.maintenance.keeper import ServerKeeper, StatsKeeper
 from duly.maintenance.role import Maintenance, make_services
 from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import Scheduler, make_scheduler
-from duly.settings import Settings
-from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, Channel, Notifier
+from duly.settings import ROLES, Settings
+from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Channel, Notifier
 from duly.store.database import Database
 from duly.store.keys import make_first_key
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
@@ -142,14 +140,10 @@ async def run_until(
         stack.enter_context(contextlib.closing(listener))
         place = await stack.enter_async_context(open_place(settings, environment))
         migrator = await prepare_place(place, settings, environment)
-        open_pool = partial(
-            database_kind.open, place.engine_url, is_pooled=settings.database_pooler
+        database, beating = await open_pools(stack, place, settings, database_kind)
+        parts = make_parts(
+            database, environment, metrics, is_alone=is_alone, roles=settings.roles, beating=beating
         )
-        database = await open_pool(connections_max=settings.pool_connections_max)
-        stack.push_async_callback(database.close)
-        beating = await open_pool(connections_max=BEATING_CONNECTIONS_MAX)
-        stack.push_async_callback(beating.close)
-        parts = make_parts(database, environment, metrics, is_alone=is_alone)
         breakers = Breakers(database, environment)
         sender = make_sender(database, environment, outbound, breakers, settings)
         stack.push_async_callback(sender.close)
@@ -162,14 +156,19 @@ async def run_until(
             metrics,
             parts.submitter,
             parts.scheduler.doorbell.ring_hints,
+            parts.scheduler.recur.expect,
             health,
             tokens,
             lane_depth=parts.broker.depth if is_alone else None,
             workers=parts.workers,
             outbound=outbound,
         )
-        webhooks = webhook_roles(database, environment, metrics, parts, sender, settings, beating)
-        roles = [*parts.roles, *webhooks, breakers, front.waiting, *keepers(place)]
+        roles = [*parts.roles, *keepers(place)]
+        if "executor" in settings.roles:
+            roles += webhook_roles(database, environment, metrics, parts, sender, settings, beating)
+            roles.append(breakers)
+        if "api" in settings.roles:
+            roles.append(front.waiting)
         loops += [start_loop(role, environment, metrics) for role in roles]
         server = make_http(front, settings, tls)
         async with asyncio.TaskGroup() as group:
@@ -184,6 +183,17 @@ async def run_until(
             await stop_all(server, front, parts, loops, running, settings.stop_timeout_s)
 
 
+async def open_pools(
+    stack: contextlib.AsyncExitStack, place: Place, settings: Settings, kind: type[Database]
+) -> list[Database]:
+    """One for everything, and a small one for heartbeats alone. The stack closes them."""
+    pools = []
+    for most in (settings.pool_connections_max, BEATING_CONNECTIONS_MAX):
+        pools.append(await kind.open(place.engine_url, most, is_pooled=settings.database_pooler))
+        stack.push_async_callback(pools[-1].close)
+    return pools
+
+
 async def stop_all(
     server: HttpServer,
     front: FrontDoor,
@@ -193,26 +203,45 @@ async def stop_all(
     limit_s: float,
 ) -> None:
     """First nobody new is let in, then whoever is in is answered, then the roles hand over."""
+    clock = asyncio.get_running_loop()
+    began = clock.time()
     server.should_exit = True
-    for part in (front, parts.settling, parts.broker):
-        await part.close()
-    await stop_roles(loops, running, limit_s)
+    for loop in loops:
+        loop.stop()
+    await parts.broker.close()
+    try:
+        # A database that hangs answers nobody; the limit holds all the same.
+        async with asyncio.timeout(limit_s / 2):
+            await front.close()
+            await parts.settling.close()
+    except TimeoutError:
+        log.warning("callers were left without an answer", limit_s=limit_s)
+    await stop_roles(loops, running, limit_s, clock.time() - began)
+    if parts.notifier is not None:
+        await parts.notifier.close()
 
 
 def make_http(front: FrontDoor, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
     limits = HttpLimits(connections_max=settings.http_connections_max)
-    return make_server(front.application(), settings.stop_timeout_s, limits, tls)
+    application = front.application(only_probes="api" not in settings.roles)
+    return make_server(application, settings.stop_timeout_s, limits, tls)
 
 
 def make_parts(
-    database: Database, environment: Environment, metrics: Metrics, *, is_alone: bool
+    database: Database,
+    environment: Environment,
+    metrics: Metrics,
+    *,
+    is_alone: bool,
+    roles: Collection[str] = ROLES,
+    beating: Database | None = None,
 ) -> Parts:
-    """The roles of this process, in the order of the corridor."""
+    """What this process does, in the order of the corridor."""
     node = Node(
         UUID(int=environment.entropy.getrandbits(128)),
         f"{socket.gethostname()}:{os.getpid()}",
         __version__,
-        (SCHEDULER_ROLE, MAINTENANCE, API_ROLE),
+        tuple(role for role in ROLES if role in roles),
     )
     coordinator = Coordinator(database, environment, node)
     submitter = Submitter(database, environment)
@@ -232,26 +261,32 @@ def make_parts(
         submitter,
         send=notifier.ring if notifier is not None else None,
     )
-    maintenance = Maintenance(
-        environment,
-        metrics,
-        is_owner=lambda: coordinator.leads(MAINTENANCE) is not None,
-        make=lambda: make_services(database, metrics),
-    )
-    roles: list[Role] = [*scheduler.roles, maintenance, StatsKeeper(database, stats)]
+    is_scheduler = SCHEDULER_ROLE in roles
+    ticking = scheduler.roles if is_scheduler else scheduler.bystander_roles
+    ticking.append(StatsKeeper(database, stats))
+    if MAINTENANCE in roles:
+        ticking.append(
+            Maintenance(
+                environment,
+                metrics,
+                is_owner=lambda: coordinator.leads(MAINTENANCE) is not None,
+                make=lambda: make_services(database, metrics),
+            )
+        )
     if notifier is not None:
         listeners = {
             OWNERSHIP: coordinator.heard,
             DOORBELL: scheduler.doorbell.heard,
             FREED: scheduler.freed.heard,
+            SCHEDULES: scheduler.recur.heard,
         }
         if isinstance(broker, PostgresBroker):
             listeners[READY] = LaneBell(broker, notifier.ring).heard
-        roles.append(Channel(database, environment, listeners))
+        ticking.append(Channel(database, environment, listeners))
     settling = SettleDesk(database, environment)
     settling.listeners.append(scheduler.on_settled)
-    workers = WorkerDesk(database, environment, broker, settling, metrics, stats)
-    return Parts(roles, broker, submitter, scheduler, stats, settling, workers, notifier)
+    workers = WorkerDesk(database, environment, broker, settling, metrics, stats, beating)
+    return Parts(ticking, broker, submitter, scheduler, stats, settling, workers, notifier)
 
 
 def make_sender(

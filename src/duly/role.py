@@ -10,6 +10,7 @@ no role contains a loop of its own.
 | tick hangs | cancelled after `TICK_TIMEOUT_S`, then as above |
 | wake() | the next tick starts at once; a wake during a tick is kept |
 | stop() | no further tick; the running one may finish until the limit, then it is cancelled |
+| stop() while a tick waits for work | `stop_waiting()`, where a role has it, ends that wait |
 """
 
 import asyncio
@@ -21,7 +22,8 @@ from duly.telemetry import Metrics, get_logger
 
 TICK_TIMEOUT_S = 60.0
 BACKOFF_FIRST_S = 0.1
-BACKOFF_MAX_S = 5.0
+# After an outage the first dispatch is promised within 3 s, and waits for two roles in turn.
+BACKOFF_MAX_S = 1.5
 # A role that has not finished a tick for this long is not "ticking" (see /readyz).
 OVERDUE_AFTER_S = 30.0
 
@@ -101,17 +103,25 @@ class RoleLoop:
     def stop(self) -> None:
         self.stopping = True
         self.wake()
+        if hasattr(self.role, "stop_waiting"):
+            self.role.stop_waiting()
 
 
 async def stop_roles(
-    loops: Iterable[RoleLoop], running: Iterable[asyncio.Task[None]], limit_s: float
+    loops: Iterable[RoleLoop],
+    running: Iterable[asyncio.Task[None]],
+    limit_s: float,
+    passed_s: float = 0.0,
 ) -> None:
-    """Let the running ticks finish, cancel what does not, then let every role hand over."""
+    """Let the running ticks finish, cancel what does not, then let every role hand over.
+
+    Each has half of the limit; `passed_s` of the first half is gone already.
+    """
     loops, running = list(loops), list(running)
     for loop in loops:
         loop.stop()
     if running:
-        _, late = await asyncio.wait(running, timeout=limit_s / 2)
+        _, late = await asyncio.wait(running, timeout=max(limit_s / 2 - passed_s, 0.0))
         for task in late:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)

@@ -26,6 +26,8 @@ NOT_SETTINGS = frozenset(
 TEST_PREFIX = "DULY_TEST_"
 SECRET_FILE_BYTES_MAX = 64 * 1024
 SECRET = {"secret": True}
+RoleName = Literal["api", "scheduler", "executor", "maintenance"]
+ROLES: tuple[RoleName, ...] = get_args(RoleName)
 
 
 def default_data_dir() -> str:
@@ -34,6 +36,12 @@ def default_data_dir() -> str:
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    roles: Annotated[
+        list[RoleName],
+        Meta(
+            description="What a `duly serve` does; others do the rest.", min_length=1, max_length=16
+        ),
+    ] = msgspec.field(default_factory=lambda: list(ROLES))
     host: Annotated[
         str, Meta(description="Address the API listens on.", min_length=1, max_length=255)
     ] = "127.0.0.1"

@@ -4,8 +4,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import aiohttp
 import msgspec
@@ -31,7 +33,8 @@ from duly.store.stats import StatsBook
 from duly.store.submit import Submitter
 from duly.store.tenants import Tenant, create_tenant
 from duly.telemetry import Metrics
-from duly.testing.clock import ManualClock
+from duly.testing.clock import ManualClock, MovableClock
+from duly.testing.database import Gate, database_with
 from tests.servers import ServerOfTheRun
 
 STOP_S = 5.0
@@ -69,6 +72,8 @@ class Front:
     other: Tenant
     rung: list[Hint]
     broker: MemoryBroker
+    # Schedules that would be expected to fire, as they were told.
+    expecting: list[tuple[UUID, datetime | None, datetime]] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)
 
     def __getattr__(self, name: str) -> str:
@@ -129,6 +134,7 @@ async def open_front(
     database: Database, environment: Environment, tokens: JwtSettings | None = None
 ) -> AsyncIterator[Front]:
     rung: list[Hint] = []
+    expecting: list[tuple[UUID, datetime | None, datetime]] = []
     metrics = Metrics()
     health = HealthDoor(database, metrics, len(read_migrations()), dict)
     broker = MemoryBroker(database, environment)
@@ -140,6 +146,7 @@ async def open_front(
         metrics,
         Submitter(database, environment),
         rung.extend,
+        lambda *expected: expecting.append(expected),
         health,
         tokens,
         workers=workers,
@@ -155,7 +162,16 @@ async def open_front(
         loop = start_loop(door.waiting, environment, metrics)
         waiting = group.create_task(loop.run())
         front = Front(
-            listener.url, database, environment, door, client, tenant, other, rung, broker
+            listener.url,
+            database,
+            environment,
+            door,
+            client,
+            tenant,
+            other,
+            rung,
+            broker,
+            expecting,
         )
         front.keys = {
             "admin": await front.make_key(tenant, "admin", reach="installation"),
@@ -210,3 +226,14 @@ async def still_front(database: Database) -> AsyncIterator[tuple[Front, ManualCl
     environment = Environment(clock=clock, random=Random(7))
     async with open_front(database, environment) as opened:
         yield opened, clock
+
+
+@pytest.fixture
+async def moving_front(engine_url: str) -> AsyncIterator[tuple[Front, MovableClock]]:
+    """With a clock that the test moves ahead, for the door and the database alike."""
+    clock = MovableClock()
+    database = await database_with(clock, Gate()).open(engine_url, CONNECTIONS_MAX)
+    environment = Environment(clock=clock, random=Random(7))
+    async with open_front(database, environment) as opened:
+        yield opened, clock
+    await database.close()

@@ -2,7 +2,9 @@
 
 import asyncio
 from typing import Any
+from uuid import UUID
 
+import asyncpg
 import msgspec
 import pytest
 
@@ -117,6 +119,23 @@ async def test_a_key_that_means_something_else_refuses_the_whole_batch(front: Fr
     assert (reply.status, reply.code) == (409, "idempotency_mismatch")
     assert reply.json["errors"][0]["pointer"] == "/tasks/1/idempotency_key"
     assert await stored(front) == 1
+
+
+async def test_a_key_that_outlived_its_task_refuses_the_whole_batch(
+    front: Front, owner: asyncpg.Connection
+) -> None:
+    """Refused after the commit, the rest is stored, and whoever sends it again has it twice."""
+    known = await submitted(front, idempotency_key="old")
+    for table in ("timers", "tasks"):
+        await owner.execute(f"DELETE FROM duly.{table} WHERE id = $1", UUID(known["id"]))
+    tasks = [TASK, TASK | {"idempotency_key": "new"}, TASK | {"idempotency_key": "old"}]
+    reply = await front.call("POST", "/v1/tasks/batch", {"tasks": tasks}, key=front.producer)
+    assert (reply.status, reply.code) == (409, "conflict")
+    assert [error["pointer"] for error in reply.json["errors"]] == ["/tasks/2/idempotency_key"]
+    assert await stored(front) == 0
+    reply = await front.call("POST", "/v1/tasks/batch", {"tasks": tasks[:2]}, key=front.producer)
+    assert reply.status == 201
+    assert await stored(front) == 2
 
 
 async def test_the_same_key_twice_in_a_batch_is_one_task_or_a_clash(front: Front) -> None:

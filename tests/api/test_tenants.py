@@ -15,6 +15,7 @@ NO_LIMITS = {
     "submit_rate": None,
     "submit_burst": None,
     "stored_max": None,
+    "schedule_s_min": 1,
 }
 ALL_LIMITS = {
     "weight": 2.5,
@@ -24,6 +25,7 @@ ALL_LIMITS = {
     "submit_rate": 20.0,
     "submit_burst": 40.0,
     "stored_max": 1_000_000,
+    "schedule_s_min": 60,
 }
 TASK = {"type": "mail", "delay_s": 3600}
 
@@ -81,6 +83,8 @@ BOUNDS = [
     ("submit_rate", 0.001, 0.0009),
     ("stored_max", 1_000_000_000, 1_000_000_001),
     ("stored_max", 1, 0),
+    ("schedule_s_min", 86400, 86401),
+    ("schedule_s_min", 1, 0),
 ]
 
 
@@ -99,6 +103,7 @@ WRONG_CHANGES: list[tuple[dict[str, Any], str, str]] = [
     ({}, "", "give one of weight"),
     ({"wieght": 2}, "/wieght", "is not a known field; did you mean weight?"),
     ({"name": "x"}, "/name", "is not a known field"),
+    ({"schedule_s_min": None}, "/schedule_s_min", "expected int, got null"),
     ({"weight": None}, "/weight", "expected float, got null"),
     ({"weight": "2"}, "/weight", "expected float, got str"),
     ({"dispatch_burst": 5}, "/dispatch_burst", "needs a dispatch_rate"),

@@ -5,8 +5,13 @@ from typing import Any
 
 import pytest
 
+from duly.domain.lanes import Ticket
 from duly.domain.limits import RESULT_BYTES_MAX
-from duly.store.lease import HANDED_OVER
+from duly.domain.task import Submission
+from duly.store.handover import hand_over
+from duly.store.lease import HANDED_OVER, lease_tasks
+from duly.store.stats import Ending
+from duly.store.submit import Stored, Submitter
 from tests.api.conftest import Front, Reply
 
 
@@ -245,3 +250,25 @@ async def test_a_task_that_a_receiver_took_over_is_settled_by_its_fence(front: F
     assert (done.status, done.json["state"]) == (200, "COMPLETED")
     again = await front.call("POST", path, body, key=front.producer)
     assert again.json["status"] == "replay"
+
+
+async def test_the_end_of_what_a_receiver_took_over_is_counted(front: Front) -> None:
+    """It was counted as started: without its end, everything handed over looks unfinished."""
+    wish = Submission(tenant=front.tenant.id, type="a.b", url="https://example.com/hook")
+    (stored,) = await Submitter(front.database, front.environment).submit([wish])
+    assert isinstance(stored, Stored)
+    tickets = [Ticket(stored.id, 0)]
+    (held,) = await lease_tasks(front.database, front.environment, HANDED_OVER, tickets, 15.0)
+    assert await hand_over(front.database, [(held.id, held.fence)])
+    body = {"fence": held.fence, "outcome": "completed"}
+    for status in ("settled", "replay"):
+        path = f"/v1/tasks/{held.id}/settle"
+        reply = await front.call("POST", path, body, key=front.producer)
+        assert reply.json["status"] == status
+    assert front.door.workers is not None
+    minutes = front.door.workers.stats.minutes.values()
+    counted = [
+        cell for each in minutes for key, cell in each.items() if key == (wish.tenant, "a.b")
+    ]
+    assert sum(cell.endings[Ending.COMPLETED] for cell in counted) == 1
+    assert sum(sum(cell.run_time) for cell in counted) == 1

@@ -1,6 +1,14 @@
 """`duly status` against a real front door, for keys that see all, and for keys that see little."""
 
-from duly.cli.status import OWN, TENANTS_SHOWN, counted
+from duly.cli.status import (
+    COUNTED_MAX,
+    COUNTED_MIN,
+    OWN,
+    TENANTS_SHOWN,
+    count_max,
+    counted,
+    with_bounds,
+)
 from duly.store.operators import COUNT_MAX
 from duly.store.tenants import create_tenant
 from tests.api.conftest import Front
@@ -64,3 +72,29 @@ def test_a_count_that_was_cut_short_says_so() -> None:
     """20,000 on the screen while a million wait is a wrong number."""
     assert counted(COUNT_MAX - 1, COUNT_MAX) == COUNT_MAX - 1
     assert counted(COUNT_MAX, COUNT_MAX) == "20,000 or more"
+
+
+def test_a_drain_of_more_than_was_counted_says_so() -> None:
+    """Two minutes on the screen while the backlog is of hours sends somebody to bed."""
+    band = {"ready": 1000, "scheduled": 0}
+    tenant = {"count_max": 1000, "drain_s": 90.0, "dead_letters": 0, "bands": [band]}
+    assert with_bounds(tenant)["drain"] == "1m 30s or more"
+    assert with_bounds(tenant | {"count_max": 1001})["drain"] == "1m 30s"
+
+
+async def test_many_tenants_are_counted_for_the_price_of_one(
+    duly: CommandLine, front: Front
+) -> None:
+    """Twenty backlogs counted to the full make a screen that nobody waits for."""
+    assert [count_max(tenants) for tenants in (0, 1, 4, 1000)] == [
+        COUNTED_MAX,
+        COUNTED_MAX,
+        COUNTED_MAX // 4,
+        COUNTED_MIN,
+    ]
+    status = await duly.json("status")
+    assert {each["count_max"] for each in status["tenants"]} == {COUNTED_MAX // 2}
+    assert COUNTED_MAX == COUNT_MAX, "one tenant alone is counted as far as the server goes"
+    for most, code in ((0, 400), (COUNT_MAX + 1, 400), (1, 200)):
+        reply = await front.call("GET", f"/v1/stats/now?count_max={most}")
+        assert reply.status == code

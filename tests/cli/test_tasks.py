@@ -303,7 +303,7 @@ async def test_a_bulk_that_breaks_off_says_how_to_go_on(duly: CommandLine) -> No
     """Otherwise the user submits the first half twice, or the second half never."""
     await duly("tenants", "create", "small", "--stored-max", task_submit.BATCH_MAX)
     lines = '{"type": "x", "delay_s": 60}\n' * (task_submit.BATCH_MAX + 1)
-    duly.patch.setattr("duly.client.plain.RETRY_AFTER_MAX_S", 0.0)
+    duly.patch.setattr("duly.client.wire.RETRY_AFTER_MAX_S", 0.0)
     await duly("tasks", "submit", "--from", "-", "--tenant", "small", stdin=lines, code=1)
     where, problem = duly.said_on_errors.splitlines()
     assert where == f"{task_submit.BATCH_MAX} tasks are stored; go on with --skip 500"

@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -12,6 +13,7 @@ import pytest
 from duly.client.errors import Conflict, RateLimited, Unreachable
 from duly.client.plain import PlainConnection
 from duly.client.server import Server
+from duly.client.wire import Retrying
 
 Said = tuple[int, dict[str, str], bytes]
 
@@ -109,3 +111,13 @@ def test_tries_that_are_used_up_end_with_what_happened() -> None:
         connection.call("GET", "/v1/x")
     with scripted(STRANGER) as (_, connection), pytest.raises(Exception, match="http_502"):
         connection.call("GET", "/v1/x")
+
+
+def test_a_certificate_that_is_not_trusted_is_no_reason_to_try_again() -> None:
+    """The next try ends the same, and the person waits for all of them."""
+    retrying = Retrying("https://duly.example.com", tries=5)
+    distrust = ssl.SSLCertVerificationError("certificate verify failed")
+    distrust.verify_message = "certificate has expired"
+    with pytest.raises(Unreachable, match="not trusted: certificate has expired"):
+        retrying.pause_after(distrust)
+    assert retrying.pause_after(ConnectionResetError()) > 0

@@ -15,10 +15,11 @@ WAIT_S = 5.0
 class StubConnection:
     """Refuses every call that carries `bad` with this problem, and stores all others."""
 
-    def __init__(self, status: int, code: str, bad: int) -> None:
+    def __init__(self, status: int, code: str, bad: int, *, points: bool = False) -> None:
         self.status = status
         self.code = code
         self.bad = bad
+        self.points = points
         self.sent: list[list[int]] = []
 
     async def request(self, _method: str, _path: str, body: bytes, **_: Any) -> bytes:
@@ -26,7 +27,10 @@ class StubConnection:
         numbers: list[int] = asked["tasks"] if isinstance(asked, dict) else [asked]
         self.sent.append(numbers)
         if self.bad in numbers:
-            raise error_of(self.status, {"code": self.code, "detail": "no"}, None)
+            pointer = f"/tasks/{numbers.index(self.bad)}/idempotency_key"
+            errors = [{"pointer": pointer, "detail": "no"}] if self.points else []
+            problem = {"code": self.code, "detail": "no", "errors": errors}
+            raise error_of(self.status, problem, None)
         return msgspec.json.encode({"items": numbers} if isinstance(asked, dict) else numbers[0])
 
 
@@ -47,12 +51,21 @@ async def test_a_conflict_that_may_come_after_the_commit_sends_no_task_again() -
     assert [type(answer) for answer in answers] == [Conflict] * 4
 
 
-@pytest.mark.parametrize(("status", "code"), [(409, "idempotency_mismatch"), (422, "invalid")])
+@pytest.mark.parametrize(
+    ("status", "code", "points"),
+    [
+        (409, "idempotency_mismatch", False),
+        (409, "idempotency_mismatch", True),
+        (409, "conflict", True),
+        (422, "invalid", False),
+        (422, "invalid", True),
+    ],
+)
 async def test_a_refusal_that_stored_nothing_reaches_only_the_task_it_is_about(
-    status: int, code: str
+    status: int, code: str, points: bool
 ) -> None:
     """One caller's mistake must not fail the submits of those who happened to share its call."""
-    connection = StubConnection(status, code, bad=2)
+    connection = StubConnection(status, code, bad=2, points=points)
     answers = await fly(connection, 4)
     assert answers[:2] + answers[3:] == [b"0", b"1", b"3"]
     assert isinstance(answers[2], ApiError)

@@ -38,6 +38,13 @@ async def let_time_pass(database: Database) -> None:
     await database.fetch("UPDATE duly.breakers SET open_until = duly.now()")
 
 
+async def pass_the_open_minute(breakers: Breakers, database: Database, clock: ManualClock) -> None:
+    """By both clocks; what is told next is the word of a probe."""
+    await let_time_pass(database)
+    clock.advance(OPEN_S)
+    await breakers.tick()
+
+
 async def unreachable(*_: object) -> bool:
     raise DatabaseUnavailable(address="here", problem="away for a moment")
 
@@ -79,9 +86,7 @@ async def test_a_probe_that_succeeds_begins_the_ramp(
     breakers.on_outcome(tenant, HOST, ok=True)
     await breakers.tick()
     assert await phases(database, tenant) == [(HOST, True, False)], "late words change nothing"
-    await let_time_pass(database)
-    clock.advance(OPEN_S)
-    await breakers.tick()
+    await pass_the_open_minute(breakers, database, clock)
     breakers.on_outcome(tenant, HOST, ok=True)
     await breakers.tick()
     assert await phases(database, tenant) == [(HOST, False, True)]
@@ -92,9 +97,7 @@ async def test_a_probe_that_fails_keeps_it_open(
 ) -> None:
     """One is enough: it was sent to find out."""
     await opened(breakers, tenant)
-    await let_time_pass(database)
-    clock.advance(OPEN_S)
-    await breakers.tick()
+    await pass_the_open_minute(breakers, database, clock)
     breakers.on_outcome(tenant, HOST, ok=False)
     await breakers.tick()
     assert await phases(database, tenant) == [(HOST, True, False)]
@@ -105,9 +108,7 @@ async def test_failures_during_the_ramp_open_it_again(
 ) -> None:
     """It answered one probe and fell over under load."""
     await opened(breakers, tenant)
-    await let_time_pass(database)
-    clock.advance(OPEN_S)
-    await breakers.tick()
+    await pass_the_open_minute(breakers, database, clock)
     breakers.on_outcome(tenant, HOST, ok=True)
     await breakers.tick()
     await breakers.tick()

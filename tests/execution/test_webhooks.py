@@ -14,7 +14,7 @@ from duly.domain.retry import RETRY_AFTER_MAX_S, RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy
 from duly.execution.webhooks import ANSWER_BYTES_MAX, WebhookSender
-from tests.api.test_tls import Pair
+from tests.api.certificates import Pair
 from tests.execution.conftest import TENANT, Senders, lease_of
 from tests.execution.receiver import Receiver, Request, answer, hang, raw, receiving
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.store import dead_letters, operators, stats
+from duly.store import dead_letters, operators, read, stats
 from duly.store.database import Database
 from tests.plans.explain import Node, parse_plan
 
@@ -23,6 +23,20 @@ LOOKS: dict[str, tuple[str, list[Any], str, str, tuple[str, ...]]] = {
         "timers",
         "timers_due",
         ("tenant", "shard", "lane", "due_at"),
+    ),
+    "list_live (not yet due)": (
+        read.SQL.list_live,
+        [TENANT, False, NOW, LETTER, False, 10],
+        "timers",
+        "timers_due",
+        ("tenant", "shard", "lane", "due_at"),
+    ),
+    "list_waiting": (
+        read.SQL.list_waiting,
+        [TENANT, LETTER, 10],
+        "timers",
+        "timers_due",
+        ("tenant", "shard", "lane", "due_at", "id"),
     ),
     "read_points": (
         stats.SQL.read_points,
@@ -95,3 +109,4 @@ async def test_a_look_goes_by_the_index_under_row_level_security(
         assert node.said("Index Name") == index, plan.text
         for column in found_by:
             assert column in node.said("Index Cond"), plan.text
+        assert "due_at" not in node.said("Filter"), plan.text

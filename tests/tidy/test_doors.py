@@ -20,9 +20,11 @@ DOORS: dict[str, set[str]] = {
     "execution": ACTORS,
     "maintenance": ACTORS,
     "client": {"domain", "duly"},
-    "cli": {"app", "client"} | SHARED,
+    "cli": {"app", "bench", "client"} | SHARED,
     # It puts a whole duly together, as `app` does, and runs a worker on it.
     "testing": ACTORS | {"app", "client", "execution"},
+    # It measures every part, alone and put together; only the command line calls it.
+    "bench": ACTORS | {"app", "client", "execution", "scheduler", "testing"},
     # Its names for other people's programs, imported when they are used.
     "duly": {"client"},
     "environment": {"domain"},
@@ -37,11 +39,14 @@ EXCEPTIONS = {
     ("cli", "duly.domain.errors"): "the command line is the edge that turns errors into exit codes",
     ("cli", "duly.store.doctor"): "`duly doctor` runs where no server runs",
     ("cli", "duly.domain.diagnosis"): "`duly doctor` runs where no server runs",
+    ("cli", "duly.store.verify"): "`duly verify` judges the tables, not what a server says of them",
+    ("cli", "duly.domain.verification"): "`duly verify` judges the tables",
+    ("cli", "duly.domain.check"): "`duly verify` judges the tables",
     ("cli", "duly.store.migrate"): "`duly migrate` runs where no server runs",
     ("cli", "duly.store.place"): "`duly migrate` runs where no server runs",
     ("cli", "duly.store.database"): "`duly migrate` runs where no server runs",
 }
-PURE = set(sys.stdlib_module_names) | {"cronsim", "duly"}
+PURE = set(sys.stdlib_module_names) | {"duly"}
 
 
 def by_name(module: Module) -> str:

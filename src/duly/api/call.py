@@ -91,7 +91,8 @@ class Call:
         self.raw_body, self.is_read = b"", False
         self.open_session: Session | None = None
         self.notes: list[AuditNote] = []
-        self.after: list[Callable[[], None]] = []
+        # Once it has committed; what answers with something to wait for is waited for.
+        self.after: list[Callable[[], Awaitable[None] | None]] = []
 
     def header(self, name: bytes) -> str | None:
         value = self.headers.get(name)

@@ -84,6 +84,9 @@ class Endpoint:
     timeout_s: float = REQUEST_TIMEOUT_S
     # Decodes a body that is not one JSON document.
     decode: Callable[[Call, bytes], Any] | None = None
+    # Before the transaction, for what needs a connection of its own: ten calls that each hold one
+    # and wait for a second would wait for one another.
+    prepare: Callable[[Call], Awaitable[None]] | None = None
 
     @property
     def segments(self) -> list[str]:
@@ -217,6 +220,8 @@ class Door:
             raise Refused(Code.INVALID_QUERY, f"{next(iter(named))[:64]} is not a parameter here")
         if endpoint.kind is Kind.HOT:
             return await endpoint.handler(*arguments)
+        if endpoint.prepare is not None:
+            await endpoint.prepare(call)
         return await self.in_transaction(endpoint, call, arguments)
 
     async def authorise(self, endpoint: Endpoint, call: Call) -> None:
@@ -264,7 +269,9 @@ class Door:
                 if refused.facts["code"] not in CONFLICT_CODES or not remaining:
                     raise
         for action in call.after:
-            action()
+            following = action()
+            if following is not None:
+                await following
         return answer
 
     @contextlib.asynccontextmanager

@@ -13,6 +13,18 @@ TASK: dict[str, Any] = {
     "idempotency_key": "billing_invoice_9082348",
     "tags": {"env": "prod"},
 }
+SCHEDULE: dict[str, Any] = {
+    "name": "nightly report",
+    "cron": "0 2 * * *",
+    "timezone": "Europe/Berlin",
+    "task": {"type": "report.write", "payload": {"kind": "daily"}, "target": {"pool": "reports"}},
+    "misfire": "coalesce",
+    "overlap": "skip",
+    "dst_gap": "shift",
+    "dst_repeat": "first",
+    "jitter_s": 120,
+    "exclude_dates": ["2026-12-25"],
+}
 FILTER = {"type": "invoice.charge", "tag": "env:prod"}
 
 EXAMPLES: dict[tuple[str, str], Any] = {
@@ -25,5 +37,19 @@ EXAMPLES: dict[tuple[str, str], Any] = {
     },
     ("POST", "/v1/tasks/cancel"): {"filter": FILTER, "dry_run": True},
     ("PATCH", "/v1/tasks/{id}"): {"delay_s": 600, "priority": 8},
+    ("POST", "/v1/schedules"): SCHEDULE,
+    ("PUT", "/v1/schedules/{id}"): SCHEDULE,
+    ("PATCH", "/v1/schedules/{id}"): {"cron": "30 2 * * *", "jitter_s": 0},
+    ("POST", "/v1/schedules/preview"): {
+        "cron": "30 2 * * *",
+        "timezone": "America/New_York",
+        "count": 5,
+    },
+    ("POST", "/v1/schedules/{id}/pause"): {"reason": "the report is being rewritten"},
+    ("POST", "/v1/schedules/pause"): {
+        "filter": {"name_prefix": "nightly"},
+        "reason": "moving house",
+        "dry_run": True,
+    },
     ("POST", "/v1/keys"): {"name": "billing service", "role": "producer"},
 }

@@ -1,5 +1,6 @@
 """All the doors of the API, put together. The one list of what can be asked over HTTP."""
 
+import asyncio
 from collections.abc import Callable
 
 from duly.api.audit import AuditDoor
@@ -14,6 +15,10 @@ from duly.api.health import HealthDoor
 from duly.api.keys import KeyDoor
 from duly.api.operators import OperatorDoor
 from duly.api.pauses import PauseDoor
+from duly.api.schedule_backfill import BackfillDoor
+from duly.api.schedule_control import ScheduleControlDoor
+from duly.api.schedule_desk import Expect, ScheduleDesk
+from duly.api.schedules import ScheduleDoor
 from duly.api.stats import StatsDoor
 from duly.api.task_batch import TaskBatchDoor
 from duly.api.task_control import TaskControlDoor
@@ -32,6 +37,7 @@ from duly.store.database import Database
 from duly.store.desk import ReadDesk, SubmitDesk
 from duly.store.explain import LaneDepth
 from duly.store.load import Hint
+from duly.store.recur import Firer
 from duly.store.submit import Submitter
 from duly.telemetry import Metrics
 
@@ -44,6 +50,7 @@ class FrontDoor:
         metrics: Metrics,
         submitter: Submitter,
         ring: Callable[[list[Hint]], None],
+        expect: Expect,
         health: HealthDoor,
         tokens: JwtSettings | None = None,
         lane_depth: LaneDepth | None = None,
@@ -54,6 +61,8 @@ class FrontDoor:
         self.environment = environment
         self.metrics = metrics
         self.ring = ring
+        self.scheduling = ScheduleDesk(database, Firer(submitter, environment), expect)
+        self.backfilling = asyncio.Lock()
         self.health = health
         self.authenticator = Authenticator(database, environment, tokens)
         self.desk = SubmitDesk(submitter)
@@ -84,6 +93,7 @@ class FrontDoor:
             *TaskBatchDoor(tasks).endpoints(),
             *control.endpoints(),
             *explain.endpoints(),
+            *self.recurring(),
             *self.working(),
             *self.control_plane(),
             *self.health.endpoints(),
@@ -93,6 +103,12 @@ class FrontDoor:
         if self.workers is None:
             return []
         return WorkerDoor(self.workers, self.reading).endpoints()
+
+    def recurring(self) -> list[Endpoint]:
+        desk = self.scheduling
+        schedules = ScheduleDoor(self.environment, desk, self.rules.outbound)
+        doors = (schedules, ScheduleControlDoor(desk), BackfillDoor(desk, self.backfilling))
+        return [endpoint for door in doors for endpoint in door.endpoints()]
 
     def control_plane(self) -> list[Endpoint]:
         tenants = TenantDoor(self.database, self.authenticator, self.throttle)
@@ -113,8 +129,9 @@ class FrontDoor:
         )
         return [endpoint for door in doors for endpoint in door.endpoints()]
 
-    def application(self) -> Door:
-        endpoints = self.endpoints()
+    def application(self, *, only_probes: bool = False) -> Door:
+        """`only_probes`: of a process without the role `api`, which is looked at all the same."""
+        endpoints = self.health.endpoints() if only_probes else self.endpoints()
         endpoints += DescriptionDoor(endpoints).endpoints()
         return Door(endpoints, self.database, self.authenticator, self.metrics)
 

@@ -47,6 +47,12 @@ class StatsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     ] = 60
 
 
+class NowQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    count_max: Annotated[
+        int, Meta(ge=1, le=COUNT_MAX, description="Where a count stops; looking costs as much.")
+    ] = COUNT_MAX
+
+
 class PointView(msgspec.Struct, frozen=True, kw_only=True):
     """`lag`: from the fire time to the start. `run`: how long attempts took. None: nothing ran."""
 
@@ -88,8 +94,8 @@ class BreakerView(msgspec.Struct, frozen=True, kw_only=True):
 class NowAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A count that has reached `count_max` means that many or more.
 
-    `drain_s` is how long the ready work lasts at the pace of the last minutes; None if nothing was
-    started in them.
+    `drain_s` is how long the counted ready work lasts at the pace of the last minutes; None if
+    nothing was started in them.
     """
 
     at: datetime
@@ -128,6 +134,7 @@ class StatsDoor:
                 handler=self.now,
                 kind=Kind.READ,
                 access=PRODUCERS,
+                query=NowQuery,
                 answers={200: NowAnswer},
                 tag=TAG,
             ),
@@ -147,16 +154,16 @@ class StatsDoor:
         )
         return Answer(200, answer)
 
-    async def now(self, call: Call) -> Answer:
+    async def now(self, call: Call, query: NowQuery) -> Answer:
         now = self.environment.clock.now()
         first = floor_to(now - PACE, 60)
         points = await read_points(call.session, call.tenant, first, now + HOUR, 3600)
-        standing = await read_standing(call.session, call.tenant)
+        standing = await read_standing(call.session, call.tenant, query.count_max)
         recent = added_up(points or [], first)
         pace = recent.counts.started / (now - first).total_seconds()
         answer = NowAnswer(
             at=now,
-            count_max=COUNT_MAX,
+            count_max=query.count_max,
             bands=[band_view(depth) for depth in standing.depths],
             in_flight=standing.in_flight,
             dead_letters=standing.dead_letters,

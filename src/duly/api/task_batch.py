@@ -19,6 +19,7 @@ from duly.api.tasks import (
     SUBMIT_REFUSALS,
     TAG,
     TaskDoor,
+    gone,
     header_key,
     mismatch,
     target_problems,
@@ -28,7 +29,7 @@ from duly.domain.access import PRODUCERS
 from duly.domain.limits import Problem, submission_problems
 from duly.domain.task import Submission
 from duly.store.calls import find_call
-from duly.store.submit import CallKey, Mismatch, Stored, SubmitAnswer
+from duly.store.submit import CallKey, Gone, Mismatch, Stored, SubmitAnswer
 
 BATCH_TASKS_MAX = 1000
 BATCH_BYTES_MAX = 16 * 1024 * 1024
@@ -89,13 +90,11 @@ class TaskBatchDoor:
             return replayed
         chosen, ordinals = unique_keys(tasks)
         answers = await self.tasks.desk.submit_all(chosen, call_key(call))
-        clashes = [
-            Problem(f"/tasks/{ordinal}/idempotency_key", "is known with another request")
-            for ordinal, at in enumerate(ordinals)
-            if isinstance(answers[at], Mismatch)
-        ]
-        if clashes:
+        given = [answers[at] for at in ordinals]
+        if clashes := keys_of(given, Mismatch, "is known with another request"):
             raise mismatch(clashes)
+        if spent := keys_of(given, Gone, "is known, and its task is gone already"):
+            raise gone(spent)
         views = await self.views_of(call.tenant, chosen, answers)
         return Answer(201, BatchAnswer([views[at] for at in ordinals]), headers)
 
@@ -168,6 +167,15 @@ def unique_keys(tasks: list[Submission]) -> tuple[list[Submission], list[int]]:
                 places[key] = at
         ordinals.append(at)
     return chosen, ordinals
+
+
+def keys_of(answers: list[SubmitAnswer], kind: type[SubmitAnswer], reason: str) -> list[Problem]:
+    """The keys for which nothing was stored because of this."""
+    return [
+        Problem(f"/tasks/{ordinal}/idempotency_key", reason)
+        for ordinal, answer in enumerate(answers)
+        if isinstance(answer, kind)
+    ]
 
 
 def call_key(call: Call) -> CallKey | None:

@@ -15,7 +15,7 @@ from duly.domain.access import Credential
 from duly.domain.addresses import STRICT, OutboundRules
 from duly.domain.limits import Problem
 from duly.environment import Environment
-from duly.store.database import Database
+from duly.store.database import Database, Session
 from duly.store.task_types import find_task_type
 
 PROBLEMS_MAX = 20
@@ -47,31 +47,41 @@ class TaskRules:
         self.known: Recall[tuple[int, str], Rules] = Recall(environment.clock, self.look)
 
     async def look(self, name: tuple[int, str]) -> Rules:
-        found = await find_task_type(self.database, *name)
-        if found is None:
-            return NO_RULES
-        return Rules(
-            validate=None if found.schema is None else compile_schema(found.schema),
-            defaults=NO_DEFAULTS
-            if found.defaults is None
-            else msgspec.json.decode(found.defaults, type=TaskDefaults),
-            keys=None if found.keys is None else frozenset(found.keys),
-        )
+        return await read_rules(self.database, *name)
 
     async def check(self, credential: Credential, tenant: int, task: TaskRequest) -> TaskDefaults:
         """The defaults for this task; Refused if it may not be submitted as it stands."""
-        if credential.types is not None and task.type not in credential.types:
-            raise forbidden(task.type)
         rules = await self.known.get((tenant, task.type))
-        if rules is NO_RULES:
-            return NO_DEFAULTS
-        if rules.keys is not None and credential.key_id not in rules.keys:
-            raise forbidden(task.type)
-        if rules.validate is not None:
-            problems = rules.validate(msgspec.json.decode(task.payload))
-            if problems:
-                raise Refused(Code.INVALID, f"the payload is not what {task.type} takes", problems)
+        permit(rules, credential, task.type)
+        if problems := payload_problems(rules, task):
+            raise Refused(Code.INVALID, f"the payload is not what {task.type} takes", problems)
         return rules.defaults
+
+
+async def read_rules(session: Session, tenant: int, task_type: str) -> Rules:
+    """As they stand in the database; a call that holds a transaction asks there."""
+    found = await find_task_type(session, tenant, task_type)
+    if found is None:
+        return NO_RULES
+    return Rules(
+        validate=None if found.schema is None else compile_schema(found.schema),
+        defaults=NO_DEFAULTS
+        if found.defaults is None
+        else msgspec.json.decode(found.defaults, type=TaskDefaults),
+        keys=None if found.keys is None else frozenset(found.keys),
+    )
+
+
+def permit(rules: Rules, credential: Credential, task_type: str) -> None:
+    """Refused if this credential may not submit tasks of the type."""
+    if credential.types is not None and task_type not in credential.types:
+        raise forbidden(task_type)
+    if rules.keys is not None and credential.key_id not in rules.keys:
+        raise forbidden(task_type)
+
+
+def payload_problems(rules: Rules, task: TaskRequest) -> list[Problem]:
+    return [] if rules.validate is None else rules.validate(msgspec.json.decode(task.payload))
 
 
 def forbidden(task_type: str) -> Refused:

@@ -50,6 +50,7 @@ SUBMIT_REFUSALS = (
     Code.BODY_TOO_LARGE,
     Code.UNSUPPORTED_MEDIA_TYPE,
     Code.IDEMPOTENCY_MISMATCH,
+    Code.CONFLICT,
     Code.TOO_MANY,
     Code.RATE_LIMITED,
     Code.QUOTA_EXCEEDED,
@@ -189,7 +190,7 @@ class TaskDoor:
             return fresh_view(task, *answer)
         known = await self.reading.read(tenant, answer.id)
         if known is None:
-            raise Refused(Code.CONFLICT, "the key is known, and its task is gone already")
+            raise gone([])
         return replace_key(task_view(known), task.idempotency_key)
 
     async def get(self, call: Call) -> Answer:
@@ -255,6 +256,11 @@ def target_problems(request: TaskRequest) -> list[Problem]:
 def mismatch(errors: list[Problem]) -> Refused:
     detail = "the idempotency key is known with another request"
     return Refused(Code.IDEMPOTENCY_MISMATCH, detail, errors)
+
+
+def gone(errors: list[Problem]) -> Refused:
+    """A key lives for its own time, even when its task was dropped before."""
+    return Refused(Code.CONFLICT, "the key is known, and its task is gone already", errors)
 
 
 def replace_key(view: TaskView, key: str | None) -> TaskView:

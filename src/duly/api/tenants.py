@@ -46,6 +46,14 @@ SubmitRate: TypeAlias = (
 )
 SubmitBurst: TypeAlias = Annotated[float, Meta(ge=1, le=limits.SUBMIT_BURST_MAX)] | None
 StoredMax: TypeAlias = Annotated[int, Meta(ge=1, le=limits.STORED_MAX_MAX)] | None
+ScheduleSecondsMin = Annotated[
+    int,
+    Meta(
+        ge=1,
+        le=limits.SCHEDULE_S_MIN_MAX,
+        description="The least seconds between two fires of one schedule.",
+    ),
+]
 
 
 class TenantRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -59,6 +67,7 @@ class TenantRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     submit_rate: SubmitRate = None
     submit_burst: SubmitBurst = None
     stored_max: StoredMax = None
+    schedule_s_min: ScheduleSecondsMin = 1
 
 
 class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -71,6 +80,7 @@ class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     submit_rate: SubmitRate | UnsetType = UNSET
     submit_burst: SubmitBurst | UnsetType = UNSET
     stored_max: StoredMax | UnsetType = UNSET
+    schedule_s_min: ScheduleSecondsMin | UnsetType = UNSET
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +92,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     submit_rate: float | None
     submit_burst: float | None
     stored_max: int | None
+    schedule_s_min: int
 
 
 class TenantsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -29,12 +29,15 @@ class Waiting:
         self.database = database
         self.ended: dict[UUID, tuple[asyncio.Event, int]] = {}
         self.wake: Callable[[], None] | None = None
+        self.is_closed = False
 
     @contextlib.contextmanager
     def waiter(self, task_id: UUID) -> Iterator[asyncio.Event]:
         """An event that is set soon after the task has ended."""
         event, count = self.ended.get(task_id, (asyncio.Event(), 0))
         self.ended[task_id] = (event, count + 1)
+        if self.is_closed:
+            event.set()
         if self.wake is not None:
             self.wake()
         try:
@@ -74,4 +77,7 @@ class Waiting:
         return LOOK_EVERY_S
 
     async def close(self) -> None:
-        """Callers end by their own time limits."""
+        """Whoever waits is answered now: nobody will look for them any more."""
+        self.is_closed = True
+        for event, _ in self.ended.values():
+            event.set()

@@ -26,7 +26,8 @@ from duly.domain.task import DEFAULT_POOL, HIGH, LOW, NORMAL
 from duly.execution.leasing import Asked, WorkerDesk, holder_of
 from duly.store.desk import ReadDesk
 from duly.store.lease import HANDED_OVER, Beat, BeatStatus, Lease
-from duly.store.settle import Settlement, SettleStatus
+from duly.store.read import Task
+from duly.store.settle import SettleAnswer, Settlement, SettleStatus
 
 LEASE_MAX = 500
 POOLS_MAX = 32
@@ -264,19 +265,34 @@ class WorkerDoor:
 
     async def settle_task(self, call: Call, asked: TaskSettlement) -> Answer:
         task_id = task_id_of(call)
-        if await self.reading.read(call.tenant, task_id) is None:
+        task = await self.reading.read(call.tenant, task_id)
+        if task is None:
             raise not_found()
         if problems := settlement_problems(asked, ""):
             raise invalid(problems)
         settlement = settlement_of(task_id, asked, HANDED_OVER)
-        (answer,) = await self.desk.settle([settlement])
+        answer = await self.settle_handed_over(settlement, task)
         if answer.status is SettleStatus.STALE and await self.desk.hand_over(task_id, asked.fence):
             # The receiver was faster than our note that it took the task over.
-            (answer,) = await self.desk.settle([settlement])
+            answer = await self.settle_handed_over(settlement, task)
         if answer.status is SettleStatus.STALE:
             detail = "the task is not with a receiver under this fence; its lease is over"
             raise Refused(Code.STALE, detail)
         return Answer(200, SettleView(task_id, answer.status, answer.state))
+
+    async def settle_handed_over(self, settlement: Settlement, task: Task) -> SettleAnswer:
+        if task.url is not None:
+            run_s = handed_over_s(task, self.desk.environment.clock.now())
+            self.desk.expect_end(task.id, settlement.fence, task.type, run_s)
+        (answer,) = await self.desk.settle([settlement])
+        return answer
+
+
+def handed_over_s(task: Task, now: datetime) -> float:
+    """How long the attempt has run: a lease that was handed over lasts for its whole time limit."""
+    if task.holder != HANDED_OVER or task.lease_until is None:
+        return 0.0
+    return max(task.policy.timeout_s - (task.lease_until - now).total_seconds(), 0.0)
 
 
 def leased_task(lease: Lease, again: bool) -> LeasedTask:

@@ -7,6 +7,7 @@ which grows from `POLL_FIRST_S` to `POLL_LAST_S` while nothing happens and start
 |---|---|
 | tickets seen | as many consumers are woken as there is work for, the longest waiting first |
 | consumer cancelled or out of time after it was woken | the next poll is at once, for the others |
+| closed | everybody who waits is woken, and nobody waits any more |
 | poll fails | everybody who waits is told, and the polling ends until somebody waits again |
 """
 
@@ -39,10 +40,11 @@ class Watch:
         self.polling: asyncio.Task[None] | None = None
         self.interval_s = POLL_LAST_S
         self.signal = asyncio.Event()
+        self.is_closed = False
 
     async def wait(self, lanes: Sequence[Lane], count: int, wait_s: float) -> bool:
         """Whether there seem to be tickets; another consumer may be quicker."""
-        if wait_s <= 0 or count <= 0:
+        if self.is_closed or wait_s <= 0 or count <= 0:
             return False
         waiter = Waiter(lanes, count)
         self.waiters[waiter] = None
@@ -123,6 +125,8 @@ class Watch:
             self.signal.clear()
 
     async def close(self) -> None:
+        # A consumer in the middle of its statement waits next, and would for its whole time.
+        self.is_closed = True
         if self.polling is not None:
             self.polling.cancel()
             await asyncio.wait((self.polling,))

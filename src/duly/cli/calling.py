@@ -18,6 +18,8 @@ from duly.client.server import find_server
 from duly.domain.errors import ConfigurationError
 
 PAGE = 200
+# A filter that fits next to nothing is not followed through a million tasks.
+EMPTY_CALLS_MAX = 5
 
 Json = dict[str, Any]
 
@@ -46,14 +48,16 @@ class Talk:
     def page(
         self, path: str, query: Mapping[str, object], limit: int, cursor: str | None = None
     ) -> Json:
-        """Up to `limit` items, however many calls that takes."""
+        """Up to `limit` items; fewer, and a cursor, if call after call brings none."""
         items: list[Any] = []
+        empty = 0
         while True:
             size = min(PAGE, limit - len(items))
             found = self.ask("GET", path, query={**query, "limit": size, "cursor": cursor})
             items += found["items"]
             cursor = found["next_cursor"]
-            if cursor is None or len(items) >= limit:
+            empty = 0 if found["items"] else empty + 1
+            if cursor is None or len(items) >= limit or empty >= EMPTY_CALLS_MAX:
                 return {"items": items, "next_cursor": cursor}
 
     def show(self, answer: Any, render: Callable[[Any], None]) -> None:
@@ -65,7 +69,7 @@ class Talk:
     def show_page(self, page: Json, render: Callable[[list[Any]], None]) -> None:
         self.show(page, lambda found: render(found["items"]))
         if not self.as_json and page["next_cursor"] is not None:
-            note(f"there is more: --cursor {page['next_cursor']}")
+            note(f"there is more to look at: --cursor {page['next_cursor']}")
 
 
 def over_api(work: Callable[..., int | None]) -> Callable[..., int | None]:

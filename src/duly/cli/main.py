@@ -27,6 +27,7 @@ COMMANDS = {
     "worker": ("duly.cli.worker", "Run the handlers of a worker in your own code."),
     "migrate": ("duly.cli.migrate", "Bring the database schema to this version of duly."),
     "doctor": ("duly.cli.doctor", "Look for what is wrong with the database, and say what to do."),
+    "verify": ("duly.cli.verify", "Check all that is stored against duly's invariants."),
     "config": ("duly.cli.config", "Show every setting, its value and where it came from."),
     "status": ("duly.cli.status", "Show nodes, slots, what waits, lag and dead letters."),
     "tasks": ("duly.cli.tasks", "Submit tasks, follow them, change them."),
@@ -37,6 +38,7 @@ COMMANDS = {
     "pauses": ("duly.cli.pauses", "Pause and resume a tenant, a type or a pool."),
     "nodes": ("duly.cli.nodes", "The processes of the installation."),
     "workers": ("duly.cli.workers", "The tenant's live workers."),
+    "bench": ("duly.cli.bench", "Measure duly on this machine."),
     "relay": ("duly.cli.relay", "Forward the outbox of a producer in another PostgreSQL."),
     "completion": ("duly.cli.completion", "Print the completion script for a shell."),
 }

@@ -17,10 +17,12 @@ from duly.telemetry import configure_logs
 @database_flags
 @click.option("--host", help="Address the API listens on.")
 @click.option("--port", metavar="N", help="Port of the API; 0 chooses a free one.")
+@click.option("--roles", metavar="LIST", help="Some of api,scheduler,executor,maintenance.")
 @json_flag
 def command(as_json: bool, **flags: Any) -> None:
     """Start one process of an installation on the PostgreSQL of --database-url. Start as many as
     you like: they share the slots and the ready queue. SIGTERM hands its slots over and stops.
+    With --roles, this one does only that, and others must do the rest.
     """
     settings = load(flags).settings
     if not settings.database_url:

@@ -18,6 +18,7 @@ COLUMNS = (
     "submit_rate",
     "submit_burst",
     "stored_max",
+    "schedule_s_min",
 )
 
 limit_flags = with_flags(
@@ -33,6 +34,12 @@ limit_flags = with_flags(
         click.option("--submit-rate", type=bound, metavar="N|none", help="Submits a second."),
         click.option("--submit-burst", type=bound, metavar="N|none", help="Submits saved up."),
         click.option("--stored-max", type=bound, metavar="N|none", help="Unfinished tasks."),
+        click.option(
+            "--schedule-s-min",
+            type=int,
+            metavar="SECONDS",
+            help="The least time between two fires of one schedule.",
+        ),
     ]
 )
 

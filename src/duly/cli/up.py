@@ -10,7 +10,9 @@ import uvloop
 from duly import __version__
 from duly.app import Ready, up
 from duly.cli.options import database_flags, json_flag, load
+from duly.domain.errors import ConfigurationError
 from duly.environment import system_environment
+from duly.settings import ROLES
 from duly.telemetry import configure_logs
 
 
@@ -26,6 +28,8 @@ def command(as_json: bool, **flags: Any) -> None:
     With --json, one line says when it is ready: {"url", "api_key", "data_dir"}.
     """
     settings = load(flags).settings
+    if set(settings.roles) != set(ROLES):
+        raise ConfigurationError(problem="up does all of it; `duly serve` can have some roles only")
     configure_logs(settings.log_level, settings.log_format)
     announce = announce_json if as_json else announce_text
     uvloop.run(up(settings, system_environment(), announce))

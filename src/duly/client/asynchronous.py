@@ -10,11 +10,11 @@ import msgspec
 
 from duly.client.connection import Connection
 from duly.client.errors import WaitTimedOut
-from duly.client.request import SubmitOptions, TaskSpec, encode_task
+from duly.client.request import SubmitOptions, TaskSpec, encode_spec, encode_task
 from duly.client.server import find_server
 from duly.client.submits import SubmitQueue
 from duly.client.task import Attempt, TaskData
-from duly.client.wire import TIMEOUT_S, TRIES_MAX, new_key
+from duly.client.wire import TIMEOUT_S, TRIES_MAX
 
 # One long poll; a longer wait is several of them.
 WAIT_S_MAX = 50.0
@@ -32,12 +32,15 @@ class AsyncTask(TaskData):
     client_: Any = msgspec.field(name="_client", default=None)
 
     async def refresh(self) -> "AsyncTask":
+        """As it stands now."""
         return await self.client().get(self.id)
 
     async def wait(self, timeout_s: float | None = None) -> "AsyncTask":
+        """Once it has ended; WaitTimedOut if it has not by then."""
         return await self.client().wait(self.id, timeout_s)
 
     async def cancel(self) -> "AsyncTask":
+        """A running task is asked to stop: `cancel_requested` until it has."""
         return await self.client().cancel(self.id)
 
     def client(self) -> "AsyncClient":
@@ -46,7 +49,11 @@ class AsyncTask(TaskData):
 
 
 class AsyncClient:
-    """Talks to one duly. Use it as a context manager, or `await close()` it."""
+    """Talks to one duly. Use it as a context manager, or `await close()` it.
+
+    `url` and `api_key`: else DULY_URL and DULY_API_KEY, else the `duly up` of this machine.
+    `timeout_s`: of one try. `tries`: how often a call is sent before its fault is raised.
+    """
 
     def __init__(
         self,
@@ -71,6 +78,7 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
+        """After what is on its way has been answered."""
         await self.queue.close()
         await self.connection.close()
 
@@ -83,14 +91,17 @@ class AsyncClient:
         """Answered once the task is durable. Safe to retry with the same `idempotency_key`; without
         one, duly's own retries still store it once."""
         body = encode_task(type, payload, options)
-        key = options.get("idempotency_key") or new_key()
-        return self.task_from(await self.queue.submit(body, key))
+        answer = await self.queue.put(body, options.get("idempotency_key"))
+        return self.task_from(await answer)
 
     async def submit_many(self, tasks: Sequence[TaskSpec]) -> list[AsyncTask]:
         """Each on its own: one that is refused raises, after the others were stored."""
-        return await asyncio.gather(*(self.submit(**task) for task in tasks))
+        bodies = [(encode_spec(task), task.get("idempotency_key")) for task in tasks]
+        answers = [await self.queue.put(*each) for each in bodies]
+        return [self.task_from(answer) for answer in await asyncio.gather(*answers)]
 
     async def get(self, task_id: str) -> AsyncTask:
+        """With payload, result and progress; NotFound if this tenant has none of that id."""
         return self.task_from(await self.connection.request("GET", f"/v1/tasks/{task_id}"))
 
     async def tasks(
@@ -114,6 +125,7 @@ class AsyncClient:
             yield self.task_from(item)
 
     async def attempts(self, task_id: str) -> list[Attempt]:
+        """What every execution of it came to, oldest first."""
         path = f"/v1/tasks/{task_id}/attempts"
         return [msgspec.json.decode(item, type=Attempt) async for item in self.pages(path, {})]
 
@@ -151,6 +163,7 @@ class AsyncClient:
         delay_s: float | None = None,
         priority: int | None = None,
     ) -> AsyncTask:
+        """Change when it fires, or its priority; Conflict (`running`) while it is executed."""
         asked = {"run_at": run_at, "delay_s": delay_s, "priority": priority}
         body = {name: value for name, value in asked.items() if value is not None}
         path = f"/v1/tasks/{task_id}"
@@ -159,6 +172,7 @@ class AsyncClient:
         )
 
     async def run_now(self, task_id: str) -> AsyncTask:
+        """Fire it at once; Conflict (`running`) while it is executed."""
         return self.task_from(await self.connection.request("POST", f"/v1/tasks/{task_id}/run-now"))
 
     async def call(

@@ -1,31 +1,13 @@
-"""HTTP to duly: connections are reused, and what failed is tried again where that is safe.
-
-| event | what happens |
-|---|---|
-| connection refused, reset, timed out | tried again: a write carries the same idempotency key |
-| 429, 503 | tried again after what the server asked for, or a growing pause |
-| 4xx | raised at once, with the problem details |
-| all tries used up | the last error is raised; the outcome of a write is then unknown |
-"""
+"""HTTP to duly: connections are reused, and what failed is tried again as wire.py says."""
 
 import asyncio
 from collections.abc import Mapping
 
 import aiohttp
 
-from duly.client.errors import RateLimited, Unavailable, Unreachable
+from duly.client.errors import ApiError
 from duly.client.server import Server
-from duly.client.wire import (
-    PAUSE_FIRST_S,
-    PAUSE_MAX_S,
-    RETRY_AFTER_MAX_S,
-    TIMEOUT_S,
-    TRIES_MAX,
-    api_error,
-    jittered,
-    new_key,
-    query_text,
-)
+from duly.client.wire import TIMEOUT_S, TRIES_MAX, Retrying, api_error, new_key, query_text
 
 CONNECTIONS_MAX = 100
 FAULTS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, OSError)
@@ -68,21 +50,13 @@ class Connection:
         if method != "GET":
             headers["Idempotency-Key"] = idempotency_key or new_key()
         target = self.server.url + path + query_text(query)
-        pause_s = PAUSE_FIRST_S
-        for tries_left in reversed(range(self.tries)):
+        retrying = Retrying(self.server.url, self.tries)
+        while True:
             try:
                 return await self.send(method, target, body, headers, wait_s)
-            except (RateLimited, Unavailable) as error:
-                if not tries_left or (error.retry_after_s or 0) > RETRY_AFTER_MAX_S:
-                    raise
-                await asyncio.sleep(max(error.retry_after_s or 0.0, jittered(pause_s)))
-            except FAULTS as error:
-                if not tries_left:
-                    problem = str(error) or type(error).__name__
-                    raise Unreachable(url=self.server.url, problem=problem) from error
-                await asyncio.sleep(jittered(pause_s))
-            pause_s = min(pause_s * 2, PAUSE_MAX_S)
-        raise AssertionError("the last try returns or raises")
+            except (ApiError, *FAULTS) as error:
+                pause_s = retrying.pause_after(error)
+            await asyncio.sleep(pause_s)
 
     async def send(
         self, method: str, target: str, body: bytes | None, headers: dict[str, str], wait_s: float

@@ -32,6 +32,7 @@ class Flag:
         return self.is_raised
 
     def is_set(self) -> bool:
+        """The same as its truth, in the words of `threading.Event`."""
         return self.is_raised
 
     def set(self) -> None:
@@ -65,10 +66,12 @@ class Context:
 
     @property
     def id(self) -> str:
+        """The task's id."""
         return self.task.id
 
     @property
     def type(self) -> str:
+        """The task's type, which chose the handler."""
         return self.task.type
 
     @property
@@ -78,6 +81,7 @@ class Context:
 
     @property
     def max_attempts(self) -> int:
+        """How many attempts the task may have in all."""
         return self.task.max_attempts
 
     @property
@@ -92,6 +96,7 @@ class Context:
 
     @property
     def scheduled_for(self) -> datetime:
+        """When the task was to fire; a retry keeps it."""
         return self.task.scheduled_for
 
     @property

@@ -38,7 +38,9 @@ from duly.client.world import monotonic
 BEATS_PER_LEASE = 3.0
 LOOK_EVERY_S = 0.5
 PAUSE_S = 0.2
-JOIN_S = 1.0
+JOIN_S = 0.5
+# For telling the server what goes back, when the process has to end.
+RELEASE_S = 1.0
 # A task that was taken ahead and is still not begun is given back for others.
 QUEUED_S_MAX = 2.0
 EXIT_LATE = 1
@@ -105,7 +107,9 @@ class Heart:
     def end_process_by(self, instant: float) -> None:
         """From any thread, and from a signal handler."""
         self.exit_by = instant
-        self.loop.call_soon_threadsafe(self.awake.set)
+        # A signal may come before there is a loop to wake; its first look sees the instant.
+        if self.is_started.is_set():
+            self.loop.call_soon_threadsafe(self.awake.set)
 
     async def watch(self) -> None:
         while True:
@@ -186,7 +190,7 @@ class Heart:
         runs = self.book.runs()
         settlements = [settlement_of(*run.key, run.verdict or RELEASED) for run in runs]
         try:
-            async with asyncio.timeout(JOIN_S):
+            async with asyncio.timeout(RELEASE_S):
                 for start in range(0, len(settlements), BEATS_MAX):
                     await self.desk.settle(settlements[start : start + BEATS_MAX])
         except (Unreachable, ApiError, TimeoutError) as error:

@@ -1,7 +1,7 @@
 """HTTP to duly with the standard library alone, for a program that starts, asks and ends: importing
 an HTTP library would take it longer than all of its questions.
 
-Calls are tried again exactly as in connection.py. One thread at a time.
+Calls are tried again as wire.py says. One thread at a time.
 """
 
 import http.client
@@ -12,19 +12,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from duly.client.errors import RateLimited, Unavailable, Unreachable
+from duly.client.errors import ApiError
 from duly.client.server import Server
-from duly.client.wire import (
-    PAUSE_FIRST_S,
-    PAUSE_MAX_S,
-    RETRY_AFTER_MAX_S,
-    TIMEOUT_S,
-    TRIES_MAX,
-    api_error,
-    jittered,
-    new_key,
-    query_text,
-)
+from duly.client.wire import TIMEOUT_S, TRIES_MAX, Retrying, api_error, new_key, query_text
 
 FAULTS = (http.client.HTTPException, OSError)
 
@@ -72,22 +62,16 @@ class PlainConnection:
     def request(
         self, method: str, target: str, content: bytes | None, headers: dict[str, str]
     ) -> bytes:
-        pause_s = PAUSE_FIRST_S
-        for tries_left in reversed(range(self.tries)):
+        retrying = Retrying(self.server.url, self.tries)
+        while True:
             try:
                 return self.send(method, target, content, headers)
-            except (RateLimited, Unavailable) as error:
-                if not tries_left or (error.retry_after_s or 0) > RETRY_AFTER_MAX_S:
-                    raise
-                sleep(max(error.retry_after_s or 0.0, jittered(pause_s)))
+            except ApiError as error:
+                pause_s = retrying.pause_after(error)
             except FAULTS as error:
                 self.close()
-                if not tries_left:
-                    problem = str(error) or type(error).__name__
-                    raise Unreachable(url=self.server.url, problem=problem) from error
-                sleep(jittered(pause_s))
-            pause_s = min(pause_s * 2, PAUSE_MAX_S)
-        raise AssertionError("the last try returns or raises")
+                pause_s = retrying.pause_after(error)
+            sleep(pause_s)
 
     def send(
         self, method: str, target: str, content: bytes | None, headers: dict[str, str]

@@ -228,7 +228,7 @@ class Relay:
         """Many of these at once become few calls: the client batches behind the scenes."""
         try:
             body, key = request_of(row)
-            await self.queue.submit(body, key)
+            await (await self.queue.put(body, key))
         except Conflict as error:
             # The key is known, and its task has come and gone: it was forwarded.
             return None if error.code == "conflict" else error

@@ -8,7 +8,23 @@ import msgspec
 
 
 class SubmitOptions(TypedDict, total=False):
-    """Everything but type and payload; docs/reference/client.md says what each means."""
+    """Everything but type and payload. What is not given, the type's defaults say, then duly's.
+
+    run_at: when it fires, with an offset; at most 7 days ago. Not together with `delay_s`.
+    delay_s: fires so many seconds from now, by the server's clock.
+    target: `{"pool": ...}` or `{"url": ..., "headers": {...}}`; the pool "default" if not given.
+    pool: short for `target={"pool": ...}`: the workers that may take it.
+    url: short for `target={"url": ...}`: the webhook that is called.
+    priority: 0 to 9, higher is more urgent; 5 if not given.
+    retry: `max_attempts`, `backoff`, `initial_s`, `factor`, `max_s`, `jitter`, `non_retryable`.
+    timeout_s: the longest that one attempt may take.
+    start_by: not started by then, it fails with the reason "expired".
+    jitter_s: fires up to so many seconds later, by chance, so that many do not fire at once.
+    concurrency_key: of tasks with this key, so many run at once as `concurrency_limit` says.
+    concurrency_limit: for the key; 1 if not given.
+    idempotency_key: the same key and request again is the same task, for 7 days.
+    tags: names and values of your own, to find it by.
+    """
 
     run_at: datetime
     delay_s: float
@@ -31,8 +47,15 @@ class TaskSpec(SubmitOptions, total=False):
     payload: Any
 
 
+encode = msgspec.json.Encoder().encode
+
+
 def encode_task(task_type: str, payload: object, options: Mapping[str, Any]) -> bytes:
-    return msgspec.json.encode({"type": task_type, "payload": payload, **task_fields(options)})
+    return encode({"type": task_type, "payload": payload, **task_fields(options)})
+
+
+def encode_spec(spec: TaskSpec) -> bytes:
+    return encode(task_fields(spec))
 
 
 def task_fields(options: Mapping[str, Any]) -> dict[str, Any]:

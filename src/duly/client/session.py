@@ -25,7 +25,7 @@ from duly.client.taking import Taking
 from duly.client.world import monotonic
 
 TIMEOUT_S = 10.0
-CLOSE_S = 0.5
+CLOSE_S = 0.25
 # The part of a drain that is kept for telling the server, once handlers were stopped.
 TELL_SHARE, TELL_S_MAX = 0.25, 2.0
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from duly.client.connection import Connection
-from duly.client.errors import ApiError, IdempotencyMismatch, Invalid
+from duly.client.errors import ApiError, Conflict, IdempotencyMismatch, Invalid
 from duly.client.wire import new_key
 
 BATCH_MAX = 500
@@ -22,8 +22,10 @@ WAITING_MAX = 100_000
 
 
 class Waiting(NamedTuple):
+    """`key` is the caller's own; without one, the call that carries the task is given one."""
+
     body: bytes
-    key: str
+    key: str | None
     answer: "asyncio.Future[bytes]"
 
 
@@ -38,15 +40,15 @@ class SubmitQueue:
         self.flights: set[asyncio.Task[None]] = set()
         self.has_room = asyncio.Event()
 
-    async def submit(self, body: bytes, key: str) -> bytes:
-        """The server's description of the stored task."""
+    async def put(self, body: bytes, key: str | None) -> "asyncio.Future[bytes]":
+        """In line, once there is room; what it becomes is the server's description of the task."""
         while len(self.waiting) >= WAITING_MAX:
             self.has_room.clear()
             await self.has_room.wait()
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self.waiting.append(Waiting(body, key, answer))
         self.take_off()
-        return await answer
+        return answer
 
     def take_off(self) -> None:
         while self.waiting and len(self.flights) < FLIGHTS_MAX:
@@ -76,9 +78,11 @@ class SubmitQueue:
             elif batch:
                 for entry, item in zip(batch, await self.send_many(batch), strict=True):
                     tell(entry, bytes(item))
-        except (Invalid, IdempotencyMismatch) as error:
-            # These alone prove that nothing was stored; what is sent again else may be there twice.
-            await self.set_aside(batch, error)
+        except (Invalid, Conflict) as error:
+            if stored_nothing(error):
+                await self.set_aside(batch, error)
+            else:
+                fail(batch, error)
         except BaseException as error:
             fail(batch, error)
             if not isinstance(error, Exception):
@@ -127,6 +131,12 @@ def fail(batch: list[Waiting], error: BaseException) -> None:
     for entry in batch:
         if not entry.answer.done():
             entry.answer.set_exception(error)
+
+
+def stored_nothing(error: ApiError) -> bool:
+    """What is sent again without this proof may be there twice. A conflict that points at its tasks
+    was found before the commit; another may be about tasks that are there."""
+    return isinstance(error, Invalid | IdempotencyMismatch) or bool(error.errors)
 
 
 def ordinal_of(item: dict[str, str]) -> int | None:

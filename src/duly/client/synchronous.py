@@ -28,12 +28,15 @@ class Task(TaskData):
     client_: Any = msgspec.field(name="_client", default=None)
 
     def refresh(self) -> "Task":
+        """As it stands now."""
         return self.client().get(self.id)
 
     def wait(self, timeout_s: float | None = None) -> "Task":
+        """Once it has ended; WaitTimedOut if it has not by then."""
         return self.client().wait(self.id, timeout_s)
 
     def cancel(self) -> "Task":
+        """A running task is asked to stop: `cancel_requested` until it has."""
         return self.client().cancel(self.id)
 
     def client(self) -> "Client":
@@ -42,7 +45,11 @@ class Task(TaskData):
 
 
 class Client:
-    """Talks to one duly, from any number of threads. Close it, or use it as a context manager."""
+    """Talks to one duly, from any number of threads. Close it, or use it as a context manager.
+
+    `url` and `api_key`: else DULY_URL and DULY_API_KEY, else the `duly up` of this machine.
+    `timeout_s`: of one try. `tries`: how often a call is sent before its fault is raised.
+    """
 
     def __init__(
         self,
@@ -68,6 +75,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
+        """After what is on its way has been answered."""
         with self.starting:
             loop, self.loop = self.loop, None
         if loop is not None:
@@ -103,6 +111,7 @@ class Client:
         return [self.task_from(task) for task in self.run(self.asynchronous.submit_many(tasks))]
 
     def get(self, task_id: str) -> Task:
+        """With payload, result and progress; NotFound if this tenant has none of that id."""
         return self.task_from(self.run(self.asynchronous.get(task_id)))
 
     def tasks(
@@ -122,6 +131,7 @@ class Client:
             yield self.task_from(task)
 
     def attempts(self, task_id: str) -> list[Attempt]:
+        """What every execution of it came to, oldest first."""
         return self.run(self.asynchronous.attempts(task_id))
 
     def explain(self, task_id: str) -> dict[str, Any]:
@@ -144,6 +154,7 @@ class Client:
         delay_s: float | None = None,
         priority: int | None = None,
     ) -> Task:
+        """Change when it fires, or its priority; Conflict (`running`) while it is executed."""
         return self.task_from(
             self.run(
                 self.asynchronous.reschedule(
@@ -153,6 +164,7 @@ class Client:
         )
 
     def run_now(self, task_id: str) -> Task:
+        """Fire it at once; Conflict (`running`) while it is executed."""
         return self.task_from(self.run(self.asynchronous.run_now(task_id)))
 
     def call(

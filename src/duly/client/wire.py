@@ -1,19 +1,65 @@
-"""What every way of talking to duly shares: the bounds of trying again, keys, errors, queries."""
+"""What every way of talking to duly shares: when a call is tried again, keys, errors, queries.
+
+| event | what happens |
+|---|---|
+| connection refused, reset, timed out | tried again: a write carries the same idempotency key |
+| 429, 503 | tried again after what the server asked for, or a growing pause |
+| 4xx, a certificate that is not trusted | raised at once: the next try would end the same |
+| all tries used up | the last error is raised; the outcome of a write is then unknown |
+"""
 
 import secrets
+import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
 
-from duly.client.errors import ApiError, error_of
+from duly.client.errors import ApiError, RateLimited, Unavailable, Unreachable, error_of
 
 TRIES_MAX = 5
 PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 RETRY_AFTER_MAX_S = 30.0
 TIMEOUT_S = 30.0
+
+
+class Retrying:
+    """One call's tries: whether there is another one, and after how long."""
+
+    def __init__(self, url: str, tries: int) -> None:
+        self.url = url
+        self.tries_left = tries
+        self.pause_s = PAUSE_FIRST_S
+
+    def pause_after(self, error: Exception) -> float:
+        """Seconds until the next try; raises what the caller is told if there is none."""
+        self.tries_left -= 1
+        asked_s = 0.0
+        if isinstance(error, ApiError):
+            asked_s = error.retry_after_s or 0.0
+            is_passing = isinstance(error, RateLimited | Unavailable)
+            if not is_passing or not self.tries_left or asked_s > RETRY_AFTER_MAX_S:
+                raise error
+        elif (distrust := distrust_of(error)) or not self.tries_left:
+            problem = distrust or str(error) or type(error).__name__
+            raise Unreachable(url=self.url, problem=problem) from error
+        pause_s = max(asked_s, jittered(self.pause_s))
+        self.pause_s = min(self.pause_s * 2, PAUSE_MAX_S)
+        return pause_s
+
+
+def distrust_of(error: Exception) -> str | None:
+    """What is wrong with the server's certificate, and what to do about it."""
+    # aiohttp wraps the error of the standard library.
+    found = getattr(error, "certificate_error", error)
+    if not isinstance(found, ssl.SSLCertVerificationError):
+        return None
+    return (
+        f"its certificate is not trusted: {found.verify_message}"
+        " (name the file of its authority in SSL_CERT_FILE)"
+    )
 
 
 def new_key() -> str:

@@ -6,6 +6,8 @@ worker = Worker(pools=["default"], concurrency=100)
 async def send(ctx, to: str): ...
 """
 
+import faulthandler
+import gc
 import os
 import re
 import signal
@@ -27,8 +29,11 @@ LEASE_S_MIN = 0.5
 CONCURRENCY_MAX = 10_000
 POOLS_MAX = 32
 PREFETCH_MAX = 100
-# Beyond the drain, for a loop that a handler blocks: then the process is ended.
-BLOCKED_S = 0.5
+# Beyond the drain, for a loop that a handler blocks: then what it holds is given back without it.
+BLOCKED_S = 0.25
+# Beyond the drain, for everything: giving back, closing, what the interpreter does at its end.
+LEAVE_S = 1.5
+STDERR = 2
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NAME_CHARACTERS_MAX = 60
 
@@ -38,9 +43,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Worker:
     """Leases tasks of some pools, runs their handlers, settles them.
 
-    `concurrency`: handlers at once. `prefetch`: tasks taken beyond that while handlers are short.
-    `processes`: children for handlers with `run="process"`. `lease_s`: how soon others take over
-    when this process dies. `drain_s`: what running handlers get when it is told to stop.
+    `url` and `api_key`: as of a client. `pools`: whose tasks it takes. `concurrency`: handlers at
+    once. `prefetch`: tasks taken beyond that while handlers are short. `processes`: children for
+    handlers with `run="process"`. `lease_s`: how soon others take over when this process dies.
+    `drain_s`: what running handlers get when it is told to stop; a process that `run` was told to
+    end by a signal is gone 1.5 s after that, whatever is left in it.
     """
 
     def __init__(
@@ -114,7 +121,12 @@ class Worker:
         if session is None or session.is_asked_to_stop:
             os._exit(128 + number)
         session.stop()
-        session.end_process_after(self.drain_s + BLOCKED_S)
+        drain_s = session.plan.drain_s
+        session.end_process_after(drain_s + BLOCKED_S)
+        # Threads of the user's that are waited for, a cleanup that hangs: shown, and then left.
+        faulthandler.dump_traceback_later(drain_s + LEAVE_S, exit=True, file=STDERR)
+        # Looking through a whole heap for garbage was most of the interpreter's end.
+        gc.freeze()
 
     async def serve(self) -> None:
         """Inside your own event loop, until `stop()` or until the task is cancelled."""

@@ -277,6 +277,11 @@ class Executor:
                     run.stop(is_lost=answer.status is BeatStatus.STALE)
         return HEARTBEAT_S
 
+    def stop_waiting(self) -> None:
+        """A stop hands over only after every tick has ended: none may wait for work or room."""
+        self.room.set()
+        self.has_ended.set()
+
     async def close(self) -> None:
         """Release what still runs: somebody else starts it again, and no attempt is charged."""
         await self.drain()
@@ -345,6 +350,9 @@ class Settling:
 
     async def tick(self) -> float:
         return await self.executor.settle()
+
+    def stop_waiting(self) -> None:
+        self.executor.stop_waiting()
 
     async def close(self) -> None:
         """The executor settles what is left."""

@@ -109,8 +109,11 @@ class WorkerDesk:
         settling: SettleDesk,
         metrics: Metrics,
         stats: StatsBook,
+        beating: Database | None = None,
     ) -> None:
         self.database = database
+        # Connections that nothing else can use up: a heartbeat that waits is a lease lost.
+        self.beating = beating or database
         self.environment = environment
         self.broker = broker
         self.settling = settling
@@ -159,7 +162,7 @@ class WorkerDesk:
     async def heartbeat(
         self, tenant: int, worker_id: str, beats: Sequence[Beat], lease_s: float
     ) -> list[BeatAnswer]:
-        return await extend_leases(self.database, holder_of(tenant, worker_id), beats, lease_s)
+        return await extend_leases(self.beating, holder_of(tenant, worker_id), beats, lease_s)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         """One answer for each, in order; the same one twice in a call counts once."""
@@ -173,6 +176,11 @@ class WorkerDesk:
     async def hand_over(self, task_id: UUID, fence: int) -> bool:
         """A receiver settles what nobody knows yet that it took over; False: not its any more."""
         return bool(await hand_over(self.database, [(task_id, fence)]))
+
+    def expect_end(self, task_id: UUID, fence: int, task_type: str, run_s: float) -> None:
+        """A task that the executor started and its receiver settles here: for the statistics."""
+        began = self.environment.clock.monotonic() - run_s
+        remember(self.running, (task_id, fence), (task_type, began), RUNNING_MAX)
 
     def note_started(self, leases: Sequence[Lease]) -> None:
         now = self.environment.clock.monotonic()

@@ -37,9 +37,11 @@ class MovableClock:
         self.move: Callable[[float], None] = self.jump
 
     def now(self) -> datetime:
+        """The instant that it is for the server and its database."""
         return self.system.now() + timedelta(seconds=self.ahead_s)
 
     def monotonic(self) -> float:
+        """Seconds since some moment, moved ahead with the rest."""
         return self.system.monotonic() + self.ahead_s
 
     def advance(

@@ -42,6 +42,7 @@ def duly_tenant(duly_server: "DulyServer", monkeypatch: pytest.MonkeyPatch) -> "
 
 @pytest.fixture
 def duly_client(duly_tenant: "TestTenant") -> "Iterator[Client]":
+    """A `duly.Client` of that tenant, closed after the test."""
     from duly.client.synchronous import Client
 
     with Client(duly_tenant.url, duly_tenant.api_key) as client:
@@ -50,6 +51,7 @@ def duly_client(duly_tenant: "TestTenant") -> "Iterator[Client]":
 
 @pytest.fixture
 def duly_inline(duly_server: "DulyServer", duly_tenant: "TestTenant") -> "Inline":
+    """What the two below are methods of."""
     from duly.testing.inline import Inline
 
     return Inline(duly_server, duly_tenant)

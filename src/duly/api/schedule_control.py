@@ -1,0 +1,209 @@
+"""Schedules over HTTP: pause and resume, one or many, with who and why; and fire one by hand."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+
+import msgspec
+
+from duly.api.call import Answer, Call
+from duly.api.door import Endpoint, Kind
+from duly.api.problems import Code, Refused, invalid
+from duly.api.schedule_desk import CATCHING_UP, ScheduleDesk, permit_task, reckon, unreadable
+from duly.api.schedule_views import ScheduleView
+from duly.api.schedule_wire import (
+    Left,
+    PauseMany,
+    PauseSchedule,
+    ResumeMany,
+    ResumeSchedule,
+    SchedulesChanged,
+)
+from duly.api.wire import TaskView, task_view
+from duly.domain.access import OPERATORS
+from duly.domain.firing import Verdict
+from duly.domain.limits import (
+    PAUSE_REASON_CHARACTERS_MAX,
+    SCHEDULES_AT_ONCE_MAX,
+    Problem,
+    text_reason,
+)
+from duly.domain.recurrence import Recurrence
+from duly.store.read import read_task
+from duly.store.schedules import (
+    Schedule,
+    ScheduleFilter,
+    list_schedules,
+    lock_schedule,
+    pause_schedule,
+    resume_schedule,
+)
+
+TAG = "Schedules"
+# Changes one schedule, or says why it is left as it is.
+Change = Callable[[Call, Schedule], Awaitable[str | None]]
+
+
+@dataclass(frozen=True)
+class ScheduleControlDoor:
+    desk: ScheduleDesk
+
+    def endpoints(self) -> list[Endpoint]:
+        route = partial(Endpoint, method="POST", kind=Kind.CONTROL, access=OPERATORS, tag=TAG)
+        one = partial(route, prepare=self.desk.prepare)
+        return [
+            one(
+                path="/v1/schedules/{id}/pause",
+                summary="Pause a schedule: its occurrences are skipped, each on record",
+                handler=self.pause,
+                body=PauseSchedule,
+                answers={200: ScheduleView},
+                refusals=(Code.NOT_FOUND, Code.CONFLICT, Code.MALFORMED_BODY, Code.INVALID),
+            ),
+            one(
+                path="/v1/schedules/{id}/resume",
+                summary="Resume a schedule from its next occurrence on",
+                handler=self.resume,
+                body=ResumeSchedule,
+                is_body_optional=True,
+                answers={200: ScheduleView},
+                refusals=(Code.NOT_FOUND, Code.CONFLICT, Code.MALFORMED_BODY, Code.INVALID),
+            ),
+            one(
+                path="/v1/schedules/{id}/trigger",
+                summary="Fire a schedule now, also while it is paused",
+                handler=self.trigger,
+                answers={201: TaskView},
+                refusals=(Code.NOT_FOUND, Code.CONFLICT),
+            ),
+            route(
+                path="/v1/schedules/pause",
+                summary=f"Pause up to {SCHEDULES_AT_ONCE_MAX} schedules, the newest first",
+                handler=self.pause_many,
+                body=PauseMany,
+                answers={200: SchedulesChanged},
+                refusals=(Code.MALFORMED_BODY, Code.INVALID),
+            ),
+            route(
+                path="/v1/schedules/resume",
+                summary=f"Resume up to {SCHEDULES_AT_ONCE_MAX} schedules, the newest first",
+                handler=self.resume_many,
+                body=ResumeMany,
+                answers={200: SchedulesChanged},
+                refusals=(Code.MALFORMED_BODY, Code.INVALID),
+            ),
+        ]
+
+    async def pause(self, call: Call, asked: PauseSchedule) -> Answer:
+        """Who paused it first, and why, stands until it is resumed."""
+        check_reason(asked.reason)
+        schedule = await self.desk.open(call)
+        if await pause_schedule(call.session, schedule, call.credential.actor, asked.reason):
+            note_one(call, "schedule.pause", schedule, asked.reason)
+        return await self.desk.answer(call, schedule.id)
+
+    async def resume(self, call: Call, asked: ResumeSchedule) -> Answer:
+        check_reason(asked.reason)
+        schedule = await self.desk.open(call)
+        if schedule.paused_at is not None:
+            await resume_schedule(call.session, schedule, reckon(schedule))
+            note_one(call, "schedule.resume", schedule, asked.reason)
+        return await self.desk.answer(call, schedule.id)
+
+    async def trigger(self, call: Call) -> Answer:
+        schedule = await self.desk.lock(call)
+        await permit_task(call, schedule)
+        times = [(moment_of(schedule.now), schedule.now)]
+        written = await self.desk.firer.fire_by_hand(
+            call.session, schedule, Verdict.TRIGGERED, times
+        )
+        if not written.tasks:
+            raise Refused(Code.CONFLICT, "it was triggered at this very moment; try again")
+        (task_id,) = written.tasks
+        self.desk.tell(call, written)
+        # What a scheduler was about to fire has another fence now, and is looked at again.
+        self.desk.expect_after(call, schedule)
+        call.note("schedule.trigger", schedule.definition.name, id=schedule.id, task=task_id)
+        task = await read_task(call.session, call.tenant, task_id)
+        assert task is not None, "this transaction stored it"
+        return Answer(201, task_view(task))
+
+    async def pause_many(self, call: Call, asked: PauseMany) -> Answer:
+        async def pause(call: Call, schedule: Schedule) -> str | None:
+            await pause_schedule(call.session, schedule, call.credential.actor, asked.reason)
+            return None
+
+        return await self.change_many(call, asked, pause, "schedule.pause_many")
+
+    async def resume_many(self, call: Call, asked: ResumeMany) -> Answer:
+        async def resume(call: Call, schedule: Schedule) -> str | None:
+            recurrence = schedule.recurrence()
+            if not isinstance(recurrence, Recurrence):
+                return unreadable(schedule, recurrence)
+            await resume_schedule(call.session, schedule, recurrence)
+            return None
+
+        return await self.change_many(call, asked, resume, "schedule.resume_many")
+
+    async def change_many(
+        self, call: Call, asked: PauseMany | ResumeMany, change: Change, action: str
+    ) -> Answer:
+        """One page of those that are not in the wanted condition yet, in one transaction."""
+        check_reason(asked.reason)
+        is_pause = isinstance(asked, PauseMany)
+        wanted = ScheduleFilter(asked.filter.name_prefix, asked.filter.type, not is_pause)
+        found, following = await list_schedules(
+            call.session, call.tenant, wanted, asked.cursor, SCHEDULES_AT_ONCE_MAX
+        )
+        left: list[Left] = []
+        done = 0
+        # In the order of ids, as schedulers lock them: two that lock crosswise would deadlock.
+        for seen in [] if asked.dry_run else sorted(found, key=lambda each: each.id.int):
+            locked = await lock_schedule(call.session, call.tenant, seen.id)
+            if locked is None or (locked.paused_at is not None) is is_pause:
+                continue
+            reason = await self.change_one(call, locked, change)
+            if reason is None:
+                done += 1
+            else:
+                left.append(Left(id=seen.id, name=seen.definition.name, detail=reason))
+        if done:
+            facts = {"filter": msgspec.to_builtins(asked.filter), "reason": asked.reason}
+            call.note(action, call.tenant_name, done=done, **facts)
+        return Answer(
+            200,
+            SchedulesChanged(
+                dry_run=asked.dry_run,
+                matched=len(found),
+                done=done,
+                left=left,
+                next_cursor=following,
+            ),
+        )
+
+    async def change_one(self, call: Call, locked: Schedule, change: Change) -> str | None:
+        ruled = await self.desk.firer.rule_on_due(call.session, locked)
+        if ruled is None:
+            return CATCHING_UP
+        schedule, written = ruled
+        self.desk.tell(call, written)
+        reason = await change(call, schedule)
+        # Where it moved on, the instant that a scheduler knows of is past.
+        self.desk.expect_after(call, schedule)
+        return reason
+
+
+def check_reason(reason: str | None) -> None:
+    wrong = None if reason is None else text_reason(reason, PAUSE_REASON_CHARACTERS_MAX)
+    if wrong is not None:
+        raise invalid([Problem("/reason", wrong)])
+
+
+def note_one(call: Call, action: str, schedule: Schedule, reason: str | None) -> None:
+    call.note(action, schedule.definition.name, id=schedule.id, reason=reason)
+
+
+def moment_of(now: datetime) -> datetime:
+    """The name of what is fired by hand: never a whole second, as those of the rule are."""
+    return now if now.microsecond else now + timedelta(microseconds=1)

@@ -1,0 +1,124 @@
+"""From a definition as asked for to one that may be stored, or everything that is wrong with it.
+
+The template is held against the rules of `POST /v1/tasks`; what is read, is read in the transaction
+of the call.
+"""
+
+from datetime import datetime
+from typing import NamedTuple
+
+from duly.api.call import Call
+from duly.api.problems import invalid
+from duly.api.schedule_wire import ScheduleFields, ScheduleRequest, encode_task
+from duly.api.task_rules import payload_problems, permit, read_rules
+from duly.api.tasks import target_problems
+from duly.api.wire import TaskRequest
+from duly.domain.addresses import OutboundRules
+from duly.domain.limits import (
+    SCHEDULE_NAME_PATTERN,
+    Problem,
+    pattern_reason,
+    problems,
+    submission_problems,
+)
+from duly.domain.recurrence import Recurrence, next_occurrences
+from duly.domain.recurrence_fields import RecurrenceFields, closest_fires_s, read_recurrence
+from duly.store.schedules import Definition, Template, template_of
+
+ONE_TASK = "belongs to one task; a schedule says when"
+OF_ONE_TASK = ("run_at", "delay_s", "start_by", "idempotency_key")
+
+
+class Checked(NamedTuple):
+    definition: Definition
+    recurrence: Recurrence
+
+
+class Yardstick(NamedTuple):
+    """What a definition is held against. An interval without a start counts from `anchor_at`. What
+    is `known` stands already: it is not refused for a limit that was changed since."""
+
+    now: datetime
+    schedule_s_min: int
+    anchor_at: datetime
+    known: RecurrenceFields | None = None
+
+
+async def check_schedule(
+    call: Call, asked: ScheduleRequest, yardstick: Yardstick, outbound: OutboundRules
+) -> Checked:
+    """Refused with all that is wrong, so that its author can mend it in one go."""
+    recurrence, found = check_recurrence(asked, yardstick)
+    template, wrong = await check_template(call, asked.task, yardstick.now, outbound)
+    found += problems([("/name", pattern_reason(asked.name, SCHEDULE_NAME_PATTERN))])
+    found += [Problem(f"/task{each.pointer}", each.reason) for each in wrong]
+    if asked.overlap == "queue_one" and asked.task.concurrency_key is not None:
+        reason = "cannot stand beside overlap queue_one, which makes its tasks wait by a key"
+        found.append(Problem("/task/concurrency_key", reason))
+    if found or recurrence is None:
+        raise invalid(found)
+    definition = Definition(
+        name=asked.name,
+        fields=asked.recurrence_fields(),
+        policies=asked.policies(),
+        jitter_s=asked.jitter_s,
+        task=encode_task(asked.task),
+        template=template,
+    )
+    return Checked(definition, recurrence)
+
+
+def check_recurrence(
+    asked: ScheduleFields, yardstick: Yardstick
+) -> tuple[Recurrence | None, list[Problem]]:
+    fields = asked.recurrence_fields()
+    found = []
+    if asked.max_running is not None and asked.overlap != "allow":
+        found.append(Problem("/max_running", "is for overlap allow"))
+    recurrence = read_recurrence(fields, yardstick.anchor_at)
+    if not isinstance(recurrence, Recurrence):
+        return None, recurrence + found
+    closest_s = closest_fires_s(recurrence)
+    if asked.jitter_s >= closest_s:
+        found.append(Problem("/jitter_s", f"must be less than {closest_s} s, the closest fires"))
+    if fields != yardstick.known:
+        found += rule_problems(asked, recurrence, yardstick)
+    return recurrence, found
+
+
+def rule_problems(
+    asked: ScheduleFields, recurrence: Recurrence, yardstick: Yardstick
+) -> list[Problem]:
+    """A rule that fires too often, or never again."""
+    rule = "/cron" if asked.cron is not None else "/every_s"
+    least_s, closest_s = yardstick.schedule_s_min, closest_fires_s(recurrence)
+    found = []
+    if closest_s < least_s:
+        reason = f"fires {closest_s} s apart, and {least_s} s is the least for this tenant"
+        found.append(Problem(rule, reason))
+    if not next_occurrences(recurrence, yardstick.now, 1):
+        if asked.end_at is None:
+            found.append(Problem(rule, "never fires"))
+        else:
+            found.append(Problem("/end_at", "nothing would fire before it"))
+    return found
+
+
+async def check_template(
+    call: Call, task: TaskRequest, now: datetime, outbound: OutboundRules
+) -> tuple[Template, list[Problem]]:
+    rules = await read_rules(call.session, call.tenant, task.type)
+    permit(rules, call.credential, task.type)
+    found = [
+        Problem(f"/{name}", ONE_TASK) for name in OF_ONE_TASK if getattr(task, name) is not None
+    ]
+    # Its own time is refused above, and must not be called wrong for another reason as well.
+    submission = task.submission(call.tenant, defaults=rules.defaults)
+    named = {problem.pointer for problem in found}
+    found += [
+        problem
+        for problem in submission_problems(submission, now, outbound)
+        if problem.pointer not in named
+    ]
+    found += target_problems(task) + payload_problems(rules, task)
+    return template_of(submission), found

@@ -1,0 +1,73 @@
+"""An orderly stop hands over after the last tick has ended: no tick may wait for work meanwhile."""
+
+import asyncio
+
+import pytest
+
+from duly.app import start_loop
+from duly.broker.watch import Watch
+from duly.environment import Environment
+from duly.execution import executor as module
+from duly.execution.executor import DONE, Settling, Verdict
+from duly.role import stop_roles
+from duly.store.database import Database
+from duly.store.lease import Lease
+from duly.testing.engine import Engine
+from tests.broker.stage import LANE, until
+
+# Longer than any test: whoever waits so long is never woken.
+FOREVER_S = 3600.0
+STOP_S = 20.0
+
+
+def done(_lease: Lease) -> Verdict:
+    return DONE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_alone", [True, False], ids=["memory", "postgresql"])
+async def test_nobody_who_waits_for_work_holds_up_a_stop(
+    database: Database, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots are released after the last tick; one that waits for tasks or room costs a second."""
+    monkeypatch.setattr(module, "TAKE_WAIT_S", FOREVER_S)
+    # One takes, so that the others find no room; and nothing has ended that could be settled.
+    engine = Engine(database, Environment(), done, is_alone=is_alone, running_max=1)
+    async with engine:
+        await until(lambda: engine.parts.broker.waiting() == 1)
+        coordinator = engine.scheduler.coordinator
+        await until(lambda: bool(coordinator.owned))
+        told: list[bool] = []
+        coordinator.on_change = lambda _gained, _lost: told.append(
+            all(task.done() and not task.cancelled() for task in engine.running)
+        )
+        await engine.parts.broker.close()
+        await stop_roles(engine.loops, engine.running, STOP_S)
+        assert told == [True], "every tick had ended by itself when the slots were released"
+
+
+async def test_settling_ends_its_wait_when_it_is_told(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits beside the executor, for what only the executor can bring."""
+    monkeypatch.setattr(module, "TAKE_WAIT_S", FOREVER_S)
+    engine = Engine(database, Environment(), done)
+    loop = start_loop(Settling(engine.executor), engine.environment, engine.metrics)
+    running = asyncio.create_task(loop.run())
+    await asyncio.sleep(0)
+    loop.stop()
+    async with asyncio.timeout(STOP_S):
+        await running
+
+
+async def test_a_consumer_that_comes_after_the_close_does_not_wait() -> None:
+    """It was in its lease statement when the others were woken, and waits next."""
+
+    async def nothing(_lanes: object) -> dict[object, int]:
+        return {}
+
+    watch = Watch(nothing)  # type: ignore[arg-type]
+    await watch.close()
+    async with asyncio.timeout(STOP_S):
+        assert not await watch.wait([LANE], 1, FOREVER_S)
+    assert watch.polling is None

@@ -1,0 +1,1 @@
+"""The comparison with other systems: its arithmetic and its driver. No figure is asserted here."""
