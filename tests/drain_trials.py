@@ -23,12 +23,12 @@ from tests.processes import Child, child, eventually, kill_all
 from tests.story.duly_up import RunningDuly, embedded_duly
 
 DRAIN_S = 3.0
-# What a worker may take: its drain, the moment for a blocked loop, and the last words after it.
+# What a worker may take: its drain, what it allows itself after it (1.5 s), and a moment.
 LIMIT_S = DRAIN_S + 2.0
 # Beyond the limit a trial has failed already; how late it was is worth knowing.
 GIVE_UP_S = 60.0
 # None: a worker that only waits for tasks.
-KINDS = ("wait", "block", "sleep.in.thread", None)
+KINDS = ("wait", "block", "sleep.in.thread", "sleep.in.executor", None)
 UP, HUNG, DOWN = "up", "hung", "down"
 
 

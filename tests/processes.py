@@ -14,6 +14,8 @@ from typing import Any
 
 import msgspec
 
+from duly.environment import CrashPoint
+
 PROJECT = Path(__file__).parent.parent
 WAIT_MAX_S = 60.0
 POLL_S = 0.02
@@ -110,6 +112,16 @@ def child(*arguments: str, environ: Mapping[str, str] | None = None) -> Iterator
         yield started
     finally:
         started.close()
+
+
+@contextlib.contextmanager
+def doomed(
+    point: CrashPoint, *arguments: str, environ: Mapping[str, str] | None = None
+) -> Iterator[Child]:
+    """A program that dies when it first comes to the point; one that never does fails the test."""
+    with child(*arguments, environ={**(environ or {}), "DULY_CRASH_AT": point.value}) as dying:
+        yield dying
+        assert dying.wait() == -signal.SIGKILL, dying.said_on_errors
 
 
 def eventually(

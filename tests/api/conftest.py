@@ -99,6 +99,16 @@ class Front:
             ]
         )
 
+    async def make_keys(self) -> None:
+        self.keys = {
+            "admin": await self.make_key(self.tenant, "admin", reach="installation"),
+            "operator": await self.make_key(self.tenant, "operator"),
+            "producer": await self.make_key(self.tenant, "producer"),
+            "worker": await self.make_key(self.tenant, "worker"),
+            "other_producer": await self.make_key(self.other, "producer"),
+            "other_admin": await self.make_key(self.other, "admin"),
+        }
+
     async def make_key(self, tenant: Tenant, role: str, **more: Any) -> str:
         made = await create_key(
             self.database, self.environment, tenant.id, NewKey(role, role, **more), "test"
@@ -173,14 +183,7 @@ async def open_front(
             broker,
             expecting,
         )
-        front.keys = {
-            "admin": await front.make_key(tenant, "admin", reach="installation"),
-            "operator": await front.make_key(tenant, "operator"),
-            "producer": await front.make_key(tenant, "producer"),
-            "worker": await front.make_key(tenant, "worker"),
-            "other_producer": await front.make_key(other, "producer"),
-            "other_admin": await front.make_key(other, "admin"),
-        }
+        await front.make_keys()
         while not server.started:  # noqa: ASYNC110 (uvicorn has no signal)
             await asyncio.sleep(0.005)
         try:

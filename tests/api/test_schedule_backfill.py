@@ -116,7 +116,7 @@ async def test_only_a_past_that_is_on_record_and_bounded_is_made_up(front: Front
 async def test_a_backfill_that_breaks_off_keeps_its_bites_and_goes_on(
     moving_front: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ten thousand in one transaction hold locks for seconds; in bites, none may be lost or doubled."""
+    """Each bite is a commit of its own, and between two of them everything can happen."""
     front, clock = moving_front
     monkeypatch.setattr("duly.api.schedule_backfill.BITE", 2)
     made, first_at = await missed(front, clock)

@@ -52,5 +52,12 @@ def sleep_in_thread(ctx: Context, seconds: float = 60.0) -> None:
     time.sleep(seconds)
 
 
+@worker.task("sleep.in.executor")
+async def sleep_in_executor(ctx: Context, seconds: float = 60.0) -> None:
+    """The loop and the interpreter wait for such a thread at their end."""
+    say(ctx, "started")
+    await asyncio.to_thread(time.sleep, seconds)
+
+
 if __name__ == "__main__":
     worker.run()

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from duly.domain.errors import DatabaseUnavailable
+from duly.domain.states import Outcome
 from duly.environment import Environment
 from duly.execution import executor as module
 from duly.execution.executor import DONE, Executor, Verdict
@@ -137,6 +138,29 @@ async def test_a_lost_lease_that_ends_leaves_the_next_one_alone() -> None:
     handler.ends[3].set()
     await second.task
     assert [item.fence for item in desk.settled] == [1, 3]
+
+
+async def test_a_lease_that_came_too_late_is_given_back_and_not_begun() -> None:
+    """Whoever stood still while it asked would start it beside the next holder."""
+    handler, desk = Handler(), Desk()
+    executor = make(handler, desk)
+    long_ago = asyncio.get_running_loop().time() - module.LEASE_S
+    await executor.run([lease(1)], long_ago)
+    assert not handler.starts
+    assert not executor.running
+    assert [item.outcome for _, item in executor.ended] == [Outcome.RELEASED]
+
+
+async def test_a_run_that_is_stopped_before_it_began_makes_room() -> None:
+    """A lease that is counted for ever takes a place in which nothing runs any more."""
+    desk = Desk()
+    executor = make(lambda _lease: asyncio.get_running_loop().create_future(), desk)
+    await executor.run([lease(1)])
+    (run,) = executor.running.values()
+    run.stop(is_lost=True)
+    await asyncio.wait([run.task])
+    assert not executor.running
+    assert executor.room.is_set()
 
 
 async def test_a_run_ends_before_its_lease_does_though_nobody_answers(

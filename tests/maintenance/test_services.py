@@ -9,6 +9,7 @@ from duly.maintenance.closed_breakers import ClosedBreakers
 from duly.maintenance.dead_nodes import DeadNodes
 from duly.maintenance.keys import Keys
 from duly.maintenance.nonces import Nonces
+from duly.maintenance.old_occurrences import OldOccurrences
 from duly.maintenance.old_stats import OldStats
 from duly.maintenance.oldest_ready import OldestReady
 from duly.maintenance.ownerless import OwnerlessSlots
@@ -26,6 +27,7 @@ from duly.store.stats import StatsBook
 from duly.store.submit import KEY_TTL_S
 from duly.store.tenants import create_tenant
 from duly.telemetry import Metrics
+from tests.store.recurring import fire_due, schedule
 from tests.store.world import START, TENANT, World
 
 DAY_S = 86400.0
@@ -77,6 +79,20 @@ async def test_old_statistics_go_in_bites(world: World) -> None:
     world.advance(8 * DAY_S)
     assert await service.run_once() == Report(2, has_more=True)
     assert await service.run_once() == Report(1, has_more=False)
+
+
+async def test_old_occurrences_go_in_bites_and_only_past_a_backfills_reach(world: World) -> None:
+    """A verdict for each minute of each schedule; yet what a backfill relies on must stand."""
+    await schedule(world, every_s=60, max_fires=3, misfire="fire_all")
+    world.advance(180.0)
+    await fire_due(world)
+    service = OldOccurrences(world.database, bite_rows=2)
+    world.advance(30 * DAY_S)
+    assert await service.run_once() == Report(0, has_more=False)
+    world.advance(DAY_S + 1.0)
+    assert await service.run_once() == Report(2, has_more=True)
+    assert await service.run_once() == Report(1, has_more=False)
+    assert await world.count("occurrences") == 0
 
 
 async def test_dead_nodes_are_forgotten_and_living_ones_are_not(world: World) -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.store import dead_letters, operators, read, stats
+from duly.store import dead_letters, forecast, operators, read, stats
 from duly.store.database import Database
 from tests.plans.explain import Node, parse_plan
 
@@ -37,6 +37,20 @@ LOOKS: dict[str, tuple[str, list[Any], str, str, tuple[str, ...]]] = {
         "timers",
         "timers_due",
         ("tenant", "shard", "lane", "due_at", "id"),
+    ),
+    "count_waiting": (
+        forecast.SQL.count_waiting,
+        [TENANT, NOW, NOW, 10, 10],
+        "timers",
+        "timers_due",
+        ("tenant", "shard", "lane", "due_at"),
+    ),
+    "count_rules": (
+        forecast.SQL.count_rules,
+        [TENANT, NOW, NOW, 10, 10],
+        "schedules",
+        "schedules_of_tenant",
+        ("tenant",),
     ),
     "read_points": (
         stats.SQL.read_points,

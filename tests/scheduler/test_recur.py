@@ -3,19 +3,23 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 import pytest
 
+from duly.domain.errors import StatementRefused, TooManyPools
 from duly.domain.firing import GRACE_S
 from duly.environment import Environment
 from duly.execution.executor import DONE
 from duly.execution.executor import Verdict as Done
+from duly.scheduler.recur import AGAIN_S, LOOK_S, REST_S, Recur
 from duly.store.audit import list_audit
 from duly.store.database import Database
 from duly.store.lease import Lease
+from duly.store.pools import PoolNumbers
 from duly.store.schedules import (
     Schedule,
     Verdicted,
@@ -24,6 +28,8 @@ from duly.store.schedules import (
     make_schedule_id,
     read_schedules,
 )
+from duly.telemetry import Metrics
+from duly.testing.clock import ManualClock
 from duly.testing.engine import Engine
 from tests.store.recurring import FAR, definition, reckoned
 
@@ -212,6 +218,44 @@ async def test_a_schedule_that_cannot_be_stored_fails_no_neighbour(
     await owner.execute(
         r"""UPDATE duly.schedules SET template = '{"type": "x", "payload": "\u0000"}'
              WHERE name = 'bad'"""
+    )
+
+    async def fired() -> bool:
+        return bool(await ledger(pool, good))
+
+    async with Engine(pool, Environment(), accept):
+        await until(fired)
+    assert await ledger(pool, bad) == []
+
+
+@pytest.mark.parametrize("code", ["40001", "40P01", "55P03", "57014"])
+async def test_a_schedule_that_lost_a_conflict_is_looked_at_again_at_once(code: str) -> None:
+    """A deadlock would make the schedule miss a minute, and a policy would skip what it missed."""
+    nothing: Any = None
+    clock = ManualClock()
+    recur = Recur(nothing, Environment(clock=clock), nothing, nothing, nothing, Metrics())
+    unlucky: Any = SimpleNamespace(schedule=SimpleNamespace(id=UUID(int=7)))
+    recur.look_at = clock.monotonic() + LOOK_S
+    await recur.halve([unlucky], StatementRefused(problem="not you", code=code))
+    assert recur.resting[UUID(int=7)] <= recur.look_at <= clock.monotonic() + AGAIN_S
+    await recur.halve([unlucky], StatementRefused(problem="a bad row", code="22021"))
+    assert recur.resting[UUID(int=7)] == clock.monotonic() + REST_S
+
+
+async def test_a_pool_too_many_fails_no_neighbour(
+    pool: Database, owner: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tenant at its bound of pools would keep every other tenant's schedules from firing."""
+
+    async def refuse(_numbers: PoolNumbers, pair: tuple[int, str]) -> None:
+        raise TooManyPools(tenant=pair[0], most=0)
+
+    monkeypatch.setattr(PoolNumbers, "create", refuse)
+    bad, _ = await schedule(pool, name="bad", every_s=1, created_ago_s=GRACE_S / 2)
+    good, _ = await schedule(pool, name="good", every_s=1, created_ago_s=GRACE_S / 2)
+    await owner.execute(
+        """UPDATE duly.schedules SET template = '{"type": "x", "payload": "1", "pool": "p"}'
+            WHERE name = 'bad'"""
     )
 
     async def fired() -> bool:

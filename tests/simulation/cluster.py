@@ -145,6 +145,7 @@ class Cluster:
         self.known: list[tuple[int, UUID]] = []
         self.leases: list[tuple[int, UUID, int, UUID]] = []
         self.keyed: dict[tuple[int, str], Submission] = {}
+        self.schedules: list[tuple[int, UUID]] = []
         self.requests = 0
 
     # Time ------------------------------------------------------------------------------------

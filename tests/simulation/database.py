@@ -14,6 +14,7 @@ import asyncpg
 
 from duly.domain.errors import DatabaseUnavailable, StatementRefused
 from duly.store import (
+    audit,
     control,
     dead_letters,
     lease,
@@ -25,6 +26,8 @@ from duly.store import (
     read,
     ready_queue,
     reap,
+    recur,
+    schedules,
     settle,
     submit,
     tenants,
@@ -38,8 +41,8 @@ if TYPE_CHECKING:
 
 SET_CLOCK = "SELECT set_config('duly.test_now', $1, false)"
 MODULES = (
-    *(control, dead_letters, lease, load, ownership, partitions, pools, purge, read, ready_queue),
-    *(reap, settle, submit, tenants),
+    *(audit, control, dead_letters, lease, load, ownership, partitions, pools, purge, read),
+    *(ready_queue, reap, recur, schedules, settle, submit, tenants),
 )
 DEADLOCK = "40P01"
 # In a transaction each statement is short; only single statements are slow.

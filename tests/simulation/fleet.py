@@ -29,7 +29,7 @@ from duly.execution.executor import Executor, Heartbeat, Settling, Verdict
 from duly.execution.leasing import SettleDesk
 from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import make_scheduler
-from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, Listener
+from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Listener
 from duly.store.lease import Lease
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE
 from duly.store.ownership import Node as Member
@@ -97,6 +97,7 @@ class FleetNode(Node):
             OWNERSHIP: self.coordinator.heard,
             DOORBELL: self.scheduler.doorbell.heard,
             FREED: self.scheduler.freed.heard,
+            SCHEDULES: self.scheduler.recur.heard,
         }
         if isinstance(self.broker, PostgresBroker):
             self.listeners[READY] = LaneBell(self.broker, self.send).heard

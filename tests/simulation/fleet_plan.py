@@ -14,9 +14,11 @@ from typing import Any
 
 from duly.broker import memory, watch
 from duly.broker import postgres as postgres_broker
+from duly.domain import firing
 from duly.execution import executor
-from duly.scheduler import board, dispatcher, gatekeeper, loader, reaper
+from duly.scheduler import board, dispatcher, gatekeeper, loader, reaper, recur
 from duly.store import load, ready_queue
+from duly.store import recur as store_recur
 from duly.store.tenants import TenantLimits
 from tests.simulation.plan import TENANTS_MAX, Actor, FaultKind, Plan
 
@@ -51,6 +53,10 @@ ACTORS = (
     Actor.READER,
     Actor.EXPIRER,
 )
+# A schedule is late soon, and catching up takes several bites.
+GRACE_S = 3.0
+FIRES_MAX = 3
+RULINGS_MAX = 5
 # Asked at every statement, unlike what is asked now and then.
 AT_EVERY_STATEMENT = {
     FaultKind.ERROR_BEFORE,
@@ -120,7 +126,7 @@ def make_fleet_plan(seed: int) -> FleetPlan:
         max_attempts=random.randint(1, 4),
         submissions=random.randint(10, 40),
         rates={kind: random.choice(rates_of(kind)) for kind in kinds},
-        actors=frozenset(actor for actor in ACTORS if random.random() < 0.4),
+        actors=frozenset(actor for actor in ACTORS if random.random() < 0.4) | keepers(seed),
         outcome_weights=random.choice(
             [(8, 2, 1, 1, 1, 1), (10, 0, 0, 0, 0, 0), (2, 6, 0, 0, 1, 1)]
         ),
@@ -140,6 +146,12 @@ def make_fleet_plan(seed: int) -> FleetPlan:
         poison_share=random.choice([0.0, 0.0, 0.1]),
         hang_share=random.choice([0.0, 0.1]),
     )
+
+
+def keepers(seed: int) -> frozenset[Actor]:
+    """By a draw of their own: whoever takes no part changes nothing for the others."""
+    takes_part = Random(f"fleet schedules {seed}").random() < 0.4
+    return frozenset({Actor.KEEPER} if takes_part else ())
 
 
 def rates_of(kind: FaultKind) -> list[float]:
@@ -178,6 +190,19 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (board, "PLACE_ENTRIES_MAX", 2 * plan.page),
         (board, "PARKED_MAX", plan.parked),
         (gatekeeper, "REFRESH_S", plan.bounds_s),
+        (recur, "HORIZON_S", 2 * plan.sweep_s),
+        (recur, "LOOK_S", plan.sweep_s),
+        (recur, "SWEEP_S", 2 * plan.sweep_s),
+        (recur, "SWEEP_PAGE", plan.page),
+        (recur, "PAGE", plan.page),
+        (recur, "LATE_PAGE", plan.page),
+        (recur, "BATCH", plan.batch),
+        (recur, "CATCH_UP_PER_S", 3.0),
+        (recur, "GRACE_S", GRACE_S),
+        (firing, "GRACE_S", GRACE_S),
+        (firing, "FIRES_MAX", FIRES_MAX),
+        (firing, "RULINGS_MAX", RULINGS_MAX),
+        (store_recur, "BITES_MAX", 5),
     ]
 
 

@@ -28,7 +28,10 @@ from tests.simulation.fleet_plan import (
     replaced,
 )
 from tests.simulation.loop import run_virtually
+from tests.simulation.plan import Actor
 from tests.simulation.run import Verdict, finish, judge
+from tests.simulation.schedule_clients import keep_schedules
+from tests.simulation.schedule_model import judge_rulings, read_ledger, read_model
 from tests.simulation.witness import WITNESSED
 
 # Everything ends within this once nothing breaks any more, and every slot has an owner.
@@ -43,6 +46,8 @@ LEFTOVERS = (
     "DELETE FROM duly.breakers",
     "DELETE FROM duly.nodes",
     "DELETE FROM duly.ready_tickets",
+    "DELETE FROM duly.schedules",
+    "DELETE FROM duly.schedule_timers",
     "UPDATE duly.ownership SET holder = NULL, epoch = 0, expires_at = 'epoch', void_at = 'epoch'",
 )
 ADD_TENANT = """INSERT INTO duly.tenants (id, name, weight, in_flight_max, dispatch_rate)
@@ -98,6 +103,8 @@ def quietly() -> Iterator[None]:
 async def simulate(plan: FleetPlan, postgres: Postgres, verdict: Verdict) -> None:
     before = postgres.statements
     behaviours = [run_roles, submit, *(CLIENTS[a] for a in CLIENTS if a in plan.actors)]
+    if Actor.KEEPER in plan.actors:
+        behaviours.append(keep_schedules)
     fleet = Fleet(plan, postgres, behaviours)
     verdict.trace = fleet.recorder.trace
     verdict.crash_points = fleet.recorder.crash_points
@@ -109,11 +116,21 @@ async def simulate(plan: FleetPlan, postgres: Postgres, verdict: Verdict) -> Non
     await asyncio.gather(*others)
     await finish(fleet, verdict, LIVENESS_S_MAX)
     await all_owned(fleet, verdict)
-    await judge(fleet, verdict)
+    await judge_the_end(fleet, verdict)
     verdict.violations += executed_twice(verdict) + fleet.findings[:FINDINGS_MAX]
     verdict.failures += fleet.failures
     verdict.virtual_s = fleet.elapsed_s()
     verdict.statements = postgres.statements - before
+
+
+async def judge_the_end(fleet: Fleet, verdict: Verdict) -> None:
+    """Nothing is due any more, so every occurrence that the model knows has its verdict."""
+    async with fleet.turn:
+        now = fleet.database_now()
+        model = read_model(fleet.postgres, now, fleet.plan.tenants)
+        ledger = read_ledger(fleet.postgres, now, fleet.plan.tenants)
+    await judge(fleet, verdict, model.expected)
+    verdict.violations += list(judge_rulings(model, ledger, verdict.tables))[:FINDINGS_MAX]
 
 
 def executed_twice(verdict: Verdict) -> list[Violation]:

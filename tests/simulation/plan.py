@@ -69,6 +69,11 @@ class Actor(StrEnum):
     READER = "reader"
     INTRUDER = "intruder with foreign leases"
     EXPIRER = "expirer of late starts"
+    KEEPER = "keeper of schedules"
+
+
+# Who needs a role that fires schedules, and so a fleet.
+ACTORS_OF_FLEETS = {Actor.KEEPER}
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,8 @@ def make_plan(seed: int) -> Plan:
             kind: random.choice([0.1, 0.3, 0.5] if kind in SELDOM_ASKED else [0.02, 0.05, 0.15])
             for kind in kinds
         },
-        actors=frozenset(actor for actor in Actor if random.random() < 0.5),
+        actors=frozenset(
+            actor for actor in Actor if actor not in ACTORS_OF_FLEETS and random.random() < 0.5
+        ),
         outcome_weights=random.choice([(8, 2, 1, 1, 1, 1), (1, 8, 0, 0, 1, 0), (2, 2, 1, 2, 4, 4)]),
     )

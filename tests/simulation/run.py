@@ -3,8 +3,8 @@
 import asyncio
 import traceback
 from collections import Counter
-from dataclasses import dataclass, field
-from datetime import timedelta
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from uuid import UUID
 
 from duly.domain.check import Violation, check, find_overdue
@@ -16,11 +16,13 @@ from tests.simulation.cluster import Cluster, register_task
 from tests.simulation.database import Postgres
 from tests.simulation.loop import run_virtually
 from tests.simulation.plan import Plan, make_plan
-from tests.simulation.tables import count_live, read_tables
+from tests.simulation.tables import count_live, due_schedules, read_tables
 from tests.simulation.workers import WORKERS
 
 LIVENESS_S_MAX = 1500.0
 MONTHS_AHEAD = 3
+# Schedules and their nominal times, as a model has them.
+Expected = frozenset[tuple[UUID, datetime]]
 # Small enough that the placements of one tenant do not fit on a page.
 PLACEMENTS_PAGE = 4
 
@@ -111,6 +113,10 @@ async def finish(cluster: Cluster, verdict: Verdict, limit_s: float = LIVENESS_S
             overdue = find_overdue(tables, now, timedelta(seconds=cluster.plan.tick_s))
             unfinished = [Violation("liveness", row.id, "never ends") for row in tables.timers]
             verdict.violations += overdue or unfinished
+            verdict.violations += [
+                Violation("liveness", schedule, f"a schedule is still due, at {due_at}")
+                for schedule, due_at in due_schedules(cluster.postgres, now, cluster.plan.tenants)
+            ]
             return
 
 
@@ -125,9 +131,9 @@ async def snapshot(cluster: Cluster) -> Tables:
         )
 
 
-async def judge(cluster: Cluster, verdict: Verdict) -> None:
+async def judge(cluster: Cluster, verdict: Verdict, expected: Expected | None = None) -> None:
     """Also in the middle of everything: calls without an answer are unknown to the checker too."""
-    verdict.tables = await snapshot(cluster)
+    verdict.tables = replace(await snapshot(cluster), expected=expected)
     verdict.logs = cluster.recorder.logs
     known = set(verdict.violations)
     found = check(verdict.logs, verdict.tables)

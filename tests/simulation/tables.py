@@ -1,9 +1,19 @@
 """The rows of one seed's tenants, read as the checker wants them. Changes nothing."""
 
+import re
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
-from duly.domain.history import AttemptRow, DeadLetterRow, KeyRow, Tables, TaskRow, TimerRow
+from duly.domain.history import (
+    AttemptRow,
+    DeadLetterRow,
+    KeyRow,
+    OccurrenceRow,
+    Tables,
+    TaskRow,
+    TimerRow,
+)
 from duly.domain.ids import key_shard
 from duly.domain.task import concurrency_limit_of
 from duly.store.policies import decode_policy
@@ -30,7 +40,14 @@ KEYS = """SELECT tenant, key, task_id
             JOIN duly.idempotency_keys USING (shard, tenant, key)"""
 TOMBSTONES = """SELECT tombstones.id FROM duly.tasks JOIN duly.tombstones USING (shard, id)
                  WHERE tasks.tenant = ANY($1::integer[])"""
-LIVE = "SELECT count(*) FROM duly.timers WHERE tenant = ANY($1::integer[])"
+OF_OCCURRENCE = re.compile("([0-9a-f-]{36}):(.+)")
+OCCURRENCES = """SELECT schedule, nominal_at, verdict, task, tenant
+                   FROM duly.occurrences WHERE tenant = ANY($1::integer[])"""
+LIVE = """SELECT (SELECT count(*) FROM duly.timers WHERE tenant = ANY($1::integer[]))
+               + (SELECT count(*) FROM duly.schedule_timers
+                   WHERE tenant = ANY($1::integer[]) AND due_at IS NOT NULL)"""
+DUE_SCHEDULES = """SELECT id, due_at FROM duly.schedule_timers
+                    WHERE tenant = ANY($1::integer[]) AND due_at IS NOT NULL ORDER BY id"""
 
 
 def read_tables(
@@ -49,6 +66,7 @@ def read_tables(
         keys=tuple(KeyRow(*row) for row in postgres.fetch(now, KEYS, *key_columns(tenants))),
         tombstones=frozenset(row["id"] for row in rows(TOMBSTONES)),
         caps={row["id"]: row["in_flight_max"] for row in rows(CAPS)},
+        occurrences=tuple(OccurrenceRow(*row) for row in rows(OCCURRENCES)),
     )
 
 
@@ -73,9 +91,24 @@ def task_row(row: Any, *, with_limits: bool = False) -> TaskRow:
         request=row["type"],
         concurrency_key=policy.concurrency_key if with_limits else None,
         concurrency_limit=concurrency_limit_of(policy),
+        occurrence=occurrence_of(row),
     )
+
+
+def occurrence_of(row: Any) -> tuple[UUID, datetime] | None:
+    """By its execution key, which a replay shares with what it repeats."""
+    named = OF_OCCURRENCE.fullmatch(row["execution_key"] or "")
+    if named is None or row["replay_of"] is not None:
+        return None
+    return UUID(named[1]), datetime.fromisoformat(named[2])
 
 
 def count_live(postgres: Postgres, now: datetime, tenants: tuple[int, ...]) -> int:
     (row,) = postgres.fetch(now, LIVE, list(tenants))
     return int(row[0])
+
+
+def due_schedules(
+    postgres: Postgres, now: datetime, tenants: tuple[int, ...]
+) -> list[tuple[UUID, datetime]]:
+    return [(row["id"], row["due_at"]) for row in postgres.fetch(now, DUE_SCHEDULES, list(tenants))]

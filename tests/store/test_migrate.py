@@ -1,17 +1,16 @@
 """Migrations go forward and back, one migrator at a time, and survive being killed."""
 
 import asyncio
-import signal
 from pathlib import Path
 
 import asyncpg
 import pytest
 
 from duly.domain.errors import DatabaseUnfit, MigrationFailed
-from duly.environment import Environment
+from duly.environment import CrashPoint, Environment
 from duly.store import migrate
 from duly.store.migrate import Migrator, read_migrations
-from tests.processes import child
+from tests.processes import doomed
 from tests.schema_dump import dump_schema
 
 ALL = read_migrations()
@@ -91,8 +90,9 @@ async def test_a_migrator_that_waits_too_long_for_another_says_so(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("point", [CrashPoint.MIGRATION_BETWEEN])
 async def test_a_migrator_killed_between_two_steps_is_resumed(
-    empty_url: str, environment: Environment, two_steps: Path
+    empty_url: str, environment: Environment, two_steps: Path, point: CrashPoint
 ) -> None:
     """A deploy that dies half-way must be repaired by running it again, not by hand."""
     program = "import asyncio, sys; from pathlib import Path; "
@@ -101,9 +101,8 @@ async def test_a_migrator_killed_between_two_steps_is_resumed(
     program += (
         "asyncio.run(Migrator(sys.argv[1], system_environment(), Path(sys.argv[2])).migrate())"
     )
-    environ = {"DULY_CRASH_AT": "migration.between"}
-    with child("-c", program, empty_url, str(two_steps), environ=environ) as process:
-        assert await asyncio.to_thread(process.wait) == -signal.SIGKILL, process.said_on_errors
+    with doomed(point, "-c", program, empty_url, str(two_steps)) as dying:
+        await asyncio.to_thread(dying.wait)
     migrator = Migrator(empty_url, environment, two_steps)
     assert [entry.number for entry in await migrator.applied()] == [1]
     assert await migrator.migrate() == ["0002_post_second"]

@@ -11,7 +11,7 @@ import pytest
 from duly.client.errors import Unreachable
 from duly.client.synchronous import Client, Task
 from duly.environment import CrashPoint
-from tests.processes import Child, child
+from tests.processes import Child, child, doomed
 from tests.story.duly_up import RunningDuly, duly_up
 
 pytestmark = pytest.mark.slow
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.slow
 @contextlib.contextmanager
 def doomed_duly(data_dir: Path, point: CrashPoint) -> Iterator[RunningDuly]:
     """It dies, as if the power went, when it first comes to the point."""
-    environ = {"DULY_CRASH_AT": point.value}
-    with duly_up("--data-dir", str(data_dir), environ=environ) as running:
-        yield running
+    arguments = ("-m", "duly", "up", "--json", "--port", "0", "--data-dir", str(data_dir))
+    with doomed(point, *arguments) as process:
+        yield RunningDuly(process)
 
 
 def stored_tasks(client: Client) -> list[Task]:
@@ -39,11 +39,10 @@ def test_a_submit_that_met_a_killed_server_is_stored_once(
         {"type": "a.b", "payload": n, "delay_s": 3600, "idempotency_key": f"key-{n}"}
         for n in range(count)
     ]
-    with doomed_duly(tmp_path, point) as doomed:
-        key = doomed.ready["api_key"]
-        with Client(doomed.url, key, tries=1) as client, pytest.raises(Unreachable):
+    with doomed_duly(tmp_path, point) as dying:
+        key = dying.ready["api_key"]
+        with Client(dying.url, key, tries=1) as client, pytest.raises(Unreachable):
             client.submit_many(specs)  # type: ignore[arg-type]
-        assert doomed.process.process.wait(timeout=60) == -9
     with duly_up("--data-dir", str(tmp_path)) as running, Client(running.url, key) as client:
         tasks = client.submit_many(specs)  # type: ignore[arg-type]
         assert len({task.id for task in tasks}) == count
@@ -52,15 +51,15 @@ def test_a_submit_that_met_a_killed_server_is_stored_once(
 
 def test_a_client_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
     """Its own retries carry one key through the kill, so that the restarted server stores once."""
-    with doomed_duly(tmp_path, CrashPoint.SUBMIT_AFTER_COMMIT) as doomed:
-        key, url = doomed.ready["api_key"], doomed.url
+    with doomed_duly(tmp_path, CrashPoint.SUBMIT_AFTER_COMMIT) as dying:
+        key, url = dying.ready["api_key"], dying.url
         port = url.rpartition(":")[2]
         with Client(url, key, tries=20) as client:
             loop = client.running_loop()
             pending = asyncio.run_coroutine_threadsafe(
                 client.asynchronous.submit("a.b", 1, delay_s=3600), loop
             )
-            assert doomed.process.process.wait(timeout=60) == -9
+            assert dying.process.wait() == -9
             with restarted(tmp_path, port):
                 task = pending.result(timeout=60)
                 assert [stored.id for stored in stored_tasks(client)] == [task.id]

@@ -8,13 +8,14 @@ import asyncpg
 import pytest
 
 from duly.environment import CrashPoint
-from tests.processes import Child, child, eventually
+from tests.processes import Child, child, doomed, eventually
 from tests.servers import ServerOfTheRun
 from tests.story.duly_up import RunningDuly, duly_up
 
 pytestmark = pytest.mark.slow
 
 ROWS = 200
+BATCH = 50
 POINTS = [point for point in CrashPoint if point.value.startswith("relay.")]
 
 
@@ -77,18 +78,21 @@ def scene(server: ServerOfTheRun, database_name: str, empty_url: str) -> Scene:
 
 
 def relay(*flags: str) -> tuple[str, ...]:
-    return ("-m", "duly", "relay", "--json", "--poll-s", "0.1", "--batch-max", "50", *flags)
+    return ("-m", "duly", "relay", "--json", "--poll-s", "0.1", "--batch-max", str(BATCH), *flags)
 
 
-def test_a_relay_killed_at_each_step_doubles_and_loses_nothing(scene: Scene) -> None:
-    """kill -9 between any two commits of two databases, one after the other."""
+@pytest.mark.parametrize("point", POINTS)
+def test_a_relay_killed_at_each_step_doubles_and_loses_nothing(
+    scene: Scene, point: CrashPoint
+) -> None:
+    """kill -9 between any two commits of two databases."""
     with duly_up(environ=scene.duly_environ) as duly:
         environ = scene.environ(duly, duly.ready["api_key"])
         scene.write(0, ROWS)
-        for point in POINTS:
-            with child(*relay(), environ={**environ, "DULY_CRASH_AT": point}) as doomed:
-                assert doomed.wait() == -signal.SIGKILL, doomed.said_on_errors
-        assert scene.left() == ROWS - 50, "only the last was killed after its own commit"
+        with doomed(point, *relay(), environ=environ):
+            """It finds rows, and dies."""
+        is_over = point is CrashPoint.RELAY_AFTER_COMMIT
+        assert scene.left() == (ROWS - BATCH if is_over else ROWS)
         with child(*relay("--once"), environ=environ) as healthy:
             assert healthy.wait() == 0, healthy.said_on_errors
         assert scene.tasks() == (ROWS, ROWS)

@@ -42,6 +42,7 @@ EXCEPTIONS = {
     ("cli", "duly.store.verify"): "`duly verify` judges the tables, not what a server says of them",
     ("cli", "duly.domain.verification"): "`duly verify` judges the tables",
     ("cli", "duly.domain.check"): "`duly verify` judges the tables",
+    ("cli", "duly.domain.crontab"): "`duly schedules import` reads a crontab, server or not",
     ("cli", "duly.store.migrate"): "`duly migrate` runs where no server runs",
     ("cli", "duly.store.place"): "`duly migrate` runs where no server runs",
     ("cli", "duly.store.database"): "`duly migrate` runs where no server runs",

@@ -11,6 +11,7 @@ from duly.api.dead_letters import DeadLetterDoor
 from duly.api.docs import DescriptionDoor
 from duly.api.door import Door, Endpoint
 from duly.api.explain import ExplainDoor
+from duly.api.forecast import ForecastDoor
 from duly.api.health import HealthDoor
 from duly.api.keys import KeyDoor
 from duly.api.operators import OperatorDoor
@@ -107,7 +108,8 @@ class FrontDoor:
     def recurring(self) -> list[Endpoint]:
         desk = self.scheduling
         schedules = ScheduleDoor(self.environment, desk, self.rules.outbound)
-        doors = (schedules, ScheduleControlDoor(desk), BackfillDoor(desk, self.backfilling))
+        backfill = BackfillDoor(desk, self.backfilling)
+        doors = (schedules, ScheduleControlDoor(desk), backfill, ForecastDoor())
         return [endpoint for door in doors for endpoint in door.endpoints()]
 
     def control_plane(self) -> list[Endpoint]:

@@ -24,6 +24,8 @@ PROBLEM_CONTENT_TYPE = b"application/problem+json"
 RETRY_AFTER_S = 1
 # SQLSTATEs of values that do not fit: sending them again changes nothing.
 DATA_CLASS = "22"
+# A statement that reached its time limit.
+QUERY_CANCELED = "57014"
 
 
 class Code(StrEnum):
@@ -170,6 +172,8 @@ def problem_of(error: DulyError) -> Refused:
             return later(Code.UNAVAILABLE, "the database cannot be reached; try again")
         case StatementRefused() if str(error.facts["code"]).startswith(DATA_CLASS):
             return Refused(Code.INVALID, "a value is of a kind that cannot be stored")
+        case StatementRefused() if error.facts["code"] == QUERY_CANCELED:
+            return later(Code.TIMEOUT, "the database took too long; ask for less, or later")
         case StatementRefused():
             return later(
                 Code.UNAVAILABLE, "the database is busy with a conflicting change; try again"

@@ -132,9 +132,10 @@ class PreviewRequest(ScheduleFields, frozen=True, forbid_unknown_fields=True, kw
 
 
 class SchedulesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`flagged` picks from a page that was read: such a page may be short or empty while
-    `next_cursor` says that there is more."""
+    """`name` finds one schedule, whole, and goes with no other filter. `flagged` picks from a page
+    that was read: such a page may be short or empty while `next_cursor` says that there is more."""
 
+    name: NamePrefix | None = None
     name_prefix: NamePrefix | None = None
     type: TypeName | None = None
     paused: bool | None = None

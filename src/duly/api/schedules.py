@@ -47,6 +47,7 @@ from duly.store.schedules import (
     list_schedules,
     make_schedule_id,
     read_cadences,
+    read_schedules,
 )
 from duly.store.tenants import read_schedule_bound
 
@@ -194,6 +195,8 @@ class ScheduleDoor:
         return Answer(200, schedule_view(schedule, cadences.get(schedule.id)))
 
     async def list_page(self, call: Call, query: SchedulesQuery) -> Answer:
+        if query.name is not None:
+            return await self.by_name(call, query.name, query)
         wanted = ScheduleFilter(query.name_prefix, query.type, query.paused)
         found, following = await list_schedules(
             call.session, call.tenant, wanted, query.cursor, query.limit
@@ -203,6 +206,16 @@ class ScheduleDoor:
         if query.flagged is not None:
             views = [view for view in views if (view.cadence.flag is not None) is query.flagged]
         return Answer(200, page(views, None if following is None else str(following)))
+
+    async def by_name(self, call: Call, name: str, query: SchedulesQuery) -> Answer:
+        if query != SchedulesQuery(name=name, limit=query.limit):
+            reason = "goes with no other filter"
+            raise Refused(Code.INVALID_QUERY, f"name {reason}", [Problem("/name", reason)])
+        ids = list((await find_schedule_ids(call.session, call.tenant, [name])).values())
+        found = await read_schedules(call.session, ids)
+        cadences = await read_cadences(call.session, ids)
+        views = [schedule_view(each, cadences.get(each.id)) for each in found]
+        return Answer(200, page(views, None))
 
     async def occurrences(self, call: Call, query: OccurrencesQuery) -> Answer:
         schedule = await self.desk.find(call)

@@ -51,7 +51,7 @@ class Driver:
 
     def restart_meter(self, goal: int) -> None:
         """Everything before was warm-up."""
-        self.meter = Meter(self.stage.environment.clock)
+        self.meter = Meter(self.stage.environment.clock, self.stage.costs())
         self.goal = goal
         self.reached.clear()
 

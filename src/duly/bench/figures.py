@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from duly.bench.processor_time import Costs
 from duly.environment import Clock
 
 # What is counted together; a long run is shown in coarser steps.
@@ -28,8 +29,9 @@ def percentiles(waits_s: Sequence[float]) -> Figures:
 class Meter:
     """Counts what is done, and when, from the moment it is made."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, costs: Costs | None = None) -> None:
         self.clock = clock
+        self.costs = costs
         self.began = self.ended = clock.monotonic()
         self.count = 0
         self.buckets: list[int] = []
@@ -52,7 +54,8 @@ class Meter:
         return self.count / self.passed_s
 
     def figures(self) -> Figures:
-        return {"tasks_per_s": self.rate, "series": series(self.buckets, self.passed_s)}
+        costs = {} if self.costs is None else self.costs.figures(self.count)
+        return {"tasks_per_s": self.rate, **costs, "series": series(self.buckets, self.passed_s)}
 
 
 def series(buckets: Sequence[int], passed_s: float) -> Figures:

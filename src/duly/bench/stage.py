@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
+from duly.bench.processor_time import Costs
 from duly.environment import Environment
 from duly.settings import Settings
 from duly.store.database import Database
@@ -49,6 +50,10 @@ class Stage:
     @property
     def now_s(self) -> float:
         return self.environment.clock.monotonic()
+
+    def costs(self) -> Costs:
+        assert self.place.embedded is not None
+        return Costs(self.place.embedded.pid)
 
     @contextlib.asynccontextmanager
     async def beside(self, name: str) -> AsyncIterator["Stage"]:

@@ -31,6 +31,8 @@ COMMANDS = {
     "config": ("duly.cli.config", "Show every setting, its value and where it came from."),
     "status": ("duly.cli.status", "Show nodes, slots, what waits, lag and dead letters."),
     "tasks": ("duly.cli.tasks", "Submit tasks, follow them, change them."),
+    "schedules": ("duly.cli.schedules", "Define what recurs, look at it, apply it from a file."),
+    "forecast": ("duly.cli.forecast", "Show what is expected to fire, and where it crowds."),
     "dead-letters": ("duly.cli.dead_letters", "Look at tasks that failed; replay or purge them."),
     "types": ("duly.cli.types", "Task types: schemas, defaults, who may submit them."),
     "tenants": ("duly.cli.tenants", "Tenants and their limits."),

@@ -21,9 +21,17 @@ LEADING = ("id", "state", "type", "run_at")
 
 Line = tuple[int, bytes]
 
-TASK_FLAGS = [
+# Of one task: when it runs, and whether it is the same as another.
+ONE_TASK_FLAGS = [
     click.option("--delay", type=duration, metavar="DURATION", help="From now on: 90, 5m, 2h, 1d."),
     click.option("--run-at", type=instant, metavar="INSTANT", help="Such as 2026-12-24T18:00:00Z."),
+    click.option("--start-by", type=instant, metavar="INSTANT", help="Else it fails as expired."),
+    click.option("--jitter", type=duration, metavar="DURATION", help="It may start so much later."),
+    click.option("--idempotency-key", metavar="TEXT", help="The same key: the same task."),
+]
+ONE_TASK_OPTIONS = ("delay", "run_at", "start_by", "jitter", "idempotency_key")
+# Of a task, or of all that a schedule makes.
+TEMPLATE_FLAGS = [
     click.option("--pool", metavar="NAME", help="The worker pool that runs it."),
     click.option("--webhook", metavar="URL", help="Or the address that duly calls."),
     click.option(
@@ -33,13 +41,10 @@ TASK_FLAGS = [
     click.option("--max-attempts", type=click.IntRange(min=1), metavar="N", help="Tries in all."),
     click.option("--retry", type=json_document, metavar="JSON", help="The whole retry policy."),
     click.option("--timeout", type=duration, metavar="DURATION", help="For one attempt."),
-    click.option("--start-by", type=instant, metavar="INSTANT", help="Else it fails as expired."),
-    click.option("--jitter", type=duration, metavar="DURATION", help="It may start so much later."),
     click.option("--concurrency-key", metavar="TEXT", help="Tasks that share it are limited."),
     click.option(
         "--concurrency-limit", type=click.IntRange(min=1), metavar="N", help="How many at a time."
     ),
-    click.option("--idempotency-key", metavar="TEXT", help="The same key: the same task."),
     click.option("--tag", "tags", type=pair, multiple=True, metavar="NAME:VALUE", help="A tag."),
 ]
 
@@ -47,7 +52,7 @@ TASK_FLAGS = [
 @click.command("submit")
 @click.argument("task_type", metavar="[TYPE]", required=False)
 @click.argument("payload", metavar="[PAYLOAD]", type=json_document, required=False)
-@with_flags(TASK_FLAGS)
+@with_flags([*ONE_TASK_FLAGS, *TEMPLATE_FLAGS])
 @click.option(
     "--from",
     "source",

@@ -46,8 +46,8 @@ class Worker:
     `url` and `api_key`: as of a client. `pools`: whose tasks it takes. `concurrency`: handlers at
     once. `prefetch`: tasks taken beyond that while handlers are short. `processes`: children for
     handlers with `run="process"`. `lease_s`: how soon others take over when this process dies.
-    `drain_s`: what running handlers get when it is told to stop; a process that `run` was told to
-    end by a signal is gone 1.5 s after that, whatever is left in it.
+    `drain_s`: what running handlers get when it is told to stop; 1.5 s after them a process that
+    got SIGTERM in `run` is gone, whatever else it does.
     """
 
     def __init__(
@@ -123,10 +123,12 @@ class Worker:
         session.stop()
         drain_s = session.plan.drain_s
         session.end_process_after(drain_s + BLOCKED_S)
-        # Threads of the user's that are waited for, a cleanup that hangs: shown, and then left.
-        faulthandler.dump_traceback_later(drain_s + LEAVE_S, exit=True, file=STDERR)
-        # Looking through a whole heap for garbage was most of the interpreter's end.
-        gc.freeze()
+        if number == signal.SIGTERM:
+            # Threads that are waited for, a cleanup that hangs: shown, and left. Not for Ctrl-C,
+            # after which a person may go on in the same interpreter.
+            faulthandler.dump_traceback_later(drain_s + LEAVE_S, exit=True, file=STDERR)
+            # Looking through the whole heap for garbage was most of what came after the drain.
+            gc.freeze()
 
     async def serve(self) -> None:
         """Inside your own event loop, until `stop()` or until the task is cancelled."""

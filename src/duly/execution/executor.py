@@ -10,12 +10,14 @@ once or be awaited; either way its word is settled in batches.
 | a heartbeat says stale | the handler is cancelled; its settlement would change nothing |
 | a heartbeat says cancel | the handler is cancelled and settled as cancelled |
 | no heartbeat gets through | the handler is cancelled shortly before its lease ends |
+| a lease comes when it is about to end | it is not begun, and given back uncharged |
 | settling fails | the lease runs out, and the attempt is recorded as lost |
 | its receiver takes the task over | handed over, tried until the lease ends; no settlement |
 | stop | nothing more is taken; what runs may finish for a while, then is released uncharged |
 """
 
 import asyncio
+import contextlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -68,7 +70,7 @@ class Verdict:
     is_handed_over: bool = False
 
 
-DONE = Verdict()
+DONE, GIVEN_BACK = Verdict(), Verdict(Outcome.RELEASED)
 Handler: TypeAlias = Callable[[Lease], Verdict | Awaitable[Verdict]]
 
 
@@ -162,10 +164,14 @@ class Executor:
         one: starting what waits goes before recording what is done."""
         # A ticket that was repeated while an answer was lost brings the same lease again.
         leases = [lease for lease in leases if key_of(lease) not in self.running]
-        self.note_started(leases)
+        # We stood still, or the database did: somebody else may hold them at any moment.
+        now = asyncio.get_running_loop().time()
+        is_late = asked_at is not None and now >= stop_at(asked_at + LEASE_S)
+        if not is_late:
+            self.note_started(leases)
         for lease in leases:
             try:
-                answer = self.handler(lease)
+                answer = GIVEN_BACK if is_late else self.handler(lease)
             except Exception as error:
                 answer = failure(error)
             if isinstance(answer, Verdict):
@@ -183,16 +189,21 @@ class Executor:
         deadline = (loop.time() if asked_at is None else asked_at) + LEASE_S
         run = Run(lease, loop.create_task(self.finish(lease, pending)), deadline)
         self.running[key_of(lease)] = run
+        # A task that is cancelled before its first step runs no cleanup of its own.
+        run.task.add_done_callback(lambda _: self.leave(lease))
         self.watch(run)
+
+    def leave(self, lease: Lease) -> None:
+        del self.running[key_of(lease)]
+        self.room.set()
 
     def watch(self, run: Run) -> None:
         """By the loop's own timer: it must work when nothing that can be asked answers."""
+        loop, ends_at = asyncio.get_running_loop(), stop_at(run.deadline)
         if run.task.done():
             return
-        loop = asyncio.get_running_loop()
-        stop_at = run.deadline - min(SPARE_S, LEASE_S * SPARE_SHARE)
-        if loop.time() < stop_at:
-            loop.call_at(stop_at, self.watch, run)
+        if loop.time() < ends_at:
+            loop.call_at(ends_at, self.watch, run)
         elif not run.is_handed_over:
             log.warning("stopped: its lease ends and could not be kept", task=str(run.lease.id))
             run.stop(is_lost=True)
@@ -230,9 +241,6 @@ class Executor:
                 self.note_settled([lease], [settlement], [answer], run_s)
         except DulyError as error:
             log.warning("could not settle", task=str(lease.id), error=str(error))
-        finally:
-            self.running.pop(key_of(lease), None)
-            self.room.set()
 
     async def give_away(self, run: Run) -> None:
         """Written down as the receiver's; the fence makes a repetition the same."""
@@ -257,7 +265,7 @@ class Executor:
         except asyncio.CancelledError:
             if self.running[key_of(lease)].is_cancel_requested:
                 return Verdict(Outcome.CANCELLED)
-            return Verdict(Outcome.RELEASED)
+            return GIVEN_BACK
         except Exception as error:
             return failure(error)
 
@@ -377,14 +385,16 @@ def key_of(lease: Lease) -> tuple[UUID, int]:
     return lease.id, lease.fence
 
 
+def stop_at(deadline: float) -> float:
+    return deadline - min(SPARE_S, LEASE_S * SPARE_SHARE)
+
+
 def failure(error: Exception) -> Verdict:
     text = f"{type(error).__name__}: {error}".encode()[:ERROR_BYTES_MAX].decode(errors="ignore")
     return Verdict(Outcome.FAILED, error=text, error_kind=type(error).__name__)
 
 
 async def wait_for(event: asyncio.Event, timeout_s: float) -> None:
-    try:
+    with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-    except TimeoutError:
-        return

@@ -17,6 +17,7 @@ from duly.maintenance.closed_breakers import ClosedBreakers
 from duly.maintenance.dead_nodes import DeadNodes
 from duly.maintenance.keys import Keys
 from duly.maintenance.nonces import Nonces
+from duly.maintenance.old_occurrences import OldOccurrences
 from duly.maintenance.old_stats import OldStats
 from duly.maintenance.oldest_ready import OldestReady
 from duly.maintenance.ownerless import OwnerlessSlots
@@ -55,6 +56,7 @@ def make_services(
         Keys(database),
         Survivors(database, lambda: partitions.pinned),
         OldStats(database),
+        OldOccurrences(database),
         DeadNodes(database),
         ClosedBreakers(database),
         Nonces(database),

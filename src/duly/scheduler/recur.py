@@ -7,6 +7,7 @@
 | a firing is lost to another node | that node did it; the next look shows what comes next |
 | a backlog after an outage | oldest first, at `CATCH_UP_PER_S` tasks, after what is due now |
 | one schedule cannot be stored | the batch is halved until it stands alone; it rests for a while |
+| a deadlock, or somebody holds its lock | the same, and it is tried again at once |
 | a zone that nobody knows any more | the schedule is paused, with the reason |
 | a zone's rules changed, a timer is lost | the sweep reckons the next instant anew, says so |
 """
@@ -18,7 +19,7 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from duly.coordinator.ownership import Coordinator
-from duly.domain.errors import StatementRefused
+from duly.domain.errors import StatementRefused, TooManyPools
 from duly.domain.firing import GRACE_S, next_at
 from duly.domain.ids import SHARDS, shard_of, shards_of, slot_of
 from duly.domain.recurrence import Recurrence
@@ -53,8 +54,11 @@ LATE_PAGE = 200
 BATCH = 200
 # Tasks that catching up may make in a second, and at once.
 CATCH_UP_PER_S = 200.0
-# How long a schedule that cannot be stored is left alone.
+# How long a schedule that cannot be stored is left alone; and one that stood in another's way.
 REST_S = 60.0
+AGAIN_S = 0.5
+# Classes of refusals that a row brings upon itself: data, constraints, program limits.
+OWN_FAULTS = ("22", "23", "54")
 SWEEP_PAGE = 500
 BY_DULY = "duly"
 
@@ -195,7 +199,23 @@ class Recur:
             if schedule.due_at is not None and schedule.due_at <= schedule.now
         ]
         if readable:
-            await self.fire_planned(await self.firer.plan(readable))
+            await self.fire_readable(readable)
+
+    async def fire_readable(self, readable: list[tuple[Schedule, Recurrence]]) -> None:
+        """A pool too many is known when tasks get their places, before anything is stored."""
+        try:
+            firings = await self.firer.plan(readable)
+        except TooManyPools as refusal:
+            if len(readable) > 1:
+                middle = len(readable) // 2
+                await self.fire_readable(readable[:middle])
+                await self.fire_readable(readable[middle:])
+                return
+            schedule_id = readable[0][0].id
+            self.resting[schedule_id] = self.environment.clock.monotonic() + REST_S
+            log.error("a schedule cannot be fired", schedule=str(schedule_id), error=str(refusal))
+            return
+        await self.fire_planned(firings)
 
     async def fire_planned(self, firings: list[Firing]) -> None:
         try:
@@ -214,8 +234,12 @@ class Recur:
             await self.fire_planned(firings[:middle])
             await self.fire_planned(firings[middle:])
             return
-        schedule = firings[0].schedule
-        self.resting[schedule.id] = self.environment.clock.monotonic() + REST_S
+        schedule, now_s = firings[0].schedule, self.environment.clock.monotonic()
+        if not str(refusal.facts["code"]).startswith(OWN_FAULTS):
+            self.resting[schedule.id] = now_s + AGAIN_S
+            self.look_at = min(self.look_at, now_s + AGAIN_S)
+            return
+        self.resting[schedule.id] = now_s + REST_S
         log.error("a schedule cannot be fired", schedule=str(schedule.id), error=str(refusal))
 
     def note(self, firing: Firing) -> None:

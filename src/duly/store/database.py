@@ -24,7 +24,7 @@ SQL = statements_beside(__file__)
 VERSION_MIN = 140000
 CONNECT_TIMEOUT_S = 10.0
 STATEMENT_TIMEOUT_S = 30.0
-CLOSE_TIMEOUT_S = 1.0
+CLOSE_TIMEOUT_S = 0.5
 
 # The world failed; the outcome of a statement in flight is unknown to us.
 CONNECTION_FAULTS = (

@@ -39,7 +39,6 @@ SUPERUSER = "duly_owner"
 DATABASE = "duly"
 START_TIMEOUT_S = 60
 STOP_TIMEOUT_S = 20
-HUNG_TIMEOUT_S = 2
 LOCK_TIMEOUT_S = 90
 CHILDREN_GONE_S = 10
 POLL_S = 0.02
@@ -187,12 +186,14 @@ class EmbeddedPostgres:
         lines = self.pid_file()
         if not self.is_ours(lines):
             return
-        is_hung = len(lines) >= 5 and not is_answering(Path(lines[4]), int(lines[3]))
-        limit_s = HUNG_TIMEOUT_S if is_hung else STOP_TIMEOUT_S
         binaries = find_binaries(self.pg_bin, self.existing_major())
         account = ServerAccount.choose([self.data_dir, binaries.folder])
-        stop = [binaries.program("pg_ctl"), "stop", "--silent", "--wait"]
-        stop += ["--pgdata", str(self.cluster), "--timeout", str(limit_s), "--mode"]
+        stop = [binaries.program("pg_ctl"), "stop", "--silent", "--pgdata", str(self.cluster)]
+        if len(lines) >= 5 and not is_answering(Path(lines[4]), int(lines[3])):
+            self.run_program([*stop, "--mode", "fast", "--no-wait"], account, "did not stop")
+            problem = "does not answer; it was told to stop, and does so once it runs again"
+            raise EmbeddedServerFailed(data_dir=self.data_dir, problem=problem)
+        stop += ["--wait", "--timeout", str(STOP_TIMEOUT_S), "--mode"]
         try:
             self.run_program([*stop, "fast"], account, "did not stop")
         except EmbeddedServerFailed:

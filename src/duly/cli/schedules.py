@@ -1,0 +1,231 @@
+"""`duly schedules`: define what recurs, look at it, change it. Pausing and firing by hand, files
+and crontabs have files of their own."""
+
+from typing import Any
+
+import click
+from msgspec import Raw
+
+from duly.cli.calling import Json, Talk, over_api, path
+from duly.cli.dead_letters import flag_text
+from duly.cli.options import list_flags, with_flags, yes_flag
+from duly.cli.schedule_control import backfill, pause, resume, trigger
+from duly.cli.schedule_fields import (
+    DEFAULTS,
+    WHEN_OPTIONS,
+    definition_of,
+    fields_said,
+    find,
+    find_id,
+    rule_of,
+    when_flags,
+)
+from duly.cli.schedule_files import apply
+from duly.cli.schedule_import import import_crontab
+from duly.cli.screen import clean, confirm, make_table, print_card, print_table, show
+from duly.cli.task_submit import ONE_TASK_OPTIONS, TEMPLATE_FLAGS, task_of
+from duly.cli.values import instant, json_document
+
+COLUMNS = ("name", "state", "rule", "timezone", "next_at", "fires", "cadence", "id")
+LEADING = ("id", "name", "state", "cron", "every_s", "timezone", "next_at", "next_due_at", "task")
+LEDGER_COLUMNS = ("nominal_at", "verdict", "late_s", "decided_at", "task_id")
+FIRE_COLUMNS = ("at", "wall", "due_by", "verdict")
+VERDICTS = (
+    "FIRED",
+    "LATE",
+    "COALESCED",
+    "SKIPPED_MISFIRE",
+    "SKIPPED_DST",
+    "SKIPPED_OVERLAP",
+    "SKIPPED_PAUSED",
+    "EXCLUDED",
+    "TRIGGERED",
+    "BACKFILLED",
+)
+named = click.argument("name_or_id", metavar="NAME|ID")
+
+
+@click.group("schedules")
+def command() -> None:
+    """Schedules: what recurs, by cron or by interval. A NAME is as good as an ID."""
+
+
+for part in (pause, resume, trigger, backfill, apply, import_crontab):
+    command.add_command(part)
+
+
+@command.command("create")
+@click.argument("name")
+@click.argument("task_type", metavar="TYPE")
+@click.argument("payload", metavar="[PAYLOAD]", type=json_document, required=False)
+@when_flags
+@with_flags(TEMPLATE_FLAGS)
+@over_api
+def create(talk: Talk, name: str, task_type: str, payload: Raw | None, **flags: Any) -> None:
+    """Define the schedule NAME, which submits tasks of TYPE. PAYLOAD is JSON, @FILE, or - for
+    standard input."""
+    when = {each: flags.pop(each) for each in WHEN_OPTIONS}
+    asked = {"name": name, **fields_said(when)}
+    if "cron" not in asked and "every_s" not in asked:
+        raise click.UsageError("give --cron or --every")
+    asked["task"] = task_of(task_type, payload, **flags, **dict.fromkeys(ONE_TASK_OPTIONS))
+    talk.show(talk.ask("POST", "/v1/schedules", asked), print_schedule)
+
+
+@command.command("list")
+@click.option("--name-prefix", metavar="TEXT", help="Those whose name begins with it.")
+@click.option("--type", "task_type", metavar="TYPE", help="Those that make tasks of this type.")
+@click.option("--paused/--not-paused", default=None, help="Only what is, or is not, paused.")
+@click.option("--flagged", is_flag=True, help="Those that do not keep their cadence.")
+@list_flags
+@over_api
+def list_schedules(
+    talk: Talk,
+    limit: int,
+    cursor: str | None,
+    name_prefix: str | None,
+    task_type: str | None,
+    paused: bool | None,
+    flagged: bool,
+) -> None:
+    """List schedules, newest first. The cadence says how many of the last ones fired on time."""
+    query = {
+        "name_prefix": name_prefix,
+        "type": task_type,
+        "paused": flag_text(paused),
+        "flagged": "true" if flagged else None,
+    }
+    page = talk.page("/v1/schedules", query, limit, cursor)
+    talk.show_page(
+        page, lambda items: print_table([row_of(each) for each in items], COLUMNS, "no schedules")
+    )
+
+
+@command.command("show")
+@named
+@over_api
+def show_one(talk: Talk, name_or_id: str) -> None:
+    """Show everything about a schedule."""
+    talk.show(find(talk, name_or_id), print_schedule)
+
+
+@command.command("edit")
+@named
+@click.option("--name", metavar="TEXT", help="Another name.")
+@when_flags
+@click.option("--task", type=json_document, metavar="JSON", help="What it submits, as a whole.")
+@over_api
+def edit(talk: Talk, name_or_id: str, name: str | None, task: Raw | None, **flags: Any) -> None:
+    """Change some fields of a schedule; `none` takes a bound away. What is due already is ruled on
+    as it was defined before."""
+    asked = fields_said({"name": name, "task": task, **flags})
+    if not asked:
+        raise click.UsageError("give at least one field, such as --cron '0 3 * * *'")
+    changed = talk.ask("PATCH", path("schedules", find_id(talk, name_or_id)), asked)
+    talk.show(changed, print_schedule)
+
+
+@command.command("delete")
+@named
+@yes_flag
+@over_api
+def delete(talk: Talk, name_or_id: str, yes: bool) -> None:
+    """Delete a schedule. Its tasks and its ledger stay."""
+    schedule = find(talk, name_or_id)
+    name = clean(schedule["name"])
+    confirm(f"delete the schedule {name}?", yes=yes, as_json=talk.as_json)
+    talk.ask("DELETE", path("schedules", schedule["id"]))
+    gone = {"id": schedule["id"], "name": schedule["name"], "deleted": True}
+    talk.show(gone, lambda _: click.echo(f"{name} is deleted"))
+
+
+@command.command("preview")
+@click.argument("name_or_id", metavar="[NAME|ID]", required=False)
+@when_flags
+@click.option("--count", type=click.IntRange(1, 100), default=10, show_default=True, metavar="N")
+@click.option("--after", type=instant, metavar="INSTANT", help="From then on; now if not given.")
+@over_api
+def preview(
+    talk: Talk, name_or_id: str | None, count: int, after: str | None, **flags: Any
+) -> None:
+    """Show when a schedule would fire next, and what the next two clock changes do to it: one that
+    exists, or one that is described here, or the one with the changes of the other."""
+    asked = fields_said(flags)
+    if name_or_id is not None:
+        known = definition_of(find(talk, name_or_id))
+        if asked.keys() & {"cron", "every_s"}:
+            known |= {"cron": None, "every_s": None}
+        asked = known | asked
+    elif not asked.keys() & {"cron", "every_s"}:
+        raise click.UsageError("name a schedule, or give --cron or --every")
+    asked |= {"count": count} | ({} if after is None else {"after": after})
+    talk.show(talk.ask("POST", "/v1/schedules/preview", asked), print_preview)
+
+
+@command.command("occurrences")
+@named
+@click.option("--verdict", type=click.Choice(VERDICTS, case_sensitive=False))
+@click.option("--since", type=instant, metavar="INSTANT", help="With a nominal time from then on.")
+@list_flags
+@over_api
+def occurrences(
+    talk: Talk,
+    name_or_id: str,
+    verdict: str | None,
+    since: str | None,
+    limit: int,
+    cursor: str | None,
+) -> None:
+    """List what became of each occurrence of a schedule, newest first."""
+    ledger = path("schedules", find_id(talk, name_or_id), "occurrences")
+    page = talk.page(ledger, {"verdict": verdict, "since": since}, limit, cursor)
+    talk.show_page(
+        page, lambda items: print_table(items, LEDGER_COLUMNS, "nothing has been due yet")
+    )
+
+
+def row_of(schedule: Json) -> Json:
+    cadence = schedule["cadence"]
+    kept = f"{cadence['fired']}/{cadence['expected']}"
+    return {
+        **schedule,
+        "rule": rule_of(schedule),
+        "cadence": f"{kept} {cadence['flag']}" if cadence["flag"] else kept,
+    }
+
+
+def print_schedule(schedule: Json) -> None:
+    changed = [name for name, usual in DEFAULTS.items() if schedule[name] != usual]
+    print_card(schedule, (*LEADING, *changed))
+
+
+def print_preview(preview: Json) -> None:
+    if preview["fires"]:
+        show(make_table([fire_row(each) for each in preview["fires"]], FIRE_COLUMNS))
+    else:
+        click.echo("it never fires")
+    for change in preview["clock_changes"]:
+        click.echo()
+        before, after = wall_text(change["wall_before"]), wall_text(change["wall_after"])
+        click.echo(f"clocks go from {before} to {after}: {clean(change['effect'])}")
+        for each in change["touched"]:
+            verdict = f" ({each['verdict']})" if each["verdict"] else ""
+            click.echo(f"  {wall_text(each['wall'])} is at {utc_text(each['at'])}{verdict}")
+
+
+def fire_row(fire: Json) -> Json:
+    return {
+        "at": utc_text(fire["at"]),
+        "wall": wall_text(fire["wall"]),
+        "due_by": None if fire["due_by"] == fire["at"] else utc_text(fire["due_by"]),
+        "verdict": fire["verdict"],
+    }
+
+
+def utc_text(at: str) -> str:
+    return at.replace("T", " ")
+
+
+def wall_text(at: str) -> str:
+    """Without the seconds that hardly any rule has."""
+    return at.replace("T", " ").removesuffix(":00")
