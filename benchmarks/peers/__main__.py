@@ -75,7 +75,7 @@ async def run_peer(
 
 
 def facts(peer: PeerInfo) -> dict[str, Any]:
-    return {"durable": peer.durable, "settings": peer.settings}
+    return {"store": peer.store, "durable": peer.durable, "settings": peer.settings}
 
 
 def compose(
@@ -93,7 +93,8 @@ def compose(
         for name, peer in peers.items()
         if "figures" in peer and peer["durable"].startswith("yes")
     }
-    goals = table.judge(duly["figures"], durable)
+    postgres = [name for name, peer in peers.items() if peer["store"] == "postgres"]
+    goals = table.judge(duly["figures"], durable, postgres)
     machine = duly.pop("machine")
     return {"machine": machine, "sizes": sizes, "duly": duly, "peers": peers, "goals": goals}
 
