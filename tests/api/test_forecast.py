@@ -144,6 +144,7 @@ async def test_counting_that_takes_too_long_is_given_up(
     monkeypatch.setitem(counting.SQL.blocks, "count_rules", slow)
     reply = await front.call("GET", FORECAST)
     assert (reply.status, reply.code) == (503, "timeout")
+    assert reply.json["detail"].startswith("the database took too long")
     assert "Retry-After" in reply.headers
 
 

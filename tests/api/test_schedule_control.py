@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from duly.store.tenants import TenantLimits, update_tenant
 from duly.testing.clock import MovableClock
 from tests.api.conftest import Front
 from tests.api.scheduling import SCHEDULES, define, fire_due, ledger, path_of, read, verdicts
@@ -65,16 +66,30 @@ async def test_a_schedule_that_is_far_behind_is_changed_later(moving_front: Movi
     front, clock = moving_front
     made = await define(front, every_s=1)
     clock.advance(days=3)
-    for method, more, body in (
-        ("PATCH", [], {"every_s": 60}),
-        ("DELETE", [], None),
-        ("POST", ["pause"], {"reason": "x"}),
-    ):
-        reply = await front.call(method, path_of(made, *more), body)
-        assert (reply.status, reply.code) == (409, "conflict"), reply.body
-        assert "catching up" in reply.json["detail"]
-        assert int(reply.headers["Retry-After"]) > 0
+    reply = await front.call("PATCH", path_of(made), {"every_s": 60})
+    assert (reply.status, reply.code) == (409, "conflict"), reply.body
+    assert "catching up" in reply.json["detail"]
+    assert int(reply.headers["Retry-After"]) > 0
     assert await ledger(front, made) == []
+
+
+async def test_a_schedule_that_is_far_behind_is_stopped_at_once(moving_front: Moving) -> None:
+    """A brake that first works off the backlog is none."""
+    front, clock = moving_front
+    made = await define(front, every_s=60, misfire="fire_all", misfire_window_s=86400)
+    clock.advance(hours=6)
+    paused = await front.call("POST", path_of(made, "pause"), {"reason": "too much"})
+    assert paused.json["state"] == "PAUSED", paused.body
+    assert (await front.call("DELETE", path_of(made))).status == 204
+    assert (await front.call("GET", "/v1/tasks")).json["items"] == []
+
+
+async def test_a_trigger_counts_against_the_quota(front: Front) -> None:
+    """Whoever may not submit any more would trigger instead."""
+    made = await define(front)
+    await update_tenant(front.database, front.tenant.id, TenantLimits(stored_max=1))
+    replies = [await front.call("POST", path_of(made, "trigger")) for _ in range(3)]
+    assert {reply.status for reply in replies[1:]} == {429}, [each.body for each in replies]
 
 
 async def test_many_are_paused_by_a_filter_in_bounded_bites(

@@ -179,6 +179,7 @@ async def test_a_deleted_schedule_is_gone_and_its_tasks_stay(moving_front: Movin
     """A deletion that takes work along, or leaves the timer, is worse than none."""
     front, clock = moving_front
     made = await define(front)
+    assert (await front.call("POST", path_of(made) + "/trigger")).status == 201
     clock.advance(hours=1, minutes=30)
     assert (await front.call("DELETE", path_of(made))).status == 204
     assert (await front.call("GET", path_of(made))).status == 404

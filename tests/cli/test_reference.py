@@ -1,4 +1,4 @@
-"""What is written about the command line is what it does: the reference, and the how-to page."""
+"""What is written about the command line is what it does: the reference, and the how-to pages."""
 
 import os
 import re
@@ -16,7 +16,11 @@ from tests.servers import ServerOfTheRun
 from tests.story.duly_up import RunningDuly, duly_up
 from tests.tidy.markdown import blocks, commands
 
-HOW_TO = "docs/how-to/use-the-command-line.md"
+# Each with the least number of commands that it has.
+HOW_TO = {
+    "docs/how-to/use-the-command-line.md": 20,
+    "docs/how-to/import-a-crontab.md": 8,
+}
 SECRET = re.compile(r"duly_[a-z0-9]+_[a-z0-9]+|--api-key (?!@)")
 
 
@@ -42,10 +46,13 @@ def running(server: ServerOfTheRun) -> Iterator[RunningDuly]:
             yield opened
 
 
-def test_the_how_to_page_runs_from_top_to_bottom(running: RunningDuly, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", HOW_TO)
+def test_a_how_to_page_runs_from_top_to_bottom(
+    page: str, running: RunningDuly, tmp_path: Path
+) -> None:
     """Read in order, each command builds on the one before; one that fails strands the reader."""
-    script = [line for block in blocks("sh") if block.page == HOW_TO for line in commands(block)]
-    assert len(script) > 20
+    script = [line for block in blocks("sh") if block.page == page for line in commands(block)]
+    assert len(script) > HOW_TO[page]
     program = tmp_path / "bin" / "duly"
     program.parent.mkdir()
     program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m duly "$@"\n')

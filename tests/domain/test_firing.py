@@ -108,6 +108,15 @@ def test_coalesce_fires_although_the_newest_days_are_excluded() -> None:
     assert set(verdicts(plan)[:-3]) == {Verdict.COALESCED}
 
 
+def test_coalesce_fires_once_across_an_excluded_day() -> None:
+    """A lone occurrence before a day of excluded ones would be taken for the newest."""
+    rule = recurrence(cron="* * * * *", exclude_dates=((START + timedelta(days=1)).date(),))
+    away = Progress(START + timedelta(hours=20))
+    now = START + timedelta(days=2, hours=8)
+    rulings = catch_up(rule, Policies("coalesce"), now, away)
+    assert [ruling.nominal_at for ruling in rulings if ruling.fires] == [now]
+
+
 @pytest.mark.parametrize(
     ("late_s", "misfire", "expected"),
     [

@@ -181,6 +181,9 @@ def test_beyond_the_bound_the_larger_groups_are_reckoned_with_and_the_rest_is_na
     found = make_forecast([small, large], NO_TASKS, FIRST_S)
     assert found.skipped == [small]
     assert sum(found.schedules) == 2400
+    # Once the bound is met nothing smaller is tried, though one fire would have fitted.
+    tiny = group(0, cron="0 2 * * *")
+    assert make_forecast([tiny, small, large], NO_TASKS, FIRST_S).skipped == [small, tiny]
     monkeypatch.setattr(forecast, "FIRES_MAX", 24)
     assert make_forecast([large], NO_TASKS, FIRST_S).skipped == []
     monkeypatch.setattr(forecast, "FIRES_MAX", 23)

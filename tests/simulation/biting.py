@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tests.simulation.database import Postgres
 from tests.simulation.fleet_run import run_fleet_seed
 from tests.simulation.run import Verdict, run_seed
-from tests.simulation.teeth import Bug, Slip
+from tests.simulation.teeth import Both, Bug, Slip
 
 # Far from one another, because a seed runs only once in a database.
 SEEDS_APART = 1000
@@ -13,7 +13,7 @@ SEEDS_APART = 1000
 
 def first_caught(
     postgres: Postgres,
-    bug: Bug | Slip,
+    bug: Bug | Slip | Both,
     number: int,
     seeds_max: int,
     run: Callable[[Postgres, int], Verdict] = run_seed,
@@ -32,6 +32,6 @@ def first_caught(
 
 
 def first_caught_by_fleet(
-    postgres: Postgres, bug: Bug | Slip, number: int, seeds_max: int
+    postgres: Postgres, bug: Bug | Slip | Both, number: int, seeds_max: int
 ) -> tuple[int, Verdict] | None:
     return first_caught(postgres, bug, number, seeds_max, run_fleet_seed)

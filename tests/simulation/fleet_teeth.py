@@ -9,7 +9,8 @@ from duly.scheduler.board import Board
 from duly.scheduler.gatekeeper import Gatekeeper
 from duly.scheduler.reaper import Reaper
 from duly.store import lease, ownership, ready_queue
-from tests.simulation.teeth import Bug, Slip
+from tests.simulation.schedule_teeth import SCHEDULE_BUGS
+from tests.simulation.teeth import Both, Bug, Slip
 
 
 def correct_all(
@@ -35,7 +36,7 @@ def do_nothing(*_: object) -> None:
     """What is needed most of the time."""
 
 
-FLEET_BUGS: list[Bug | Slip] = [
+FLEET_BUGS: list[Bug | Slip | Both] = [
     Bug(
         "a ticket past its deadline becomes a lease",
         lease.SQL,
@@ -80,4 +81,5 @@ FLEET_BUGS: list[Bug | Slip] = [
     Slip("a lost ticket counts for ever", Accounts, "pass_deadlines", do_nothing),
     Slip("what is parked stays parked", Board, "unpark", lambda *_: 0),
     Slip("a lost ticket is never published again", Board, "void_tickets", lambda *_: []),
+    *SCHEDULE_BUGS,
 ]

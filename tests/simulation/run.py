@@ -20,6 +20,8 @@ from tests.simulation.tables import count_live, due_schedules, read_tables
 from tests.simulation.workers import WORKERS
 
 LIVENESS_S_MAX = 1500.0
+# Ten times what any honest seed needs: more is somebody who spins, and virtual time hardly passes.
+STATEMENTS_MAX = 20_000
 MONTHS_AHEAD = 3
 # Schedules and their nominal times, as a model has them.
 Expected = frozenset[tuple[UUID, datetime]]
@@ -108,7 +110,10 @@ async def finish(cluster: Cluster, verdict: Verdict, limit_s: float = LIVENESS_S
             now = cluster.database_now()
             if count_live(cluster.postgres, now, cluster.plan.tenants) == 0:
                 return
-        if cluster.elapsed_s() > cluster.plan.safety_s + limit_s:
+        statements = cluster.postgres.statements - cluster.statements_before
+        if statements > STATEMENTS_MAX:
+            verdict.failures.append(f"{statements} statements, and no end")
+        if statements > STATEMENTS_MAX or cluster.elapsed_s() > cluster.plan.safety_s + limit_s:
             tables = await snapshot(cluster)
             overdue = find_overdue(tables, now, timedelta(seconds=cluster.plan.tick_s))
             unfinished = [Violation("liveness", row.id, "never ends") for row in tables.timers]

@@ -77,19 +77,18 @@ async def keep_schedules(cluster: Cluster, node: Node) -> None:
             await hear(cluster, [], create(cluster, node))
         elif cluster.schedules:
             tenant, schedule_id = node.random.choice(cluster.schedules)
-            change = node.random.choice([edit, edit, pause, pause, resume, trigger, look, delete])
-            work = change_one(cluster, node, tenant, schedule_id, change)
-            await hear(cluster, [], work)
+            (change,) = node.random.choices(CHANGES, CHANGE_WEIGHTS)
+            await hear(cluster, [], change_one(cluster, node, tenant, schedule_id, change))
 
 
 async def create(cluster: Cluster, node: FleetNode) -> None:
     tenant = node.random.choice(cluster.plan.tenants)
-    number = len(cluster.schedules) + 1
     async with node.database.transaction() as session:
         _, now = await read_schedule_bound(session, tenant)
         schedule_id = make_schedule_id(node.environment, tenant, now)
         cluster.schedules.append((tenant, schedule_id))
-        wanted = define(cluster, node.random, tenant, f"schedule-{number}")
+        name = f"schedule-{len(cluster.schedules)}"
+        wanted = define(cluster, node.random, tenant, name)
         recurrence = reckoned(wanted, now)
         assert await create_schedule(session, tenant, schedule_id, wanted, recurrence, now)
         await note(session, tenant, "create", schedule_id, now, wanted)
@@ -244,3 +243,7 @@ async def note(
     }
     detail = msgspec.json.encode(facts).decode()
     await append_audit(session, tenant, ACTOR, f"schedule.{action}", str(schedule), detail)
+
+
+CHANGES: tuple[Change, ...] = (edit, pause, resume, trigger, look, delete)
+CHANGE_WEIGHTS = (6, 4, 6, 4, 2, 1)

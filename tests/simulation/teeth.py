@@ -56,6 +56,20 @@ class Bug:
             self.statements.blocks[self.statement] = sound
 
 
+@dataclass(frozen=True)
+class Both:
+    """Two guards that stand behind one another, taken away together."""
+
+    name: str
+    first: Bug | Slip
+    second: Bug | Slip
+
+    @contextlib.contextmanager
+    def planted(self) -> Iterator[None]:
+        with self.first.planted(), self.second.planted():
+            yield
+
+
 SOUND_SUBMIT = Submitter.submit
 SOUND_KNOWN = Submitter.answer_known
 

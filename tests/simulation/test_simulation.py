@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,15 @@ from tests.servers import ServerOfTheRun
 from tests.simulation.biting import first_caught, first_caught_by_fleet
 from tests.simulation.case import Case, Kind, keep, kept_cases, plan_of, read_case, run_case
 from tests.simulation.database import Postgres
-from tests.simulation.fleet_run import run_fleet_seed
+from tests.simulation.fleet_plan import make_fleet_plan
+from tests.simulation.fleet_run import run_fleet_plan, run_fleet_seed
 from tests.simulation.fleet_teeth import FLEET_BUGS
 from tests.simulation.loop import Stuck, run_virtually
-from tests.simulation.plan import FaultKind
+from tests.simulation.plan import Actor, FaultKind
 from tests.simulation.run import Verdict, prepare, run_seed, tell_story
 from tests.simulation.shrink import shrink
 from tests.simulation.story import tell
-from tests.simulation.teeth import BUGS, Bug, Slip
+from tests.simulation.teeth import BUGS, Both, Bug, Slip
 
 SEEDS = 60
 SEEDS_TO_CATCH = 100
@@ -42,6 +44,8 @@ FLEET_QUICKLY_CAUGHT = {
     "a cap is free at the deadline of a ticket",
     "a lost ticket counts for ever",
     "what is parked stays parked",
+    "neither fence nor ledger stops a second task",
+    "a change rules on nothing first",
 }
 # With the first of each kind, two hundred: as many again as one test may take in a row.
 SHARES = [
@@ -59,6 +63,9 @@ SIMULATED = {
     CrashPoint.SETTLE_AFTER_COMMIT,
     CrashPoint.REAP_BEFORE,
 }
+FIRING = {CrashPoint.FIRE_BEFORE, CrashPoint.FIRE_BETWEEN, CrashPoint.FIRE_AFTER_COMMIT}
+# Enough of them, where nothing but crashes happens, for each of these to have killed somebody.
+FIRING_SEEDS = range(301, 313)
 
 
 @pytest.fixture(scope="module")
@@ -110,12 +117,33 @@ def test_no_seed_breaks_a_promise(postgres: Postgres) -> None:
 def test_no_fleet_breaks_a_promise(postgres: Postgres) -> None:
     """The real scheduler on several nodes: kills, frost, lost tickets; caps, pauses, owners."""
     faults: Counter[str] = Counter()
+    rulings: Counter[str] = Counter()
     for seed in range(1, FLEET_SEEDS + 1):
         verdict = run_fleet_seed(postgres, seed)
         assert verdict.is_clean, explain(verdict)
         faults += verdict.faults
+        rulings += Counter(row.verdict for row in verdict.tables.occurrences)
     never = {FaultKind.FREEZE, FaultKind.KILL, FaultKind.TICKET_LOST} - faults.keys()
     assert not never, "the swarm is too tame"
+    assert rulings.keys() >= {"FIRED", "TRIGGERED", "SKIPPED_PAUSED", "SKIPPED_OVERLAP"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(TIMEOUT_S)
+def test_a_node_that_dies_within_a_firing_loses_and_doubles_nothing(postgres: Postgres) -> None:
+    """Timer, ledger and tasks that are not one commit lose an occurrence, or fire it twice."""
+    crash_points: Counter[str] = Counter()
+    for seed in FIRING_SEEDS:
+        plan = replace(
+            make_fleet_plan(seed),
+            rates={FaultKind.CRASH: 0.1},
+            actors=frozenset({Actor.KEEPER}),
+            submissions=2,
+        )
+        verdict = run_fleet_plan(postgres, plan)
+        assert verdict.is_clean, explain(verdict)
+        crash_points += verdict.crash_points
+    assert crash_points.keys() >= FIRING, "a crash point was never hit"
 
 
 @pytest.mark.slow
@@ -206,14 +234,14 @@ def test_a_deliberate_bug_is_caught(postgres: Postgres, number: int, bug: Bug | 
     ids=lambda value: "" if isinstance(value, int) else value.name,
 )
 def test_a_deliberate_bug_of_the_scheduler_is_caught(
-    postgres: Postgres, number: int, bug: Bug | Slip
+    postgres: Postgres, number: int, bug: Bug | Slip | Both
 ) -> None:
     """Caps and owners that nobody checks may as well be broken."""
     assert first_caught_by_fleet(postgres, bug, number, SEEDS_TO_CATCH) is not None
 
 
 @pytest.mark.parametrize("bug", [*BUGS, *FLEET_BUGS], ids=lambda bug: bug.name)
-def test_every_deliberate_bug_still_finds_its_place(bug: Bug | Slip) -> None:
+def test_every_deliberate_bug_still_finds_its_place(bug: Bug | Slip | Both) -> None:
     """A guard that was reworded would leave the suite testing nothing."""
     before = sound_part(bug)
     with bug.planted():
@@ -221,7 +249,9 @@ def test_every_deliberate_bug_still_finds_its_place(bug: Bug | Slip) -> None:
     assert sound_part(bug) == before
 
 
-def sound_part(bug: Bug | Slip) -> object:
+def sound_part(bug: Bug | Slip | Both) -> object:
+    if isinstance(bug, Both):
+        return sound_part(bug.first), sound_part(bug.second)
     return (
         bug.statements.blocks[bug.statement]
         if isinstance(bug, Bug)

@@ -2,15 +2,25 @@
 
 import asyncio
 from datetime import timedelta
+from typing import Any
+from uuid import UUID
 
 import pytest
 
-from duly.domain.firing import Verdict
+from duly.domain.firing import RULINGS_MAX, Verdict
 from duly.domain.states import Outcome
 from duly.environment import CrashPoint, Environment
-from duly.store.recur import Firer
-from duly.store.schedules import execution_key, lock_schedule, read_schedules
+from duly.store.recur import (
+    RULINGS_PER_BATCH,
+    START,
+    Firer,
+    look_ahead,
+    rebuild_timers,
+    sweep,
+)
+from duly.store.schedules import edit_schedule, execution_key, lock_schedule, read_schedules
 from tests.store.recurring import (
+    definition,
     due_ids,
     fire_due,
     ledger,
@@ -237,3 +247,113 @@ async def test_what_is_due_is_ruled_on_before_a_change(world: World) -> None:
     assert len(await ledger(world, schedule_id)) == 10
     assert ruled[0].due_at == world.now() + timedelta(seconds=60)
     assert len(ruled[1].tasks) == 10
+
+
+async def change(world: World, schedule_id: UUID, **fields: Any) -> None:
+    """As the door does it: rule on everything up to now, then edit."""
+    firer = Firer(world.submitter, world.environment)
+    async with world.database.tenant(TENANT) as session:
+        locked = await lock_schedule(session, TENANT, schedule_id)
+        assert locked is not None
+        ruled = await firer.rule_on_due(session, locked)
+        assert ruled is not None
+        wanted = definition(**fields)
+        await edit_schedule(session, ruled[0], wanted, reckoned(wanted, ruled[0].anchor_at))
+
+
+@pytest.mark.parametrize(
+    "new", [{"jitter_s": 0.0, "misfire": "skip"}, {"cron": "30 * * * *"}, {"cron": "* * * * *"}]
+)
+async def test_an_edit_while_jitter_holds_an_occurrence_back_keeps_that_one(
+    world: World, new: dict[str, Any]
+) -> None:
+    """It would be called late, lost without a verdict, or joined by others from before the edit."""
+    schedule_id = await schedule(world, cron="0 * * * *", jitter_s=3500.0)
+    offset_s = (await read(world, schedule_id)).offset_s
+    assert offset_s > 120.0
+    world.advance(HOUR_S + 60.0)
+    await fire_due(world)
+    await change(world, schedule_id, **{"cron": "0 * * * *", **new})
+    entries = await ledger(world, schedule_id)
+    assert [(entry.verdict, entry.late_s) for entry in entries] == [("FIRED", 0.0)]
+    assert entries[0].task is not None
+    task = await world.read(entries[0].task)
+    assert task.run_at == entries[0].nominal_at + timedelta(seconds=offset_s)
+    await fire_due(world)
+    assert len(await ledger(world, schedule_id)) == 1
+
+
+async def test_a_change_does_not_fire_a_long_backlog(world: World) -> None:
+    """An edit of a schedule that is behind would make all its tasks at once."""
+    schedule_id = await schedule(world, every_s=60, misfire="fire_all", misfire_window_s=DAY_S)
+    world.advance(6 * HOUR_S)
+    firer = Firer(world.submitter, world.environment)
+    async with world.database.tenant(TENANT) as session:
+        locked = await lock_schedule(session, TENANT, schedule_id)
+        assert locked is not None
+        assert await firer.rule_on_due(session, locked) is None
+
+
+async def test_a_firing_is_bounded_however_much_is_due(world: World) -> None:
+    """Two hundred schedules that were away for days would stop the process for seconds."""
+    ids = [await schedule(world, name=f"s-{n}", every_s=1, misfire="skip") for n in range(6)]
+    world.advance(DAY_S)
+    schedules = await read_schedules(world.database, ids)
+    readable = [(each, reckoned(each.definition, each.anchor_at)) for each in schedules]
+    firings = await Firer(world.submitter, world.environment).plan(readable)
+    assert 0 < len(firings) < len(ids)
+    rulings = sum(len(firing.plan.rulings) for firing in firings)
+    assert rulings < RULINGS_PER_BATCH + RULINGS_MAX
+
+
+async def test_a_policy_that_begins_to_look_at_overlaps_sees_what_runs(world: World) -> None:
+    """The run that began under `allow` would be joined by a second one under `skip`."""
+    schedule_id = await schedule(world, every_s=60)
+    world.advance(60.0)
+    await fire_due(world)
+    await change(world, schedule_id, every_s=60, overlap="skip")
+    world.advance(60.0)
+    await fire_due(world)
+    assert await verdicts(world, schedule_id) == ["FIRED", "SKIPPED_OVERLAP"]
+
+
+async def test_a_backfill_is_not_what_cancel_previous_means(world: World) -> None:
+    """The next regular run would cancel everything that was made up for."""
+    schedule_id = await schedule(world, every_s=60, overlap="cancel_previous", misfire="skip")
+    world.advance(600.0)
+    await fire_due(world)
+    skipped = [entry for entry in await ledger(world, schedule_id) if entry.task is None]
+    firer = Firer(world.submitter, world.environment)
+    async with world.database.tenant(TENANT) as session:
+        locked = await lock_schedule(session, TENANT, schedule_id)
+        assert locked is not None
+        later = world.now() + timedelta(seconds=300)
+        times = [(entry.nominal_at, later) for entry in skipped]
+        written = await firer.fire_by_hand(session, locked, Verdict.BACKFILLED, times)
+    world.advance(60.0)
+    await fire_due(world)
+    states = {(await world.read(task_id)).state for task_id in written.tasks}
+    assert states == {"SCHEDULED"}
+
+
+async def test_a_rebuilt_timer_knows_how_often_it_fired(world: World) -> None:
+    """`max_fires` would be counted from the beginning again."""
+    schedule_id = await schedule(world, every_s=60, max_fires=1)
+    world.advance(60.0)
+    await fire_due(world)
+    await world.database.fetch("DELETE FROM duly.schedule_timers")
+    (broken,) = await sweep(world.database, range(1024), (-1, START), 10)
+    assert broken.is_broken
+    assert await rebuild_timers(world.database, [broken.id]) == [schedule_id]
+    rebuilt = await read(world, schedule_id)
+    assert rebuilt.fires == 1
+    assert rebuilt.cursor_at == world.now()
+
+
+async def test_a_page_of_resting_schedules_hides_nobody(world: World) -> None:
+    """What cannot fire would keep what can from being seen."""
+    first = await schedule(world, name="first", every_s=60)
+    second = await schedule(world, name="second", every_s=60)
+    world.advance(600.0)
+    soon = await look_ahead(world.database, range(1024), 15.0, 60.0, 1, 1, {first})
+    assert [each.id for each in soon] == [second]

@@ -19,7 +19,7 @@ from tests.simulation.case import Case, Kind, run_case
 from tests.simulation.database import Postgres
 from tests.simulation.fleet_teeth import FLEET_BUGS
 from tests.simulation.run import Verdict
-from tests.simulation.teeth import BUGS, Bug, Slip
+from tests.simulation.teeth import BUGS, Both, Bug, Slip
 
 SEEDS_MAX = 300
 # A fleet's seed takes several times as long.
@@ -48,14 +48,14 @@ def bite_all(server: ServerOfTheRun, postgres: Postgres, wanted: re.Pattern[str]
         if wanted.search(bug.name):
             caught = first_caught(postgres, bug, number, SEEDS_MAX)
             yield told(server, bug, Kind.STORE, caught)
-    for number, bug in enumerate(FLEET_BUGS):
-        if wanted.search(bug.name):
-            caught = first_caught_by_fleet(postgres, bug, number, FLEET_SEEDS_MAX)
-            yield told(server, bug, Kind.FLEET, caught)
+    for number, of_fleet in enumerate(FLEET_BUGS):
+        if wanted.search(of_fleet.name):
+            caught = first_caught_by_fleet(postgres, of_fleet, number, FLEET_SEEDS_MAX)
+            yield told(server, of_fleet, Kind.FLEET, caught)
 
 
 def told(
-    server: ServerOfTheRun, bug: Bug | Slip, kind: Kind, caught: tuple[int, Verdict] | None
+    server: ServerOfTheRun, bug: Bug | Slip | Both, kind: Kind, caught: tuple[int, Verdict] | None
 ) -> Bite:
     """A seed that fails without the bug as well has noticed something else."""
     if caught is None:

@@ -62,7 +62,6 @@ class FrontDoor:
         self.environment = environment
         self.metrics = metrics
         self.ring = ring
-        self.scheduling = ScheduleDesk(database, Firer(submitter, environment), expect)
         self.backfilling = asyncio.Lock()
         self.health = health
         self.authenticator = Authenticator(database, environment, tokens)
@@ -70,6 +69,8 @@ class FrontDoor:
         self.reading = ReadDesk(database)
         self.rules = TaskRules(database, environment, outbound)
         self.throttle = Throttle(database, environment)
+        firer = Firer(submitter, environment)
+        self.scheduling = ScheduleDesk(database, firer, expect, self.throttle)
         self.waiting = Waiting(database)
         # Where the ready queue is in memory, the database cannot tell.
         self.lane_depth = lane_depth

@@ -62,7 +62,13 @@ class BackfillDoor:
                 access=OPERATORS,
                 body=BackfillRequest,
                 answers={200: BackfillAnswer},
-                refusals=(Code.NOT_FOUND, Code.CONFLICT, Code.MALFORMED_BODY, Code.INVALID),
+                refusals=(
+                    Code.NOT_FOUND,
+                    Code.CONFLICT,
+                    Code.MALFORMED_BODY,
+                    Code.INVALID,
+                    Code.QUOTA_EXCEEDED,
+                ),
                 tag="Schedules",
                 timeout_s=TIMEOUT_S,
                 prepare=self.desk.prepare,
@@ -105,6 +111,7 @@ class BackfillDoor:
             raise later(Code.OVERLOADED, "another backfill is under way; try again")
         async with self.under_way:
             for bite in bites(times):
+                await self.desk.throttle.admit_spread(call.tenant, len(bite))
                 await self.take(call, asked, schedule, bite, progress)
         return progress
 

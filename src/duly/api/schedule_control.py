@@ -70,12 +70,19 @@ class ScheduleControlDoor:
                 answers={200: ScheduleView},
                 refusals=(Code.NOT_FOUND, Code.CONFLICT, Code.MALFORMED_BODY, Code.INVALID),
             ),
-            one(
+            route(
                 path="/v1/schedules/{id}/trigger",
                 summary="Fire a schedule now, also while it is paused",
                 handler=self.trigger,
+                prepare=self.desk.prepare_task,
                 answers={201: TaskView},
-                refusals=(Code.NOT_FOUND, Code.CONFLICT),
+                refusals=(
+                    Code.NOT_FOUND,
+                    Code.CONFLICT,
+                    Code.TOO_MANY,
+                    Code.RATE_LIMITED,
+                    Code.QUOTA_EXCEEDED,
+                ),
             ),
             route(
                 path="/v1/schedules/pause",
@@ -98,7 +105,8 @@ class ScheduleControlDoor:
     async def pause(self, call: Call, asked: PauseSchedule) -> Answer:
         """Who paused it first, and why, stands until it is resumed."""
         check_reason(asked.reason)
-        schedule = await self.desk.open(call)
+        # What is due and was not fired yet is skipped with the rest: a brake works at once.
+        schedule = await self.desk.lock(call)
         if await pause_schedule(call.session, schedule, call.credential.actor, asked.reason):
             note_one(call, "schedule.pause", schedule, asked.reason)
         return await self.desk.answer(call, schedule.id)
@@ -183,11 +191,13 @@ class ScheduleControlDoor:
         )
 
     async def change_one(self, call: Call, locked: Schedule, change: Change) -> str | None:
-        ruled = await self.desk.firer.rule_on_due(call.session, locked)
-        if ruled is None:
-            return CATCHING_UP
-        schedule, written = ruled
-        self.desk.tell(call, written)
+        schedule = locked
+        if locked.paused_at is not None:
+            ruled = await self.desk.firer.rule_on_due(call.session, locked)
+            if ruled is None:
+                return CATCHING_UP
+            schedule, written = ruled
+            self.desk.tell(call, written)
         reason = await change(call, schedule)
         # Where it moved on, the instant that a scheduler knows of is past.
         self.desk.expect_after(call, schedule)

@@ -1,6 +1,7 @@
 """What every change of a schedule does around the change itself: lock it, rule on what is due under
 the definition as it stands, and tell those who fire it once the call has committed."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,11 +12,15 @@ from duly.api.problems import Code, Refused, later, not_found
 from duly.api.schedule_views import schedule_view
 from duly.api.task_rules import permit, read_rules
 from duly.api.tasks import task_id_of
-from duly.domain.limits import Problem
+from duly.api.throttle import Throttle
+from duly.domain.errors import TooManyPools
+from duly.domain.limits import POOLS_PER_TENANT_MAX, Problem
 from duly.domain.recurrence import Recurrence
 from duly.store.database import Database
+from duly.store.pools import may_have_pool
 from duly.store.recur import Firer, Written
 from duly.store.schedules import (
+    Definition,
     Schedule,
     find_schedule,
     lock_schedule,
@@ -34,13 +39,29 @@ class ScheduleDesk:
     database: Database
     firer: Firer
     expect: Expect
+    throttle: Throttle
 
     async def prepare(self, call: Call) -> None:
         """What firing must know (partitions, the number of the pool) is known before the call holds
         a connection."""
         found = await find_schedule(self.database, call.tenant, task_id_of(call))
         tasks = [] if found is None else [submission_of(found, found.now, found.now)]
-        await self.firer.submitter.address(tasks)
+        # What cannot fire must still be mended, paused or deleted.
+        with contextlib.suppress(TooManyPools):
+            await self.firer.submitter.address(tasks)
+
+    async def prepare_task(self, call: Call) -> None:
+        """Firing by hand is a submit, and counts as one."""
+        await self.prepare(call)
+        await self.throttle.admit(call.tenant, 1)
+
+    async def check_place(self, call: Call, definition: Definition) -> None:
+        """A template whose tasks would find no pool is refused before it is kept."""
+        template = definition.template
+        if template.url is None and not await may_have_pool(
+            call.session, call.tenant, template.pool
+        ):
+            raise TooManyPools(tenant=call.tenant, most=POOLS_PER_TENANT_MAX)
 
     async def find(self, call: Call) -> Schedule:
         found = await find_schedule(call.session, call.tenant, task_id_of(call))

@@ -7,9 +7,8 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.clock_changes import ClockChange
-from duly.domain.firing import Misfire, Overlap, Verdict
+from duly.domain.firing import GRACE_S, Misfire, Overlap, Verdict, watches
 from duly.domain.recurrence import Occurrence, VerdictHint
-from duly.store.recur import watches
 from duly.store.schedules import Cadence, Schedule, Verdicted
 
 # Fewer than this share of at least so many expected occurrences fired on time: something is wrong.
@@ -28,7 +27,7 @@ class CadenceView(msgspec.Struct, frozen=True, kw_only=True):
 
     expected: int
     fired: int
-    flag: Literal["late_or_skipped"] | None
+    flag: Literal["overdue", "late_or_skipped"] | None
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,8 +131,8 @@ def schedule_view(
         next_due_at=schedule.due_at,
         jitter_offset_s=schedule.offset_s,
         fires=schedule.fires,
-        running=len(schedule.live) if watches(schedule) else None,
-        cadence=cadence_view(cadence or Cadence(0, 0)),
+        running=len(schedule.live) if watches(schedule.definition.policies) else None,
+        cadence=cadence_view(cadence or Cadence(0, 0), is_overdue=is_overdue(schedule)),
         created_at=schedule.created_at,
         updated_at=schedule.updated_at,
     )
@@ -160,13 +159,19 @@ def paused_of(schedule: Schedule) -> Paused | None:
     return Paused(at=schedule.paused_at, by=by, reason=reason)
 
 
-def cadence_view(cadence: Cadence) -> CadenceView:
+def is_overdue(schedule: Schedule) -> bool:
+    """What should have been ruled on by now has no row in the ledger that could tell."""
+    grace = timedelta(seconds=GRACE_S)
+    return schedule.due_at is not None and schedule.due_at < schedule.now - grace
+
+
+def cadence_view(cadence: Cadence, *, is_overdue: bool) -> CadenceView:
     is_enough = cadence.expected >= CADENCE_EXPECTED_MIN
     is_kept = cadence.fired >= cadence.expected * CADENCE_SHARE_MIN
     return CadenceView(
         expected=cadence.expected,
         fired=cadence.fired,
-        flag="late_or_skipped" if is_enough and not is_kept else None,
+        flag="overdue" if is_overdue else "late_or_skipped" if is_enough and not is_kept else None,
     )
 
 

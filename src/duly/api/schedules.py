@@ -52,7 +52,7 @@ from duly.store.schedules import (
 from duly.store.tenants import read_schedule_bound
 
 TAG = "Schedules"
-DEFINING = (Code.MALFORMED_BODY, Code.INVALID, Code.CONFLICT)
+DEFINING = (Code.MALFORMED_BODY, Code.INVALID, Code.CONFLICT, Code.TOO_MANY)
 
 
 @dataclass(frozen=True)
@@ -146,6 +146,7 @@ class ScheduleDoor:
         began_at = beginning(now)
         yardstick = Yardstick(began_at, least_s, began_at)
         checked = await check_schedule(call, asked, yardstick, self.outbound)
+        await self.desk.check_place(call, checked.definition)
         schedule_id = make_schedule_id(self.environment, call.tenant, now)
         if not await create_schedule(call.session, call.tenant, schedule_id, *checked, began_at):
             raise name_taken(asked.name)
@@ -166,6 +167,7 @@ class ScheduleDoor:
         known = schedule.definition
         yardstick = Yardstick(now, least_s, schedule.anchor_at, known.fields)
         checked = await check_schedule(call, asked, yardstick, self.outbound)
+        await self.desk.check_place(call, checked.definition)
         if asked.name != known.name:
             await self.refuse_taken(call, asked.name)
         await edit_schedule(call.session, schedule, *checked)
@@ -184,7 +186,8 @@ class ScheduleDoor:
             raise name_taken(name)
 
     async def delete(self, call: Call) -> Answer:
-        schedule = await self.desk.open(call)
+        """What was due and not fired yet goes with it."""
+        schedule = await self.desk.lock(call)
         await delete_schedule(call.session, call.tenant, schedule.id)
         call.note("schedule.delete", schedule.definition.name, id=schedule.id)
         return Answer(204)

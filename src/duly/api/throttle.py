@@ -63,6 +63,12 @@ class Throttle:
                 raise
         return headers
 
+    async def admit_spread(self, tenant: int, count: int) -> None:
+        """Tasks that fire over a time of their own: only how many there may be matters."""
+        limits = await self.tenants.get(tenant)
+        if limits is not None and limits.stored_max is not None:
+            await self.count_against_quota(tenant, limits.stored_max, count)
+
     async def take(self, limits: Tenant, whole_rate: float, count: int) -> dict[str, str]:
         processes = max(1, await self.processes.get(API_ROLE))
         rate = whole_rate / processes

@@ -58,6 +58,7 @@ FURTHER = (
     ("client", "over_http", 50_000, 10_000, "single submits through the SDK, which batches them"),
     ("hand-over", "cluster", 10, 3, "SIGTERM to one of two processes until the other owns all"),
     ("take-over", "cluster", 5, 1, "the same from kill -9"),
+    ("reclaim", "reclaim", 100, 20, "kill -9 of a worker until its tasks start elsewhere"),
     ("store-submit-batch", "store_alone", 200_000, 50_000, "bulk submit over two connections"),
     ("store-submit-single", "store_alone", 100_000, 20_000, "64 callers who share commits"),
     ("store-drain", "store_alone", 200_000, 100_000, "load, lease and settle without a scheduler"),

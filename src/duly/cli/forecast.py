@@ -6,12 +6,13 @@ from pathlib import Path
 import click
 
 from duly.cli.calling import Json, Talk, over_api
-from duly.cli.screen import clean, make_table, note, show, worded_seconds
+from duly.cli.screen import clean, make_table, note, show
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR_WIDTH = 40
 STEP_MINUTES = 10
 HOUR_MINUTES = 60
+STEPS = HOUR_MINUTES // STEP_MINUTES
 WORST_COLUMNS = ("minute", "expected", "schedules", "tasks", "mostly")
 ADVICE_COLUMNS = ("minute", "jitter_s", "peak_before", "peak_after", "rules")
 RULES_SHOWN = 3
@@ -62,8 +63,9 @@ def expected_of(found: Json) -> list[float]:
 
 
 def day_lines(since: datetime, expected: list[float]) -> list[str]:
-    """Hours from the first minute on; all lines have one scale."""
+    """One for each hour of the clock that is touched; all have one scale."""
     peak = max(expected, default=0.0)
+    since, expected = since.replace(minute=0), [0.0] * since.minute + expected
     hours = [
         expected[first : first + HOUR_MINUTES] for first in range(0, len(expected), HOUR_MINUTES)
     ]
@@ -75,7 +77,7 @@ def day_lines(since: datetime, expected: list[float]) -> list[str]:
         sparks = "".join(block(max(step), peak) for step in steps)
         bar = "█" * round(sum(hour) / most * BAR_WIDTH) if most else ""
         total = number(sum(hour))
-        lines.append(f"{at:%a %H:%M}  {sparks}  {bar:{BAR_WIDTH}}  {total}".rstrip())
+        lines.append(f"{at:%a %H:%M}  {sparks:{STEPS}}  {bar:{BAR_WIDTH}}  {total}")
     return lines
 
 
@@ -103,7 +105,7 @@ def advice_row(advice: Json) -> Json:
     beyond = len(rules) - RULES_SHOWN
     return {
         "minute": minute_text(advice["minute"]),
-        "jitter_s": worded_seconds(advice["jitter_s"]),
+        "jitter_s": advice["jitter_s"],
         "peak_before": number(advice["peak_before"]),
         "peak_after": number(advice["peak_after"]),
         "rules": f"{named} and {beyond} more" if beyond > 0 else named,

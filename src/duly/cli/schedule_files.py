@@ -231,21 +231,21 @@ def definition_in(text: str, number: int, key: str, table: Any) -> Json:
     place = header_line(text, number, key)
     if not isinstance(table, dict):
         raise click.UsageError(f"line {place}: a schedule is a table of its fields")
-    called = table.get("name", "")
+    called = f"schedule {table['name']}" if table.get("name") else "a schedule"
     for name in table:
         if name not in FIELDS:
             close = get_close_matches(name, FIELDS, 1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            where = f"line {field_line(text, place, name)}: schedule {called}"
+            where = f"line {field_line(text, place, name)}: {called}"
             raise click.UsageError(f"{where}: {name} is not a field of a schedule{hint}")
     for name in ("name", "task"):
         if name not in table:
-            raise click.UsageError(f"line {place}: schedule {called}: {name} is missing")
-    if not isinstance(called, str):
+            raise click.UsageError(f"line {place}: {called}: {name} is missing")
+    if not isinstance(table["name"], str):
         raise click.UsageError(f"line {place}: name is not a text")
     definition: Json = msgspec.to_builtins(table)
     if has_strange_number(definition):
-        raise click.UsageError(f"line {place}: schedule {called}: JSON has no inf and no nan")
+        raise click.UsageError(f"line {place}: {called}: JSON has no inf and no nan")
     return definition
 
 

@@ -30,7 +30,8 @@ from duly.domain.limits import LEASE_S_MIN
 
 WAIT_S = 20.0
 PAUSE_FIRST_S = 0.1
-PAUSE_MAX_S = 5.0
+# Also what a task waits for its worker after an outage.
+PAUSE_MAX_S = 2.0
 # What a poll that is not waiting, but being answered, needs to come home.
 GRACE_S = 0.25
 

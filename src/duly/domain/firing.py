@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Literal
 
 from duly.domain.recurrence import (
@@ -36,6 +36,8 @@ GRACE_S = 60.0
 # What one call rules on, and how many tasks it makes: catching up goes in bites.
 RULINGS_MAX = 500
 FIRES_MAX = 20
+# How many excluded occurrences are looked through for one that is not.
+SEARCHED_MAX = 10_000
 
 
 class Verdict(StrEnum):
@@ -97,20 +99,27 @@ class Plan:
 
 
 def plan_firing(
-    recurrence: Recurrence, policies: Policies, progress: Progress, offset_s: float, now: datetime
+    recurrence: Recurrence,
+    policies: Policies,
+    progress: Progress,
+    offset_s: float,
+    now: datetime,
+    *,
+    with_held: bool = False,
 ) -> Plan:
-    """Rule on what is due by `now`; each occurrence is due `offset_s` after its nominal time."""
+    """Rule on what is due by `now`; each occurrence is due `offset_s` after its nominal time. With
+    those that only the offset holds back, nothing up to `now` is left for another definition."""
     offset = timedelta(seconds=offset_s)
     rulings: list[Ruling] = []
     fires, live, cursor_at = progress.fires, progress.live, progress.cursor_at
-    for occurrence, is_newest in bite(recurrence, cursor_at, now - offset):
-        if is_spent(policies, fires) or sum(ruling.fires for ruling in rulings) >= FIRES_MAX:
+    for occurrence, is_newest in bite(recurrence, cursor_at, now if with_held else now - offset):
+        if is_spent(policies, fires) or fires - progress.fires >= FIRES_MAX:
             break
         late_s = max((now - occurrence.at - offset).total_seconds(), 0.0)
         verdict = rule(policies, progress, occurrence, late_s, live, is_newest=is_newest)
         rulings.append(Ruling(occurrence.at, verdict, late_s))
         cursor_at = occurrence.at
-        if rulings[-1].fires:
+        if verdict in FIRING:
             fires += 1
             live = 1 if policies.overlap == "cancel_previous" else live + 1
     return Plan(rulings, cursor_at, next_at(recurrence, policies, cursor_at, fires))
@@ -134,17 +143,29 @@ def bite(
 ) -> Iterator[tuple[Occurrence, bool]]:
     """The oldest that are due, each with whether it is the newest of all that could fire. Where
     more follow than fit, the newest of these is left for the next bite, which knows."""
-    due = []
-    for occurrence in islice(occurrences(recurrence, cursor_at), RULINGS_MAX + 1):
-        if occurrence.at > until:
-            break
-        due.append(occurrence)
+    due = due_of(recurrence, cursor_at, until, RULINGS_MAX + 1)
     candidates = [index for index, each in enumerate(due) if each.verdict_hint is None]
     newest = candidates[-1] if candidates else None
-    if len(due) > RULINGS_MAX and newest is not None and newest > 0:
-        due, newest = due[:newest], None
+    if len(due) > RULINGS_MAX and newest is not None:
+        if newest > 0:
+            due, newest = due[:newest], None
+        elif has_candidate(recurrence, due[-1].at, until):
+            newest = None
     for index, occurrence in enumerate(due[:RULINGS_MAX]):
         yield occurrence, index == newest
+
+
+def due_of(
+    recurrence: Recurrence, after: datetime, until: datetime, limit: int
+) -> list[Occurrence]:
+    few = islice(occurrences(recurrence, after), limit)
+    return list(takewhile(lambda each: each.at <= until, few))
+
+
+def has_candidate(recurrence: Recurrence, after: datetime, until: datetime) -> bool:
+    """Behind a whole bite of excluded ones; no further than `SEARCHED_MAX` of them."""
+    found = due_of(recurrence, after, until, SEARCHED_MAX)
+    return any(each.verdict_hint is None for each in found)
 
 
 def rule(
@@ -192,3 +213,8 @@ def overlaps(policies: Policies, live: int) -> bool:
             return live > 1
         case "cancel_previous":
             return False
+
+
+def watches(policies: Policies) -> bool:
+    """Whether it matters which of the schedule's tasks live."""
+    return policies.overlap != "allow" or policies.max_running is not None

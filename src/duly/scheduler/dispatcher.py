@@ -6,7 +6,8 @@
 | a ticket is lost or its consumer dies | void at its deadline; the sweep finds the task again |
 | a key, a pause or a breaker blocks | parked aside, so that it cannot hide the work behind it |
 | pauses and caps are not known yet | nothing is dispatched |
-| we may have lost the slot | the entry is forgotten: its new owner loads it |
+| the slot was lost | the entry is forgotten: its new owner loads it |
+| it may have been lost, in an outage | nothing is dispatched, or forgotten, until that is known |
 | publish fails | the entries go back to their queues, the role backs off |
 """
 
@@ -34,6 +35,8 @@ DISPATCH_MAX = 200
 IDLE_S = 1.0
 # A full lane is asked about this often, unless its consumer is in this process and tells.
 FULL_POLL_S = 0.05
+# After an outage the first dispatch waits for the coordinator's word; nobody tells of it.
+UNCERTAIN_POLL_S = 0.1
 # Gates that hold a task back without a count: whoever waits for its key need not wait for it.
 PASSED_ON = frozenset({Gate.PAUSED, Gate.EXPIRED, Gate.BREAKER})
 
@@ -78,6 +81,8 @@ class Dispatcher:
     async def tick(self) -> float:
         if not self.time.is_known or not self.gatekeeper.is_informed:
             return IDLE_S
+        if not self.coordinator.is_trusted:
+            return UNCERTAIN_POLL_S
         now = self.time.now()
         if self.void_tickets(now) or self.full:
             # Others take from the lanes too, and void tickets lie in them: ask how deep they are.
@@ -100,7 +105,7 @@ class Dispatcher:
         """The next tasks in fair order that pass every gate."""
         chosen: list[tuple[Lane, Ready]] = []
         depths: dict[Lane, int] = {}
-        owned = self.coordinator.owned if self.coordinator.is_trusted else {}
+        owned = self.coordinator.owned
         gatekeeper = self.gatekeeper
         while len(chosen) < DISPATCH_MAX:
             entry = self.board.next_ready(now)

@@ -6,22 +6,24 @@
 | in another process | that one rings, or the next look finds it |
 | a firing is lost to another node | that node did it; the next look shows what comes next |
 | a backlog after an outage | oldest first, at `CATCH_UP_PER_S` tasks, after what is due now |
-| one schedule cannot be stored | the batch is halved until it stands alone; it rests for a while |
-| a deadlock, or somebody holds its lock | the same, and it is tried again at once |
+| one schedule cannot be stored | the batch is halved until it stands alone; it is paused |
+| a deadlock, or somebody holds its lock | the same, and it is tried again in a moment |
 | a zone that nobody knows any more | the schedule is paused, with the reason |
 | a zone's rules changed, a timer is lost | the sweep reckons the next instant anew, says so |
 """
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
+
+import msgspec
 
 from duly.coordinator.ownership import Coordinator
 from duly.domain.errors import StatementRefused, TooManyPools
 from duly.domain.firing import GRACE_S, next_at
-from duly.domain.ids import SHARDS, shard_of, shards_of, slot_of
+from duly.domain.ids import shard_of, shards_of, slot_of
 from duly.domain.recurrence import Recurrence
 from duly.environment import Environment
 from duly.scheduler.database_time import DatabaseTime
@@ -33,7 +35,6 @@ from duly.store.recur import (
     Firer,
     Firing,
     Soon,
-    Swept,
     look_ahead,
     pause_unreadable,
     rearm_schedules,
@@ -52,10 +53,10 @@ PAGE = 2000
 LATE_PAGE = 200
 # Schedules of one firing.
 BATCH = 200
-# Tasks that catching up may make in a second, and at once.
+# Tasks that catching up may make in a second, and at once; rulings without one cost less.
 CATCH_UP_PER_S = 200.0
-# How long a schedule that cannot be stored is left alone; and one that stood in another's way.
-REST_S = 60.0
+RULING_COST = 0.02
+# How long a schedule that stood in another's way is left alone.
 AGAIN_S = 0.5
 # Classes of refusals that a row brings upon itself: data, constraints, program limits.
 OWN_FAULTS = ("22", "23", "54")
@@ -90,7 +91,7 @@ class Recur:
         self.soon: list[Soon] = []
         self.late: list[Soon] = []
         self.look_at = 0.0
-        self.is_page_full = False
+        self.is_full = self.is_late_full = False
         self.sweep_at = 0.0
         self.swept_to = (-1, START)
         self.resting: dict[UUID, float] = {}
@@ -106,7 +107,7 @@ class Recur:
             await self.sweep_some()
         due = self.take_due() or self.take_late(now_s)
         if due:
-            await self.fire([soon.id for soon in due])
+            await self.fire(due)
         return self.pause_s()
 
     async def close(self) -> None:
@@ -149,21 +150,22 @@ class Recur:
     async def look(self) -> None:
         """What is due within the horizon replaces what was known: the database is right."""
         self.look_at = self.environment.clock.monotonic() + LOOK_S
-        shards = [shard for slot in sorted(self.coordinator.owned) for shard in shards_of(slot)]
+        shards = self.owned_shards()
         if not shards:
             self.soon, self.late = [], []
             return
-        found = await look_ahead(self.database, shards, HORIZON_S, GRACE_S, PAGE, LATE_PAGE)
-        per_shard = Counter((shard_of(soon.id), soon.is_late) for soon in found)
-        self.is_page_full = any(
-            count >= (LATE_PAGE if is_late else PAGE) for (_, is_late), count in per_shard.items()
-        )
         now_s = self.environment.clock.monotonic()
         self.resting = {key: until for key, until in self.resting.items() if until > now_s}
-        found = [soon for soon in found if soon.id not in self.resting]
+        found = await look_ahead(
+            self.database, shards, HORIZON_S, GRACE_S, PAGE, LATE_PAGE, self.resting
+        )
+        per_shard = Counter((shard_of(soon.id), soon.is_late) for soon in found)
+        self.is_full = any(n >= PAGE for (_, is_late), n in per_shard.items() if not is_late)
+        self.is_late_full = any(n >= LATE_PAGE for (_, is_late), n in per_shard.items() if is_late)
         self.soon = [soon for soon in found if not soon.is_late]
-        self.late = sorted(soon for soon in found if soon.is_late)
+        self.late = [soon for soon in found if soon.is_late]
         heapq.heapify(self.soon)
+        heapq.heapify(self.late)
 
     def take_due(self) -> list[Soon]:
         if not self.time.is_known:
@@ -172,7 +174,9 @@ class Recur:
         due: list[Soon] = []
         while self.soon and self.soon[0].due_at <= now and len(due) < BATCH:
             due.append(heapq.heappop(self.soon))
-        self.look_again(due)
+        if due and self.is_full and (not self.soon or self.soon[0].due_at > now):
+            # A full page hid something: look as soon as what is due of it is dealt with.
+            self.look_at = 0.0
         return due
 
     def take_late(self, now_s: float) -> list[Soon]:
@@ -181,41 +185,43 @@ class Recur:
         self.tokens = min(self.tokens + elapsed_s * CATCH_UP_PER_S, CATCH_UP_PER_S)
         if self.tokens <= 0 or not self.late:
             return []
-        count = min(BATCH, max(int(self.tokens), 1))
-        due, self.late = self.late[:count], self.late[count:]
-        self.look_again(due)
+        count = min(BATCH, max(int(self.tokens), 1), len(self.late))
+        due = [heapq.heappop(self.late) for _ in range(count)]
+        if self.is_late_full and not self.late:
+            self.look_at = 0.0
         return due
 
-    def look_again(self, taken: list[Soon]) -> None:
-        """A full page hid something: look as soon as it is dealt with."""
-        if taken and self.is_page_full and not self.soon and not self.late:
-            self.look_at = 0.0
-
-    async def fire(self, ids: Iterable[UUID]) -> None:
-        schedules = await read_schedules(self.database, sorted(ids, key=lambda each: each.int))
+    async def fire(self, due: list[Soon]) -> None:
+        """One bounded batch; what does not fit into it stays due and comes again."""
+        wanted = {soon.id: soon for soon in due}
+        schedules = await read_schedules(self.database, sorted(wanted, key=lambda each: each.int))
         readable = [
             (schedule, recurrence)
             for schedule, recurrence in await self.readable(schedules)
             if schedule.due_at is not None and schedule.due_at <= schedule.now
         ]
-        if readable:
-            await self.fire_readable(readable)
+        done = await self.fire_readable(readable)
+        for schedule, _ in readable:
+            if schedule.id not in done:
+                soon = wanted[schedule.id]
+                heapq.heappush(self.late if soon.is_late else self.soon, soon)
 
-    async def fire_readable(self, readable: list[tuple[Schedule, Recurrence]]) -> None:
-        """A pool too many is known when tasks get their places, before anything is stored."""
+    async def fire_readable(self, readable: list[tuple[Schedule, Recurrence]]) -> set[UUID]:
+        """Those that were dealt with. A pool too many is known when tasks get their places, before
+        anything is stored."""
+        if not readable:
+            return set()
         try:
             firings = await self.firer.plan(readable)
         except TooManyPools as refusal:
             if len(readable) > 1:
                 middle = len(readable) // 2
-                await self.fire_readable(readable[:middle])
-                await self.fire_readable(readable[middle:])
-                return
-            schedule_id = readable[0][0].id
-            self.resting[schedule_id] = self.environment.clock.monotonic() + REST_S
-            log.error("a schedule cannot be fired", schedule=str(schedule_id), error=str(refusal))
-            return
+                done = await self.fire_readable(readable[:middle])
+                return done | await self.fire_readable(readable[middle:])
+            await self.pause(readable[0][0], str(refusal))
+            return {readable[0][0].id}
         await self.fire_planned(firings)
+        return {firing.schedule.id for firing in firings}
 
     async def fire_planned(self, firings: list[Firing]) -> None:
         try:
@@ -235,19 +241,18 @@ class Recur:
             await self.fire_planned(firings[middle:])
             return
         schedule, now_s = firings[0].schedule, self.environment.clock.monotonic()
-        if not str(refusal.facts["code"]).startswith(OWN_FAULTS):
-            self.resting[schedule.id] = now_s + AGAIN_S
-            self.look_at = min(self.look_at, now_s + AGAIN_S)
+        if str(refusal.facts["code"]).startswith(OWN_FAULTS):
+            await self.pause(schedule, str(refusal))
             return
-        self.resting[schedule.id] = now_s + REST_S
-        log.error("a schedule cannot be fired", schedule=str(schedule.id), error=str(refusal))
+        self.resting[schedule.id] = now_s + AGAIN_S
+        self.look_at = min(self.look_at, now_s + AGAIN_S)
 
     def note(self, firing: Firing) -> None:
         """Count it, pay for what was late, and remember what comes next."""
         for ruling in firing.plan.rulings:
             self.metrics.occurrences.labels(ruling.verdict.value).inc()
-            if ruling.fires and ruling.late_s > GRACE_S:
-                self.tokens -= 1
+            if ruling.late_s > GRACE_S:
+                self.tokens -= 1.0 if ruling.fires else RULING_COST
         if firing.due_at is None or firing.due_at > firing.schedule.now + timedelta(seconds=LOOK_S):
             return
         is_late = firing.due_at <= firing.schedule.now - timedelta(seconds=GRACE_S)
@@ -265,31 +270,39 @@ class Recur:
             if isinstance(recurrence, Recurrence):
                 found.append((schedule, recurrence))
             elif schedule.nominal_at is not None:
-                await self.pause(schedule, "; ".join(each.reason for each in recurrence))
+                zone = schedule.definition.fields.timezone
+                reasons = "; ".join(each.reason for each in recurrence)
+                await self.pause(schedule, f"it cannot be reckoned with (zone {zone}): {reasons}")
         return found
 
     async def pause(self, schedule: Schedule, reason: str) -> None:
-        zone = schedule.definition.fields.timezone
-        why = f"cannot be reckoned with on this server (time zone {zone}): {reason}"
+        """It cannot fire as it is defined: its owner is told, and it is in nobody's way."""
         async with self.database.transaction() as session:
-            if await pause_unreadable(session, schedule, why):
-                name = schedule.definition.name
-                await append_audit(session, schedule.tenant, BY_DULY, "schedule.pause", name, "{}")
-                log.warning("schedule paused", schedule=str(schedule.id), reason=why)
+            if not await pause_unreadable(session, schedule, reason):
+                return
+            detail = msgspec.json.encode({"id": schedule.id, "reason": reason}).decode()
+            name = schedule.definition.name
+            await append_audit(session, schedule.tenant, BY_DULY, "schedule.pause", name, detail)
+        log.warning("schedule paused", schedule=str(schedule.id), reason=reason)
 
     async def sweep_some(self) -> None:
         """One page of all definitions: is the next instant the one that the rules say?"""
-        page = await sweep(self.database, self.swept_to, SHARDS, SWEEP_PAGE)
-        is_over = len(page) < SWEEP_PAGE
-        self.swept_to = (-1, START) if is_over else (shard_of(page[-1].id), page[-1].id)
-        now_s = self.environment.clock.monotonic()
-        self.sweep_at = now_s + (SWEEP_S if is_over else LOOK_S)
-        ours = [each for each in page if self.coordinator.owns(shard_of(each.id)) is not None]
-        await self.rebuild([each for each in ours if each.is_broken])
-        if ours:
-            await self.rearm(await read_schedules(self.database, [each.id for each in ours]))
+        # Said before the look: slots that come meanwhile ask for another.
+        self.sweep_at = self.environment.clock.monotonic() + SWEEP_S
+        page = await sweep(self.database, self.owned_shards(), self.swept_to, SWEEP_PAGE)
+        if len(page) < SWEEP_PAGE:
+            self.swept_to = (-1, START)
+        else:
+            self.swept_to = (shard_of(page[-1].id), page[-1].id)
+            self.sweep_at = min(self.sweep_at, self.environment.clock.monotonic() + LOOK_S)
+        await self.rebuild([each.id for each in page if each.is_broken])
+        if page:
+            await self.rearm(await read_schedules(self.database, [each.id for each in page]))
 
-    async def rebuild(self, lost: list[Swept]) -> None:
+    def owned_shards(self) -> list[int]:
+        return [shard for slot in sorted(self.coordinator.owned) for shard in shards_of(slot)]
+
+    async def rebuild(self, lost: list[UUID]) -> None:
         if not lost:
             return
         for schedule_id in await rebuild_timers(self.database, lost):

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from duly.domain.errors import StatementRefused, TooManyPools
 from duly.domain.limits import POOLS_PER_TENANT_MAX
-from duly.store.database import Database
+from duly.store.database import Database, Session
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -44,3 +44,10 @@ class PoolNumbers:
             if pair in self.numbers:
                 return
         raise AssertionError("a pool number was lost to others a hundred times")
+
+
+async def may_have_pool(session: Session, tenant: int, name: str) -> bool:
+    """Whether a task could go there; makes nothing."""
+    (row,) = await session.fetch(SQL.may_have_pool, tenant, name, POOLS_PER_TENANT_MAX)
+    found: bool = row["may_have"]
+    return found

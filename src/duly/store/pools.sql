@@ -10,3 +10,9 @@ SELECT pools.tenant, pools.name, pools.number
 INSERT INTO duly.pools (tenant, number, name)
 SELECT $1, (SELECT coalesce(max(number), 0) + 1 FROM duly.pools WHERE tenant = $1), $2
     ON CONFLICT DO NOTHING
+
+-- name: may_have_pool
+-- Whether a task of the tenant would find its pool, or a number for a new one.
+SELECT EXISTS (SELECT FROM duly.pools WHERE pools.tenant = $1 AND pools.name = $2)
+       OR coalesce((SELECT max(pools.number) FROM duly.pools WHERE pools.tenant = $1), 0) < $3
+       AS may_have

@@ -11,13 +11,13 @@
 | an occurrence is in the ledger already | no second verdict, no second task |
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from duly.domain.firing import Plan, Ruling, Verdict, next_at, plan_firing
+from duly.domain.firing import FIRES_MAX, Plan, Ruling, Verdict, next_at, plan_firing, watches
 from duly.domain.ids import shard_of
 from duly.domain.recurrence import Recurrence
 from duly.environment import CrashPoint, Environment
@@ -33,6 +33,9 @@ SQL = statements_beside(__file__)
 START = UUID(int=0)
 # How many bites of overdue occurrences a change of the definition waits for.
 BITES_MAX = 20
+# Of one firing, so that neither the process nor the transaction stands still for long.
+RULINGS_PER_BATCH = 1000
+FIRES_PER_BATCH = 400
 
 
 class Soon(NamedTuple):
@@ -44,11 +47,10 @@ class Soon(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """One definition as the sweep sees it; `last_at` only of one that has lost its timer."""
+    """One definition as the sweep sees it; broken is one that has lost its timer."""
 
     id: UUID
     is_broken: bool
-    last_at: datetime | None
 
 
 Batch = tuple[list[Entry], dict[int, SubmitAnswer]]
@@ -85,7 +87,7 @@ class Firing:
     def running(self) -> list[UUID]:
         """What the overlap policy will ask about next time."""
         policies = self.schedule.definition.policies
-        if not watches(self.schedule):
+        if not watches(policies):
             return []
         if policies.overlap == "cancel_previous" and self.fired:
             return self.fired[-1:]
@@ -100,17 +102,7 @@ class Firing:
     @property
     def due_at(self) -> datetime | None:
         following = self.plan.next_at
-        return None if following is None else following + self.offset
-
-    @property
-    def offset(self) -> timedelta:
-        return timedelta(seconds=self.schedule.offset_s)
-
-
-def watches(schedule: Schedule) -> bool:
-    """Whether it matters which of the schedule's tasks live."""
-    policies = schedule.definition.policies
-    return policies.overlap != "allow" or policies.max_running is not None
+        return None if following is None else following + self.schedule.offset
 
 
 class Firer:
@@ -120,43 +112,55 @@ class Firer:
         self.submitter = submitter
         self.environment = environment
 
-    async def plan(self, readable: Sequence[tuple[Schedule, Recurrence]]) -> list[Firing]:
-        """Rule on what is due of each, as of the instant at which it was read."""
-        plans = [
-            plan_firing(
+    async def plan(
+        self, readable: Sequence[tuple[Schedule, Recurrence]], *, with_held: bool = False
+    ) -> list[Firing]:
+        """Rule on what is due of each, as of the instant at which it was read. A batch is bounded:
+        those at the end may be left out, and stay due."""
+        planned: list[tuple[Schedule, Plan]] = []
+        rulings = fires = 0
+        for schedule, recurrence in readable:
+            if rulings >= RULINGS_PER_BATCH or fires >= FIRES_PER_BATCH:
+                break
+            plan = plan_firing(
                 recurrence,
                 schedule.definition.policies,
                 schedule.progress,
                 schedule.offset_s,
                 schedule.now,
+                with_held=with_held,
             )
-            for schedule, recurrence in readable
+            planned.append((schedule, plan))
+            rulings += len(plan.rulings)
+            fires += sum(ruling.fires for ruling in plan.rulings)
+        made = await self.address(planned)
+        firings = [
+            Firing(schedule, plan, entries)
+            for (schedule, plan), entries in zip(planned, made, strict=True)
         ]
+        return sorted(firings, key=lambda firing: firing.schedule.id.int)
+
+    async def address(self, planned: list[tuple[Schedule, Plan]]) -> list[dict[datetime, Entry]]:
+        """The tasks of each plan, by the nominal time of their occurrence."""
         wanted = [
-            (index, ruling)
-            for index, plan in enumerate(plans)
+            (index, ruling.nominal_at)
+            for index, (_, plan) in enumerate(planned)
             for ruling in plan.rulings
             if ruling.fires
         ]
+        made: list[dict[datetime, Entry]] = [{} for _ in planned]
+        if not wanted:
+            return made
         entries = await self.submitter.address(
             [
-                submission_of(
-                    readable[index][0],
-                    ruling.nominal_at,
-                    ruling.nominal_at + timedelta(seconds=readable[index][0].offset_s),
-                )
-                for index, ruling in wanted
+                submission_of(planned[index][0], at, at + planned[index][0].offset)
+                for index, at in wanted
             ]
         )
-        made: list[dict[datetime, Entry]] = [{} for _ in plans]
         for entry in sorted(entries, key=lambda entry: entry.ordinal):
-            index, ruling = wanted[entry.ordinal]
-            made[index][ruling.nominal_at] = entry
-        firings = [
-            Firing(schedule, plan, entries_of)
-            for (schedule, _), plan, entries_of in zip(readable, plans, made, strict=True)
-        ]
-        return sorted(firings, key=lambda firing: firing.schedule.id.int)
+            index, at = wanted[entry.ordinal]
+            made[index][at] = entry
+        return made
 
     async def fire(self, database: Database, firings: list[Firing]) -> set[UUID]:
         """All of it in one commit; the ids of the schedules that moved on."""
@@ -172,9 +176,11 @@ class Firer:
         for stored, answers in written.batches:
             await self.submitter.tell_stored(stored, answers)
 
-    async def write(self, session: Session, firings: list[Firing]) -> Written:
+    async def write(
+        self, session: Session, firings: list[Firing], *, is_locked: bool = False
+    ) -> Written:
         """Within the caller's transaction, who tells of it once that has committed."""
-        rows = await session.fetch(SQL.move_schedules, *firing_columns(firings))
+        rows = await session.fetch(SQL.move_schedules, *firing_columns(firings), is_locked)
         moved = {row["id"] for row in rows}
         won = [firing for firing in firings if firing.schedule.id in moved]
         await self.environment.crash_point(CrashPoint.FIRE_BETWEEN)
@@ -194,25 +200,23 @@ class Firer:
     async def rule_on_due(
         self, session: Session, schedule: Schedule
     ) -> tuple[Schedule, Written] | None:
-        """Before a change: what is due is ruled on under the definition as it stands. The caller
-        holds the lock. None: too much is due, and is being caught up with."""
+        """Before a change: everything up to now is ruled on under the definition as it stands, also
+        what only its jitter holds back. The caller holds the lock. None: too much is due, and is
+        being caught up with."""
         written = Written()
         for _ in range(BITES_MAX):
             recurrence = schedule.recurrence()
             if not isinstance(recurrence, Recurrence):
                 return schedule, written
-            if schedule.due_at is None:
-                # Its zone was unknown for a while, or it has ended.
-                at = next_at(
-                    recurrence, schedule.definition.policies, schedule.cursor_at, schedule.fires
-                )
-                if at is None or at > schedule.now:
-                    return schedule, written
-                await rearm_schedules(session, [(schedule, at)])
-            elif schedule.due_at > schedule.now:
+            following = next_at(
+                recurrence, schedule.definition.policies, schedule.cursor_at, schedule.fires
+            )
+            if following is None or following > schedule.now:
                 return schedule, written
-            else:
-                written += await self.write(session, await self.plan([(schedule, recurrence)]))
+            if len(written.tasks) >= FIRES_MAX:
+                return None
+            firings = await self.plan([(schedule, recurrence)], with_held=True)
+            written += await self.write(session, firings, is_locked=True)
             (schedule,) = await read_schedules(session, [schedule.id])
         return None
 
@@ -241,9 +245,12 @@ class Firer:
         admitted = await record(session, SQL.record_by_hand, rulings)
         entries = [entry for entry in made if entry.id in admitted]
         stored, answers = await self.store(session, entries)
-        if stored:
-            running = [entry.id for entry in stored] if watches(schedule) else []
-            await session.fetch(SQL.note_running, schedule.shard, schedule.id, running)
+        if stored and verdict is Verdict.TRIGGERED and watches(schedule.definition.policies):
+            # What is backfilled is spread over time, and in nobody's way.
+            running = [entry.id for entry in stored]
+            await session.fetch(
+                SQL.note_running, schedule.shard, schedule.tenant, schedule.id, running
+            )
         return Written({schedule.id}, [(stored, answers)])
 
 
@@ -280,22 +287,24 @@ async def look_ahead(
     grace_s: float,
     limit: int,
     late_limit: int,
+    resting: Collection[UUID] = (),
 ) -> list[Soon]:
-    rows = await database.fetch(SQL.look_ahead, list(shards), horizon_s, grace_s, limit, late_limit)
+    rows = await database.fetch(
+        SQL.look_ahead, list(shards), horizon_s, grace_s, limit, late_limit, list(resting)
+    )
     return [Soon(row["due_at"], row["id"], row["is_late"]) for row in rows]
 
 
 async def sweep(
-    database: Database, after: tuple[int, UUID], last_shard: int, limit: int
+    database: Database, shards: Sequence[int], after: tuple[int, UUID], limit: int
 ) -> list[Swept]:
-    rows = await database.fetch(SQL.sweep_schedules, *after, last_shard, limit)
-    return [Swept(row["id"], row["is_broken"], row["last_at"]) for row in rows]
+    rows = await database.fetch(SQL.sweep_schedules, list(shards), *after, limit)
+    return [Swept(row["id"], row["is_broken"]) for row in rows]
 
 
-async def rebuild_timers(database: Database, lost: Sequence[Swept]) -> list[UUID]:
-    ids = [each.id for each in lost]
-    shards = [shard_of(each) for each in ids]
-    rows = await database.fetch(SQL.rebuild_timers, shards, ids, [each.last_at for each in lost])
+async def rebuild_timers(database: Database, lost: Sequence[UUID]) -> list[UUID]:
+    shards = [shard_of(each) for each in lost]
+    rows = await database.fetch(SQL.rebuild_timers, shards, list(lost), RETENTION_S)
     return [row["id"] for row in rows]
 
 
@@ -309,7 +318,7 @@ async def rearm_schedules(
             schedule.id,
             schedule.fence,
             at,
-            None if at is None else at + timedelta(seconds=schedule.offset_s),
+            None if at is None else at + schedule.offset,
         )
         for schedule, at in wanted
     ]
@@ -341,7 +350,8 @@ def firing_columns(firings: list[Firing]) -> list[list[object]]:
             firing.plan.next_at,
             firing.due_at,
             "{" + ",".join(str(task_id) for task_id in firing.running) + "}",
+            firing.schedule.tenant,
         )
         for firing in firings
     ]
-    return columns(rows, 8)
+    return columns(rows, 9)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from duly.domain.firing import Misfire, Overlap, Policies, Progress, next_at
+from duly.domain.firing import Misfire, Overlap, Policies, Progress, next_at, watches
 from duly.domain.ids import make_task_id, milliseconds, shard_of, tenant_shard
 from duly.domain.limits import Problem
 from duly.domain.recurrence import Recurrence, stable_jitter_s
@@ -86,6 +86,10 @@ class Schedule:
     @property
     def offset_s(self) -> float:
         return stable_jitter_s(self.id, self.definition.jitter_s)
+
+    @property
+    def offset(self) -> timedelta:
+        return timedelta(seconds=self.offset_s)
 
     @property
     def progress(self) -> Progress:
@@ -248,8 +252,8 @@ async def list_schedules(
 async def edit_schedule(
     session: Session, schedule: Schedule, definition: Definition, recurrence: Recurrence
 ) -> datetime | None:
-    """When it is due next. The caller holds the lock and has ruled on what was due."""
-    cursor_at = ruled_until(schedule)
+    """When it is due next. The caller holds the lock and has ruled on everything up to now."""
+    cursor_at = max(schedule.cursor_at, schedule.now)
     following = first_instants(schedule.id, definition, recurrence, cursor_at, schedule.fires)
     await session.fetch(
         SQL.edit_schedule,
@@ -259,13 +263,10 @@ async def edit_schedule(
         *definition_columns(definition),
         cursor_at,
         *following,
+        watches(schedule.definition.policies),
+        watches(definition.policies),
     )
     return following[1]
-
-
-def ruled_until(schedule: Schedule) -> datetime:
-    """Where a changed definition takes over: now, but for what the old jitter still held back."""
-    return max(schedule.cursor_at, schedule.now - timedelta(seconds=schedule.offset_s))
 
 
 async def pause_schedule(session: Session, schedule: Schedule, actor: str, reason: str) -> bool:
@@ -279,7 +280,7 @@ async def resume_schedule(
     session: Session, schedule: Schedule, recurrence: Recurrence
 ) -> datetime | None:
     """When it is due next. The caller has ruled on what came due during the pause."""
-    cursor_at = ruled_until(schedule)
+    cursor_at = max(schedule.cursor_at, schedule.now)
     following = first_instants(
         schedule.id, schedule.definition, recurrence, cursor_at, schedule.fires
     )

@@ -62,7 +62,8 @@ SELECT schedules.id
 
 -- name: edit_schedule
 -- A new definition under the old id. Its timer is locked by the same transaction; the fence voids
--- whatever a scheduler has planned from the old one.
+-- whatever a scheduler has planned from the old one. A policy that begins to ask which tasks live
+-- ($25 was, $26 is) learns it from the ledger.
 WITH edited AS (
     UPDATE duly.schedules
        SET name = $4, cron = $5, every_s = $6, timezone = $7, dst_gap = $8, dst_repeat = $9,
@@ -73,7 +74,21 @@ WITH edited AS (
     RETURNING schedules.shard, schedules.id
 )
 UPDATE duly.schedule_timers timer
-   SET fence = timer.fence + 1, cursor_at = $22, nominal_at = $23, due_at = $24
+   SET fence = timer.fence + 1, cursor_at = $22, nominal_at = $23, due_at = $24,
+       running = CASE WHEN NOT $26 THEN '{}'
+                      WHEN $25 THEN timer.running
+                      ELSE ARRAY(SELECT recent.task
+                                   FROM (SELECT occurrences.task, occurrences.nominal_at
+                                           FROM duly.occurrences
+                                          WHERE occurrences.shard = $1
+                                            AND occurrences.schedule = $3
+                                            AND occurrences.verdict IN ('FIRED', 'LATE', 'TRIGGERED')
+                                          ORDER BY occurrences.nominal_at DESC
+                                          LIMIT 1000) AS recent
+                                   JOIN duly.timers
+                                     ON timers.shard = duly.shard_of(recent.task)
+                                    AND timers.id = recent.task
+                                  ORDER BY recent.nominal_at) END
   FROM edited
  WHERE timer.shard = edited.shard AND timer.id = edited.id
 RETURNING timer.id

@@ -1,0 +1,115 @@
+"""Deliberate bugs of schedules, for seeds of fleets with a keeper of schedules to notice.
+
+A second task for one occurrence has two guards behind one another, the fence and the ledger: each
+of them alone may go unnoticed, both together may not.
+"""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from duly.domain import firing
+from duly.domain.firing import Plan, Policies, Progress, next_at, plan_firing
+from duly.domain.recurrence import Recurrence
+from duly.store import recur, schedules
+from duly.store.database import Database, Session
+from duly.store.entries import Entry
+from duly.store.recur import Batch, Firer, Firing, Written, record
+from duly.store.schedules import Schedule
+from tests.simulation.teeth import Both, Bug, Slip
+
+
+async def fire_in_two_commits(firer: Firer, database: Database, firings: list[Firing]) -> object:
+    """The timer first, the ledger later."""
+    async with database.transaction() as session:
+        rows = await session.fetch(recur.SQL.move_schedules, *recur.firing_columns(firings))
+    won = [each for each in firings if each.schedule.id in {row["id"] for row in rows}]
+    rulings = [
+        (each.schedule, ruling, each.entries.get(ruling.nominal_at))
+        for each in won
+        for ruling in each.plan.rulings
+    ]
+    async with database.transaction() as session:
+        admitted = await record(session, recur.SQL.record_occurrences, rulings)
+        entries = [entry for _, _, entry in rulings if entry is not None and entry.id in admitted]
+        await firer.store(session, entries)
+    return {each.schedule.id for each in won}
+
+
+def plan_and_forget(
+    recurrence: Recurrence, policies: Policies, progress: Progress, offset_s: float, now: datetime
+) -> Plan:
+    """What does not fit into one bite is passed over."""
+    plan = plan_firing(recurrence, policies, progress, offset_s, now)
+    cursor_at = max(plan.cursor_at, now - timedelta(seconds=offset_s))
+    fires = progress.fires + sum(ruling.fires for ruling in plan.rulings)
+    return replace(
+        plan, cursor_at=cursor_at, next_at=next_at(recurrence, policies, cursor_at, fires)
+    )
+
+
+async def rule_on_nothing(
+    _firer: Firer, _session: Session, schedule: Schedule
+) -> tuple[Schedule, Written]:
+    """What was due under the old definition is forgotten."""
+    return schedule, Written()
+
+
+async def store_nothing(_firer: Firer, _session: Session, _entries: list[Entry]) -> Batch:
+    return [], {}
+
+
+def until_now(schedule: Schedule) -> datetime:
+    """Also what the old jitter still held back."""
+    return schedule.now
+
+
+def never_paused(schedule: Schedule) -> Progress:
+    return Progress(schedule.cursor_at, schedule.fires, len(schedule.live))
+
+
+NO_FENCE = Bug(
+    "a firing needs no fence",
+    recur.SQL,
+    "move_schedules",
+    "AND timer.fence = asked.fence",
+    "AND timer.fence >= asked.fence",
+    ("AND timer.due_at <= duly.now()", ""),
+)
+NO_LEDGER = Bug(
+    "the ledger admits a known occurrence",
+    recur.SQL,
+    "record_occurrences",
+    "DO NOTHING",
+    "DO UPDATE SET task = excluded.task, verdict = excluded.verdict",
+)
+SCHEDULE_BUGS: list[Bug | Slip | Both] = [
+    Both("neither fence nor ledger stops a second task", NO_FENCE, NO_LEDGER),
+    Bug(
+        "a firing leaves the cursor behind",
+        recur.SQL,
+        "move_schedules",
+        "cursor_at = asked.cursor_at",
+        "cursor_at = timer.cursor_at",
+    ),
+    Bug(
+        "what is late is never found",
+        recur.SQL,
+        "look_ahead",
+        "AND schedule_timers.due_at <= duly.now() - make_interval(secs => $3)",
+        "AND schedule_timers.due_at <= timestamptz 'epoch' + make_interval(secs => $3)",
+    ),
+    Bug(
+        "what was triggered may be overlapped",
+        recur.SQL,
+        "note_running",
+        "running = timer.running || $3::uuid[]",
+        "running = timer.running || ($3::uuid[])[:0]",
+    ),
+    Slip("a bite swallows the rest", recur, "plan_firing", plan_and_forget),
+    Slip("a firing is two commits", Firer, "fire", fire_in_two_commits),
+    Slip("a change rules on nothing first", Firer, "rule_on_due", rule_on_nothing),
+    Slip("an edit forgets what jitter held back", schedules, "ruled_until", until_now),
+    Slip("a firing stores no task", Firer, "store", store_nothing),
+    Slip("overlaps are not minded", firing, "overlaps", lambda *_: False),
+    Slip("a pause is not minded", Schedule, "progress", property(never_paused)),
+]
