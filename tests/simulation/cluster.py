@@ -109,9 +109,6 @@ class Node:
             self.cluster.recorder.crash_points[point] += 1
             self.cluster.kill(self, str(point))
             raise asyncio.CancelledError
-        if point is CrashPoint.REAP_BEFORE and (hesitates_s := self.cluster.hesitation_s()):
-            await asyncio.sleep(hesitates_s)
-            self.refuse_the_dead()
 
     def refuse_the_dead(self) -> None:
         if self.is_dead:
@@ -167,12 +164,6 @@ class Cluster:
         if self.is_healed or not self.plan.has(FaultKind.LATENCY):
             return 0.0
         return self.random.uniform(0.0, self.plan.latency_s)
-
-    def hesitation_s(self) -> float:
-        """Between what was found and what is done about it, a heartbeat may come."""
-        if self.is_healed or not self.plan.has(FaultKind.BEAT_LATE):
-            return 0.0
-        return self.random.uniform(0.0, 2 * self.plan.lease_s)
 
     # Faults ----------------------------------------------------------------------------------
 

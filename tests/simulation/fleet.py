@@ -226,10 +226,6 @@ class Fleet(Cluster):
     def latency_s(self) -> float:
         return TRAVEL_S + super().latency_s()
 
-    def hesitation_s(self) -> float:
-        """Nodes that are frozen hesitate enough."""
-        return 0.0
-
     def is_poison(self, lease: Lease) -> bool:
         draw = Random(f"{self.plan.seed} {lease.type}").random()
         return draw < self.fleet_plan.poison_share

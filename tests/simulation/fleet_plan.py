@@ -202,6 +202,7 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (firing, "GRACE_S", GRACE_S),
         (firing, "FIRES_MAX", FIRES_MAX),
         (firing, "RULINGS_MAX", RULINGS_MAX),
+        (store_recur, "FIRES_MAX", FIRES_MAX),
         (store_recur, "BITES_MAX", 5),
     ]
 

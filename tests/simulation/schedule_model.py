@@ -28,7 +28,8 @@ LIVE_MAX: dict[str, int | None] = {"skip": 0, "queue_one": 1, "cancel_previous":
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Written with the change, in one transaction: from `at` on, this is the definition."""
+    """Written with the change, in one transaction: for nominal times after `at`, this is the
+    definition; it holds each back by `offset_s`."""
 
     at: datetime
     cron: str | None
@@ -82,7 +83,7 @@ class Model:
         (_, rule), *rest = self.changes[schedule]
         begin, is_paused = rule.at, False
         for action, change in rest:
-            end = max(begin, change.at - rule.offset)
+            end = max(begin, change.at)
             yield Era(begin, end, rule, is_paused)
             begin, rule = end, change
             is_paused = {"pause": True, "resume": False}.get(action, is_paused)

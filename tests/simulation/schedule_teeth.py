@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from duly.domain import firing
 from duly.domain.firing import Plan, Policies, Progress, next_at, plan_firing
 from duly.domain.recurrence import Recurrence
-from duly.store import recur, schedules
+from duly.store import recur
 from duly.store.database import Database, Session
 from duly.store.entries import Entry
 from duly.store.recur import Batch, Firer, Firing, Written, record
@@ -21,7 +21,7 @@ from tests.simulation.teeth import Both, Bug, Slip
 async def fire_in_two_commits(firer: Firer, database: Database, firings: list[Firing]) -> object:
     """The timer first, the ledger later."""
     async with database.transaction() as session:
-        rows = await session.fetch(recur.SQL.move_schedules, *recur.firing_columns(firings))
+        rows = await session.fetch(recur.SQL.move_schedules, *recur.firing_columns(firings), False)
     won = [each for each in firings if each.schedule.id in {row["id"] for row in rows}]
     rulings = [
         (each.schedule, ruling, each.entries.get(ruling.nominal_at))
@@ -36,10 +36,16 @@ async def fire_in_two_commits(firer: Firer, database: Database, firings: list[Fi
 
 
 def plan_and_forget(
-    recurrence: Recurrence, policies: Policies, progress: Progress, offset_s: float, now: datetime
+    recurrence: Recurrence,
+    policies: Policies,
+    progress: Progress,
+    offset_s: float,
+    now: datetime,
+    *,
+    with_held: bool = False,
 ) -> Plan:
     """What does not fit into one bite is passed over."""
-    plan = plan_firing(recurrence, policies, progress, offset_s, now)
+    plan = plan_firing(recurrence, policies, progress, offset_s, now, with_held=with_held)
     cursor_at = max(plan.cursor_at, now - timedelta(seconds=offset_s))
     fires = progress.fires + sum(ruling.fires for ruling in plan.rulings)
     return replace(
@@ -58,11 +64,6 @@ async def store_nothing(_firer: Firer, _session: Session, _entries: list[Entry])
     return [], {}
 
 
-def until_now(schedule: Schedule) -> datetime:
-    """Also what the old jitter still held back."""
-    return schedule.now
-
-
 def never_paused(schedule: Schedule) -> Progress:
     return Progress(schedule.cursor_at, schedule.fires, len(schedule.live))
 
@@ -73,7 +74,7 @@ NO_FENCE = Bug(
     "move_schedules",
     "AND timer.fence = asked.fence",
     "AND timer.fence >= asked.fence",
-    ("AND timer.due_at <= duly.now()", ""),
+    ("AND (timer.due_at <= duly.now() OR $10)", "AND ($10 OR true)"),
 )
 NO_LEDGER = Bug(
     "the ledger admits a known occurrence",
@@ -102,13 +103,12 @@ SCHEDULE_BUGS: list[Bug | Slip | Both] = [
         "what was triggered may be overlapped",
         recur.SQL,
         "note_running",
-        "running = timer.running || $3::uuid[]",
-        "running = timer.running || ($3::uuid[])[:0]",
+        "running = timer.running || $4::uuid[]",
+        "running = timer.running || ($4::uuid[])[:0]",
     ),
     Slip("a bite swallows the rest", recur, "plan_firing", plan_and_forget),
     Slip("a firing is two commits", Firer, "fire", fire_in_two_commits),
     Slip("a change rules on nothing first", Firer, "rule_on_due", rule_on_nothing),
-    Slip("an edit forgets what jitter held back", schedules, "ruled_until", until_now),
     Slip("a firing stores no task", Firer, "store", store_nothing),
     Slip("overlaps are not minded", firing, "overlaps", lambda *_: False),
     Slip("a pause is not minded", Schedule, "progress", property(never_paused)),

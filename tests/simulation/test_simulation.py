@@ -44,7 +44,7 @@ FLEET_QUICKLY_CAUGHT = {
     "a cap is free at the deadline of a ticket",
     "a lost ticket counts for ever",
     "what is parked stays parked",
-    "neither fence nor ledger stops a second task",
+    "a firing stores no task",
     "a change rules on nothing first",
 }
 # With the first of each kind, two hundred: as many again as one test may take in a row.
