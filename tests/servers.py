@@ -29,6 +29,59 @@ Answer = TypeVar("Answer")
 # Of the application's login on the test server, which DULY_TEST_DATABASE_URL may have named.
 PASSWORD = "only-for-tests"
 
+# Empties a database that a test has used, as far as it wrote to it. Triggers that keep a table
+# append-only are for duly, not for us. What a migration put into a table is put back.
+REMEMBER_SEED = """
+DO $$
+DECLARE
+    name text;
+    is_filled boolean;
+BEGIN
+    CREATE SCHEMA seed;
+    FOR name IN SELECT relname FROM pg_class
+                 WHERE relnamespace = 'duly'::regnamespace AND relkind IN ('r', 'p')
+                   AND NOT relispartition LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM duly.%I)', name) INTO is_filled;
+        IF is_filled THEN
+            EXECUTE format('CREATE TABLE seed.%I AS SELECT * FROM duly.%I', name, name);
+        END IF;
+    END LOOP;
+END
+$$
+"""
+EMPTY = """
+DO $$
+DECLARE
+    name text;
+    is_filled boolean;
+BEGIN
+    SET LOCAL session_replication_role = replica;
+    FOR name IN SELECT relname FROM pg_class
+                 WHERE relnamespace = 'duly'::regnamespace AND relkind IN ('r', 'p')
+                   AND NOT relispartition LOOP
+        EXECUTE format('SELECT EXISTS (SELECT FROM duly.%I)', name) INTO is_filled;
+        IF is_filled THEN
+            EXECUTE format('DELETE FROM duly.%I', name);
+        END IF;
+    END LOOP;
+    FOR name IN SELECT relname FROM pg_class WHERE relnamespace = 'seed'::regnamespace LOOP
+        EXECUTE format('INSERT INTO duly.%I OVERRIDING SYSTEM VALUE SELECT * FROM seed.%I',
+                       name, name);
+    END LOOP;
+    FOR name IN SELECT relname FROM pg_class
+                 WHERE relnamespace = 'duly'::regnamespace AND relkind = 'S' LOOP
+        EXECUTE format('ALTER SEQUENCE duly.%I RESTART', name);
+    END LOOP;
+    -- The tenant that every database has drew the first number.
+    PERFORM setval('duly.tenants_id_seq', (SELECT max(id) FROM duly.tenants));
+END
+$$
+"""
+
+END_SESSIONS = """
+SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1
+"""
+
 # What the template taught the login is kept per database; a clone has another name.
 READ_LOGIN_SETTINGS = """
 SELECT unnest(setconfig) AS setting
@@ -56,6 +109,8 @@ class ServerOfTheRun:
         self.superuser_url = os.environ.get("DULY_TEST_DATABASE_URL", "")
         self.template = ""
         self.admin: asyncpg.Connection = None
+        # Databases of this worker that are empty again.
+        self.idle: list[str] = []
 
     def open(self) -> None:
         if not self.superuser_url:
@@ -70,6 +125,8 @@ class ServerOfTheRun:
             write_state(path, RunState(state.template, state.users + 1))
 
     def close(self) -> None:
+        for name in self.idle:
+            self.drop(name)
         with self.state_file() as path:
             state = read_state(path)
             write_state(path, RunState(state.template, state.users - 1))
@@ -114,6 +171,11 @@ class ServerOfTheRun:
             settings = await engine.fetch(READ_LOGIN_SETTINGS, EMBEDDED_LOGIN)
         finally:
             await engine.close()
+        owner = await asyncpg.connect(self.url(name))
+        try:
+            await owner.execute(REMEMBER_SEED)
+        finally:
+            await owner.close()
         for row in settings:
             option, _, value = row["setting"].partition("=")
             await self.admin.execute(f"ALTER ROLE {EMBEDDED_LOGIN} SET {option} = {value}")
@@ -121,12 +183,38 @@ class ServerOfTheRun:
     @contextlib.contextmanager
     def database(self, template: str | None = None) -> Iterator[str]:
         """A database of one's own, by name; `template0` gives one that duly never touched."""
-        name = f"duly_test_{uuid.uuid4().hex[:16]}"
-        self.run(self.admin.execute(f"CREATE DATABASE {name} TEMPLATE {template or self.template}"))
+        name = self.create(template or self.template)
         try:
             yield name
         finally:
-            self.run(self.admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+            self.drop(name)
+
+    @contextlib.contextmanager
+    def used_database(self) -> Iterator[str]:
+        """One that another test of this worker may have filled and that is empty again, for tests
+        that leave the schema alone: making one takes longer than most of them."""
+        name = self.idle.pop() if self.idle else self.create(self.template)
+        try:
+            yield name
+        finally:
+            self.run(self.admin.execute(END_SESSIONS, name))
+            self.run(self.empty(name))
+            self.idle.append(name)
+
+    def create(self, template: str) -> str:
+        name = f"duly_test_{uuid.uuid4().hex[:16]}"
+        self.run(self.admin.execute(f"CREATE DATABASE {name} TEMPLATE {template}"))
+        return name
+
+    def drop(self, name: str) -> None:
+        self.run(self.admin.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+
+    async def empty(self, name: str) -> None:
+        connection = await asyncpg.connect(self.url(name))
+        try:
+            await connection.execute(EMPTY)
+        finally:
+            await connection.close()
 
 
 def read_state(path: Path) -> RunState:

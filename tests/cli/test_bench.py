@@ -96,4 +96,4 @@ def test_help_imports_no_scenario() -> None:
         check=False,
     )
     assert ended.stderr == "[]\n"
-    assert "pinned-xmin" in ended.stdout
+    assert "end-to-end-http" in ended.stdout

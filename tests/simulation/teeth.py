@@ -161,7 +161,6 @@ BUGS: list[Bug | Slip] = [
     Bug("an old lease completes", settle.SQL, "settle_completed", FENCE_OF_LEASE, ""),
     Bug("anybody fails a task", settle.SQL, "settle_final", HOLDER_OF_LEASE, ""),
     Bug("reaped without looking again", settle.SQL, "settle_again", NOT_EXPIRED, LOST_ANYWAY),
-    Bug("ended without looking again", settle.SQL, "settle_final", NOT_EXPIRED, LOST_ANYWAY),
     Bug(
         "failed although cancelled",
         settle.SQL,
@@ -234,13 +233,6 @@ BUGS: list[Bug | Slip] = [
         "classify_settlements",
         "coalesce(attempts.holder = asked.holder",
         "coalesce(attempts.holder = asked.holder OR true OR attempts.holder = asked.holder",
-    ),
-    Bug(
-        "a running task is moved",
-        control.SQL,
-        "move_tasks",
-        "AND timers.holder IS NULL",
-        "",
     ),
     Slip("a submit is repeated with new ids", Submitter, "submit", submit_again),
     Slip("a submit is answered before its commit", Submitter, "store_keyed", answer_early),

@@ -105,8 +105,8 @@ class Recur:
             await self.look()
         if now_s >= self.sweep_at:
             await self.sweep_some()
-        due = self.take_due() or self.take_late(now_s)
-        if due:
+        # Before the time is known, nothing tells what is due now from what is late.
+        if self.time.is_known and (due := self.take_due() or self.take_late(now_s)):
             await self.fire(due)
         return self.pause_s()
 
@@ -168,8 +168,6 @@ class Recur:
         heapq.heapify(self.late)
 
     def take_due(self) -> list[Soon]:
-        if not self.time.is_known:
-            return []
         now = self.time.instant()
         due: list[Soon] = []
         while self.soon and self.soon[0].due_at <= now and len(due) < BATCH:
