@@ -162,6 +162,7 @@ async def run_until(
             lane_depth=parts.broker.depth if is_alone else None,
             workers=parts.workers,
             outbound=outbound,
+            reserved=beating,
         )
         roles = [*parts.roles, *keepers(place)]
         if "executor" in settings.roles:

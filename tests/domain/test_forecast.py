@@ -197,3 +197,12 @@ def test_both_passes_of_a_repeated_hour_are_expected_as_the_policy_says() -> Non
     for policy, fires in (("first", 1), ("both", 2)):
         found = make_forecast([group(dst_repeat=policy, **zone)], NO_TASKS, night)
         assert sum(found.schedules) == fires
+
+
+def test_what_is_excluded_costs_as_much_as_what_fires(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rules that never fire would be reckoned with for minutes, in a thread that nobody can end."""
+    monkeypatch.setattr(forecast, "FIRES_MAX", 2 * DAY)
+    days = tuple((FIRST + timedelta(days=n)).date() for n in range(-1, 3))
+    groups = [group(cron="* * * * *", exclude_dates=days, jitter_s=float(n)) for n in range(5)]
+    found = make_forecast(groups, NO_TASKS, FIRST_S)
+    assert len(found.skipped) == 3

@@ -5,10 +5,13 @@ from uuid import UUID
 
 import pytest
 
+from duly.api.credentials import Authenticator
 from duly.app import make_parts
 from duly.environment import Environment
 from duly.store.database import Database
+from duly.store.keys import NewKey, create_key
 from duly.store.lease import Beat, BeatStatus
+from duly.store.tenants import TenantLimits, create_tenant
 from duly.telemetry import Metrics
 
 pytestmark = pytest.mark.slow
@@ -29,3 +32,22 @@ async def test_a_workers_heartbeat_is_answered_while_every_connection_is_busy(
         await beating.close()
         await busy.close()
     assert answer.status is BeatStatus.STALE
+
+
+async def test_a_worker_is_known_while_every_connection_is_busy(engine_url: str) -> None:
+    """Its key would be looked up behind those who wait, and its heartbeat with it."""
+    busy = await Database.open(engine_url, 1)
+    reserved = await Database.open(engine_url, 1)
+    authenticator = Authenticator(busy, Environment(), None, reserved)
+    tenant = await create_tenant(busy, "busy", TenantLimits())
+    assert tenant is not None
+    key = NewKey("worker", "worker", reach="tenant")
+    made = await create_key(busy, Environment(), tenant.id, key, "test")
+    assert made is not None
+    try:
+        async with busy.transaction(), asyncio.timeout(PATIENCE_S):
+            credential = await authenticator.keyed(made[1])
+    finally:
+        await reserved.close()
+        await busy.close()
+    assert credential.tenant == tenant.id

@@ -1,5 +1,9 @@
 """Preparing the database at the start, when the server goes away in the middle of it."""
 
+import asyncio
+from urllib.parse import urlsplit
+from uuid import uuid4
+
 import asyncpg
 import pytest
 
@@ -8,7 +12,7 @@ from duly.environment import Environment
 from duly.settings import Settings
 from duly.store import place as place_module
 from duly.store.database import check_server
-from duly.store.place import Place, prepare_place
+from duly.store.place import EMBEDDED_LOGIN, Place, prepare_engine, prepare_place
 
 END_ITSELF = "SELECT pg_terminate_backend(pg_backend_pid())"
 
@@ -34,3 +38,19 @@ async def test_a_server_that_goes_away_during_a_start_is_told_in_one_line(
     with pytest.raises(DatabaseUnavailable):
         await prepare_place(place, Settings(), Environment())
     assert checks == step + 1
+
+
+async def test_processes_that_start_together_all_start(
+    owner_url: str, engine_url: str, owner: asyncpg.Connection
+) -> None:
+    """On a fresh database they give one login its settings, which the catalogue takes from one."""
+    login = f"fresh_{uuid4().hex}"
+    password = urlsplit(engine_url).password
+    await owner.execute(
+        f"CREATE ROLE {login} LOGIN PASSWORD '{password}' IN ROLE duly_engine, duly_tenant"
+    )
+    try:
+        place = Place(owner_url, engine_url.replace(f"{EMBEDDED_LOGIN}:", f"{login}:"), "a test's")
+        await asyncio.gather(*(prepare_engine(place, Settings()) for _ in range(16)))
+    finally:
+        await owner.execute(f"DROP ROLE {login}")

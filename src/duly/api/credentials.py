@@ -32,20 +32,28 @@ REFUSAL = "the credential is missing, wrong, expired or revoked"
 
 
 class Authenticator:
+    """Keys and tenants are looked up over `reserved` connections, where there are some: a worker's
+    heartbeat asks for its key, and must not wait behind those who wait for everything else."""
+
     def __init__(
-        self, database: Database, environment: Environment, tokens: JwtSettings | None
+        self,
+        database: Database,
+        environment: Environment,
+        tokens: JwtSettings | None,
+        reserved: Database | None = None,
     ) -> None:
         self.database = database
+        self.reserved = reserved or database
         self.clock: Clock = environment.clock
         self.tokens = None if tokens is None else TokenReader(tokens, environment.clock)
         self.keys: Recall[str, Key | None] = Recall(
-            environment.clock, lambda key_id: read_key(database, key_id)
+            environment.clock, lambda key_id: read_key(self.reserved, key_id)
         )
         self.tenants: Recall[str, Tenant | None] = Recall(environment.clock, self.find_named)
 
     async def find_named(self, name: str) -> Tenant | None:
         """Only names that a tenant can have reach the database, which takes not every text."""
-        return await find_tenant(self.database, name) if TENANT_PATTERN.fullmatch(name) else None
+        return await find_tenant(self.reserved, name) if TENANT_PATTERN.fullmatch(name) else None
 
     async def identify(self, call: Call, bytes_max: int) -> Credential:
         """Before the body is read, as far as that is possible: a stranger's is not worth memory."""

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated
 
@@ -22,6 +22,7 @@ from duly.domain.forecast import (
     make_forecast,
 )
 from duly.domain.recurrence import EPOCH, SECOND
+from duly.store.database import Database
 from duly.store.forecast import (
     SCHEDULES_MAX,
     TASKS_MAX,
@@ -100,6 +101,10 @@ class ForecastAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class ForecastDoor:
+    database: Database
+    # One at a time: threads share a processor with everybody who is served here.
+    reckoning: asyncio.Lock = field(default_factory=asyncio.Lock)
+
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(
@@ -107,7 +112,7 @@ class ForecastDoor:
                 path="/v1/forecast",
                 summary="What is expected to fire, where it crowds, and which jitter would help",
                 handler=self.forecast,
-                kind=Kind.READ,
+                kind=Kind.HOT,
                 access=PRODUCERS,
                 query=ForecastQuery,
                 answers={200: ForecastAnswer},
@@ -116,15 +121,18 @@ class ForecastDoor:
         ]
 
     async def forecast(self, call: Call, query: ForecastQuery) -> Answer:
-        _, now = await read_schedule_bound(call.session, call.tenant)
-        first_s = ((now - EPOCH) // SECOND // MINUTE_S + 1) * MINUTE_S
-        first_at = EPOCH + timedelta(seconds=first_s)
-        end_at = first_at + timedelta(hours=query.hours)
-        await bound_counting(call.session)
-        rules = await count_rules(call.session, call.tenant, first_at, end_at)
-        tasks = await count_waiting(call.session, call.tenant, first_at, end_at)
-        # Reckoning with many rules takes a second, which other callers need not wait for.
-        forecast = await asyncio.to_thread(make_forecast, rules.groups, tasks, first_s)
+        """Counted in a transaction of the tenant's; reckoned after it, which takes a second that
+        neither a connection nor other callers need to wait for."""
+        async with self.reckoning:
+            async with self.database.tenant(call.tenant) as session:
+                _, now = await read_schedule_bound(session, call.tenant)
+                first_s = ((now - EPOCH) // SECOND // MINUTE_S + 1) * MINUTE_S
+                first_at = EPOCH + timedelta(seconds=first_s)
+                end_at = first_at + timedelta(hours=query.hours)
+                await bound_counting(session)
+                rules = await count_rules(session, call.tenant, first_at, end_at)
+                tasks = await count_waiting(session, call.tenant, first_at, end_at)
+            forecast = await asyncio.to_thread(make_forecast, rules.groups, tasks, first_s)
         return Answer(200, answer_of(forecast, rules))
 
 

@@ -57,6 +57,7 @@ class FrontDoor:
         lane_depth: LaneDepth | None = None,
         workers: WorkerDesk | None = None,
         outbound: OutboundRules = STRICT,
+        reserved: Database | None = None,
     ) -> None:
         self.database = database
         self.environment = environment
@@ -64,7 +65,8 @@ class FrontDoor:
         self.ring = ring
         self.backfilling = asyncio.Lock()
         self.health = health
-        self.authenticator = Authenticator(database, environment, tokens)
+        # A heartbeat that waits for a connection before it is let in is a lease lost.
+        self.authenticator = Authenticator(database, environment, tokens, reserved)
         self.desk = SubmitDesk(submitter)
         self.reading = ReadDesk(database)
         self.rules = TaskRules(database, environment, outbound)
@@ -110,7 +112,7 @@ class FrontDoor:
         desk = self.scheduling
         schedules = ScheduleDoor(self.environment, desk, self.rules.outbound)
         backfill = BackfillDoor(desk, self.backfilling)
-        doors = (schedules, ScheduleControlDoor(desk), backfill, ForecastDoor())
+        doors = (schedules, ScheduleControlDoor(desk), backfill, ForecastDoor(self.database))
         return [endpoint for door in doors for endpoint in door.endpoints()]
 
     def control_plane(self) -> list[Endpoint]:

@@ -16,7 +16,8 @@ from duly.domain.recurrence import Interval, Recurrence, next_fire
 from duly.domain.recurrence_fields import closest_fires_s
 
 MINUTE_S = 60
-# About a second of reckoning; the rules that most schedules share come first.
+# About a second of reckoning; the rules that most schedules share come first. What is excluded
+# costs as much as what fires.
 FIRES_MAX = 200_000
 WORST_MAX = 10
 TOP_MAX = 5
@@ -52,6 +53,8 @@ class Fires:
     group: RuleGroup
     times_s: list[int]
     weight: float
+    # What it cost to know: instants that were looked at.
+    seen: int = 0
 
     def in_minute(self, start_s: int) -> float:
         """How many are expected from an instant on, for a minute."""
@@ -190,7 +193,7 @@ def reckon_fires(
             budget = 0
             skipped.append(group)
             continue
-        budget -= len(fires.times_s)
+        budget -= fires.seen
         reckoned.append(fires)
     return reckoned, skipped
 
@@ -199,15 +202,18 @@ def fires_of(group: RuleGroup, first_s: int, end_s: int, budget: int) -> Fires |
     """None: it fires more often than the budget has room for."""
     recurrence, a_minute = once_a_minute(group.recurrence)
     times_s: list[int] = []
+    seen = 0
     left = math.inf if group.fires_left is None else math.ceil(group.fires_left / a_minute)
     for at_s, is_to_fire in instants(recurrence, first_s - math.ceil(group.jitter_s), end_s):
         if len(times_s) >= left:
             break
-        if len(times_s) >= budget:
+        if seen >= budget:
             return None
+        seen += 1
         if is_to_fire:
             times_s.append(at_s)
-    return Fires(group, times_s, group.count * a_minute)
+    # A rule that never fires cost a look all the same.
+    return Fires(group, times_s, group.count * a_minute, max(seen, 1))
 
 
 def once_a_minute(recurrence: Recurrence) -> tuple[Recurrence, float]:

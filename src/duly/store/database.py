@@ -222,6 +222,7 @@ async def prepare_login(connection: asyncpg.Connection, url: str) -> None:
     """Give the engine's login its planner settings, and refuse one that lacks its roles."""
     facts = await connection.fetchrow(SQL.server_facts)
     if facts["enable_sort"] != "off":
+        await connection.fetch(SQL.one_at_a_time)
         for row in await connection.fetch(SQL.planner_settings):
             await connection.execute(row["statement"])
     roles = await connection.fetchrow(SQL.login_is_engine)

@@ -20,6 +20,11 @@ SELECT format('ALTER ROLE %I IN DATABASE %I SET %s = off', current_user, current
   FROM unnest(ARRAY['enable_hashjoin', 'enable_mergejoin', 'enable_seqscan', 'enable_bitmapscan',
                     'enable_sort', 'jit']) AS name
 
+-- name: one_at_a_time
+-- Processes that start together on a fresh database would give one login its settings at once, which
+-- the catalogue refuses. Until the transaction ends.
+SELECT pg_advisory_xact_lock(7305013)
+
 -- name: login_is_engine
 -- Without membership the login would meet row-level security and see nothing.
 SELECT pg_has_role(current_user, 'duly_engine', 'usage') AS is_engine,
