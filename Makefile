@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-# Two test processes: PostgreSQL needs the rest of a small machine.
-WORKERS ?= 2
+# One more than a small machine has cores: many tests wait for processes and for the clock.
+WORKERS ?= 3
 SEEDS   ?= 20
 FIRST   ?= 1
 MINUTES ?= 1

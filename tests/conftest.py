@@ -12,6 +12,7 @@ from duly.environment import Environment
 from duly.store.database import Database
 from duly.testing.clock import ManualClock
 from tests.servers import ServerOfTheRun
+from tests.store.world import make_months
 
 SEED = 20260101
 # Suites that search, race or kill: minutes together, so `make check` leaves them to `make test`.
@@ -28,6 +29,10 @@ SLOW_FOLDERS = frozenset(
         "plans",
         "store",
     }
+)
+# Many small tests, none of which minds that others wrote to its database before it was emptied.
+USED_AGAIN = frozenset(
+    {"api", "broker", "cli", "client", "coordinator", "execution", "maintenance", "testing"}
 )
 POOL_CONNECTIONS_MAX = 10
 
@@ -65,9 +70,17 @@ def server(run_folder: Path) -> Iterator[ServerOfTheRun]:
 
 
 @pytest.fixture
-def database_name(server: ServerOfTheRun) -> Iterator[str]:
-    """A migrated database of this test's own, dropped afterwards."""
-    with server.database() as name:
+def database_name(request: pytest.FixtureRequest, server: ServerOfTheRun) -> Iterator[str]:
+    """A migrated and empty database, for this test alone."""
+    is_used_again = USED_AGAIN & set(request.path.relative_to(request.config.rootpath).parts)
+    if "world" in request.fixturenames:
+        # Which has months of its own.
+        database = server.used_database("world", make_months)
+    elif is_used_again:
+        database = server.used_database()
+    else:
+        database = server.database()
+    with database as name:
         yield name
 
 

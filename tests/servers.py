@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 import uuid
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -82,6 +82,28 @@ END_SESSIONS = """
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = $1
 """
 
+# What a test may have changed of the schema, by names and definitions: such a database is not used
+# again.
+FINGERPRINT = """
+SELECT md5(string_agg(fact, ',' ORDER BY fact))
+  FROM (SELECT concat_ws(' ', relname, relkind, relpersistence, relrowsecurity, attname, atttypid,
+                         attnotnull) AS fact
+          FROM pg_class
+          LEFT JOIN pg_attribute ON attrelid = pg_class.oid AND attnum > 0
+         WHERE relnamespace = 'duly'::regnamespace
+         UNION ALL
+        SELECT concat_ws(' ', proname, md5(prosrc), proacl) FROM pg_proc
+         WHERE pronamespace = 'duly'::regnamespace
+         UNION ALL
+        SELECT concat_ws(' ', tgrelid::regclass, tgname, tgenabled) FROM pg_trigger
+         WHERE NOT tgisinternal
+         UNION ALL
+        SELECT concat_ws(' ', polrelid::regclass, polname) FROM pg_policy
+         UNION ALL
+        SELECT concat_ws(' ', conrelid::regclass, conname) FROM pg_constraint
+         WHERE connamespace = 'duly'::regnamespace) AS facts
+"""
+
 # What the template taught the login is kept per database; a clone has another name.
 READ_LOGIN_SETTINGS = """
 SELECT unnest(setconfig) AS setting
@@ -109,8 +131,9 @@ class ServerOfTheRun:
         self.superuser_url = os.environ.get("DULY_TEST_DATABASE_URL", "")
         self.template = ""
         self.admin: asyncpg.Connection = None
-        # Databases of this worker that are empty again.
-        self.idle: list[str] = []
+        # Databases of this worker that are empty again, by their kind, and how each kind looks.
+        self.idle: dict[str, list[str]] = {}
+        self.looks: dict[str, str] = {}
 
     def open(self) -> None:
         if not self.superuser_url:
@@ -125,7 +148,7 @@ class ServerOfTheRun:
             write_state(path, RunState(state.template, state.users + 1))
 
     def close(self) -> None:
-        for name in self.idle:
+        for name in [name for names in self.idle.values() for name in names]:
             self.drop(name)
         with self.state_file() as path:
             state = read_state(path)
@@ -190,16 +213,35 @@ class ServerOfTheRun:
             self.drop(name)
 
     @contextlib.contextmanager
-    def used_database(self) -> Iterator[str]:
-        """One that another test of this worker may have filled and that is empty again, for tests
-        that leave the schema alone: making one takes longer than most of them."""
-        name = self.idle.pop() if self.idle else self.create(self.template)
+    def used_database(
+        self, kind: str = "plain", prepare: Callable[[str], Awaitable[None]] | None = None
+    ) -> Iterator[str]:
+        """One that another test of this worker may have filled, and that is empty again: making one
+        takes longer than most tests. A new one of a kind is prepared, given its owner's URL."""
+        idle = self.idle.setdefault(kind, [])
+        if idle:
+            name = idle.pop()
+        else:
+            name = self.create(self.template)
+            if prepare is not None:
+                self.run(prepare(self.url(name)))
+            self.looks[kind] = self.run(self.look(name))
         try:
             yield name
         finally:
             self.run(self.admin.execute(END_SESSIONS, name))
-            self.run(self.empty(name))
-            self.idle.append(name)
+            if self.run(self.look(name)) == self.looks[kind]:
+                self.run(self.empty(name))
+                idle.append(name)
+            else:
+                self.drop(name)
+
+    async def look(self, name: str) -> str:
+        connection = await asyncpg.connect(self.url(name))
+        try:
+            return str(await connection.fetchval(FINGERPRINT))
+        finally:
+            await connection.close()
 
     def create(self, template: str) -> str:
         name = f"duly_test_{uuid.uuid4().hex[:16]}"

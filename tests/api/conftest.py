@@ -199,13 +199,6 @@ async def open_front(
 
 
 @pytest.fixture
-def database_name(server: ServerOfTheRun) -> Iterator[str]:
-    """Nothing here changes the schema, so that databases can be used again."""
-    with server.used_database() as name:
-        yield name
-
-
-@pytest.fixture
 async def front(database: Database) -> AsyncIterator[Front]:
     """With the system's clock: what the database says and what the door says agree."""
     environment = Environment(clock=SystemClock(), random=Random(7))

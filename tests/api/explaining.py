@@ -25,6 +25,11 @@ ADD_WORKER = """
 INSERT INTO duly.workers (tenant, id, holder, pools, started_at, seen_at, expires_at)
 VALUES ($1, $2, $3, $4, duly.now(), duly.now(), duly.now() + make_interval(secs => $5))
 """
+ADD_NODE = """
+INSERT INTO duly.nodes (id, name, version, roles, started_at, seen_at, expires_at)
+VALUES ($1, 'n-1', '1', $2, duly.now(), duly.now(), duly.now() + interval '1 hour')
+    ON CONFLICT (id) DO UPDATE SET roles = EXCLUDED.roles
+"""
 POOL_NUMBER = "SELECT number FROM duly.pools WHERE tenant = $1 AND name = 'default'"
 
 
@@ -34,10 +39,16 @@ async def own_slots(front: Front, void_in_s: float = -1.0) -> None:
 
 
 async def make_live(front: Front) -> Front:
-    """Somebody owns every slot, and a worker takes from the default pool."""
+    """Somebody owns every slot, calls webhooks, and a worker takes from the default pool."""
     await own_slots(front)
+    await add_node(front, "scheduler", "executor")
     await add_worker(front)
     return front
+
+
+async def add_node(front: Front, *roles: str) -> None:
+    """One that never ticks. Again, with other roles: the same."""
+    await front.database.fetch(ADD_NODE, HOLDER, list(roles))
 
 
 async def add_worker(front: Front, *pools: str, lives_s: float = 60.0) -> None:

@@ -16,6 +16,7 @@ from tests.api.conftest import Front
 from tests.api.explaining import (
     KEY,
     URL,
+    add_node,
     add_worker,
     bound,
     explained,
@@ -54,10 +55,16 @@ async def test_a_pool_without_a_live_worker_is_named(
     assert answer["estimate_at"] is None
 
 
-async def test_a_webhook_needs_no_worker(front: Front) -> None:
-    """duly itself makes the call."""
+async def test_a_webhook_needs_no_worker_but_an_executor(front: Front) -> None:
+    """duly itself makes the call: with roles apart, it may wait for a process nobody started."""
     await own_slots(front)
-    assert (await explained(front, await submit(front, **URL)))["binding"] is None
+    await add_node(front, "api", "scheduler")
+    task_id = await submit(front, **URL)
+    lacking = bound(await explained(front, task_id))
+    assert lacking["gate"] == "no_executor"
+    assert lacking["unblock"] == "duly serve"
+    await add_node(front, "executor")
+    assert (await explained(front, task_id))["binding"] is None
 
 
 async def test_a_slot_without_an_owner_is_named(live: Front) -> None:

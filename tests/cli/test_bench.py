@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from duly.bench.catalog import SCENARIOS
+from duly.bench.figures import percentiles
+from duly.cli.bench import PLOTS_FOLDER, tell
 from duly.cli.main import run
 from tests.processes import PROJECT, child, eventually
 
@@ -80,6 +82,30 @@ def test_an_unknown_scenario_is_exit_code_2_with_the_list(
     said = capsys.readouterr().err
     assert "no scenario drian" in said
     assert all(name in said for name in SCENARIOS)
+
+
+def test_a_folder_for_plots_that_cannot_be_made_is_known_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An hour of measuring that ends in a traceback, for a typing mistake."""
+    monkeypatch.setattr("duly.cli.bench.measure", lambda *_, **__: pytest.fail("it measures"))
+    (tmp_path / "file").write_text("")
+    assert run(["bench", "lone", "--plots", str(tmp_path / "file" / "plots")]) == 2
+    assert "cannot make" in capsys.readouterr().err
+
+
+def test_figures_are_shown_where_no_plot_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was measured is worth more than its picture."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / PLOTS_FOLDER).write_text("in the way")
+    report = {"machine": {}, "results": [{"scenario": "x", **percentiles([0.1])}]}
+    monkeypatch.setattr("duly.bench.plots.footer", lambda _machine: "some machine")
+    assert not tell(report, Path(PLOTS_FOLDER), as_json=False)
+    said = capsys.readouterr()
+    assert "some machine" in said.out
+    assert "cannot write plots" in said.err
 
 
 def test_help_imports_no_scenario() -> None:

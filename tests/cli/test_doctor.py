@@ -1,5 +1,7 @@
 """`duly doctor` on real servers: a healthy one, one without duly, and one that somebody pins."""
 
+from datetime import timedelta
+
 import asyncpg
 import msgspec
 import pytest
@@ -33,6 +35,29 @@ def test_the_table_is_for_people(owner_url: str) -> None:
     result = CliRunner().invoke(group, ["doctor", "--database-url", owner_url])
     assert "no node is running" in result.stdout
     assert "-> start `duly up` or `duly serve`" in result.stdout
+
+
+async def test_a_role_that_nobody_has_is_named(owner_url: str, owner: asyncpg.Connection) -> None:
+    """Everything that runs is well, and no webhook is ever called."""
+    add = """
+        INSERT INTO duly.nodes (id, name, version, roles, started_at, seen_at, expires_at)
+        VALUES (gen_random_uuid(), $1, '1', $2, duly.now(), duly.now(), duly.now() + $3)
+    """
+    await owner.execute(add, "front", ["api"], timedelta(hours=1))
+    await owner.execute(add, "back", ["scheduler", "maintenance"], timedelta(hours=1))
+    await owner.execute(add, "dead", ["executor"], timedelta(0))
+    await owner.execute(
+        "UPDATE duly.ownership SET expires_at = duly.now() + interval '1 hour',"
+        " holder = (SELECT id FROM duly.nodes WHERE name = 'back') WHERE kind = 'slot'"
+    )
+    found = {finding.check: finding for finding in diagnose(await facts_of(owner_url))}
+    assert found["roles"].severity == "warning"
+    assert found["roles"].found == "no live node has the role executor: no webhook is called"
+    assert found["slots"].found == "all 64 owned by 1 nodes"
+    await owner.execute(add, "third", ["executor"], timedelta(hours=1))
+    (line,) = [each for each in diagnose(await facts_of(owner_url)) if each.check == "roles"]
+    assert line.severity == "ok"
+    assert line.found == "api on front; scheduler on back; executor on third; maintenance on back"
 
 
 async def test_a_database_without_duly_is_told_so(empty_url: str) -> None:

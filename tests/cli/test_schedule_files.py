@@ -136,18 +136,47 @@ async def test_one_definition_that_is_refused_keeps_all_from_being_applied(
     assert report["steps"][1]["errors"][0]["pointer"] == "/cron"
 
 
-async def test_what_only_the_store_can_refuse_is_named_and_the_rest_applied(
+async def test_a_template_that_is_refused_keeps_all_from_being_applied(
     duly: CommandLine, tmp_path: Path
 ) -> None:
-    """A template is checked when it is stored; its neighbours need not wait for its author."""
-    wrong = OFTEN.replace("beat", "Beat!").replace("often", "wrong type")
-    bad = OFTEN.replace('type = "beat"', 'type = "beat", delay_s = 5').replace("often", "late")
-    out = await duly("schedules", "apply", write(tmp_path, wrong), "--yes", code=1)
-    assert "/task/type" in out
-    await duly("schedules", "apply", write(tmp_path, bad + OFTEN), "--yes", code=1)
-    assert "late: " in duly.said_on_errors
-    assert "/task/delay_s" in duly.said_on_errors
+    """Whoever trusts --dry-run would apply half a file, with the good neighbours of the bad."""
+    schema = {"type": "object", "required": ["to"]}
+    await duly.front.call("PUT", "/v1/task-types/mail", {"schema": schema})
+    for wrong, pointer in (
+        (OFTEN.replace('"beat"', '"Beat!"'), "/task/type"),
+        (OFTEN.replace('"beat"', '"beat", delay_s = 5'), "/task/delay_s"),
+        (OFTEN.replace('"beat"', '"mail", payload = {}'), "/task/payload"),
+        (OFTEN.replace("https:", "ftp:"), "/task/target/url"),
+        (
+            'overlap = "queue_one"'.join(OFTEN.split("every_s = 300", 1)).replace(
+                'type = "beat"', 'type = "beat", concurrency_key = "k"'
+            )
+            + "every_s = 300\n",
+            "/task/concurrency_key",
+        ),
+    ):
+        file = write(tmp_path, NIGHTLY + wrong)
+        planned = await duly.json("schedules", "apply", file, "--dry-run", code=1)
+        assert actions(planned) == {"nightly": "create", "often": "refused"}, wrong
+        assert pointer in [error["pointer"] for error in planned["steps"][1]["errors"]]
+        await duly("schedules", "apply", file, "--yes", code=1)
+        assert await names(duly) == []
+    await duly("schedules", "apply", write(tmp_path, OFTEN), "--yes")
+    file = write(tmp_path, NIGHTLY + OFTEN.replace('"beat"', '"beat", priority = 99'))
+    assert "/task/priority" in await duly("schedules", "apply", file, "--yes", code=1)
     assert await names(duly) == ["often"]
+
+
+async def test_a_change_is_not_refused_for_a_limit_that_came_after_the_schedule(
+    duly: CommandLine, tmp_path: Path
+) -> None:
+    """A plan stricter than the server would keep a whole file back for what it would take."""
+    await duly("schedules", "apply", write(tmp_path, OFTEN), "--yes")
+    await duly.front.call("PATCH", "/v1/tenants/default", {"schedule_s_min": 3600})
+    file = write(tmp_path, OFTEN.replace('"beat"', '"beat", priority = 7'))
+    assert (await duly("schedules", "apply", file, "--yes")).endswith("1 changes applied\n")
+    file = write(tmp_path, OFTEN.replace("300", "600"))
+    assert "/every_s" in await duly("schedules", "apply", file, "--dry-run", code=1)
 
 
 async def test_a_file_that_makes_no_sense_is_refused_with_its_line(
@@ -241,6 +270,20 @@ async def test_a_crontab_is_read_without_a_server_and_never_in_a_guessed_zone(
     assert (found["refused"], found["notes"]) == ([], [])
     both = ("--pool", "a", "--webhook", "https://example.com")
     await duly("schedules", "import", tmp_path / "crontab", *both, code=2)
+
+
+async def test_an_import_that_cannot_mean_what_it_says_is_refused(
+    duly: CommandLine, tmp_path: Path
+) -> None:
+    """--yes without --apply looks applied, and nothing was; an empty crontab looks imported."""
+    file = tmp_path / "crontab"
+    file.write_text("0 2 * * * backup\n")
+    for flag in ("--dry-run", "--yes"):
+        await duly("schedules", "import", file, "--timezone", "UTC", flag, code=2)
+        assert "--apply" in duly.said_on_errors
+    file.write_text("# nothing yet\nMAILTO=me\n")
+    await duly("schedules", "import", file, "--timezone", "UTC", code=2)
+    assert "no line that asks for anything" in duly.said_on_errors
 
 
 async def test_a_person_sees_the_plan_and_is_asked(front: Front, tmp_path: Path) -> None:

@@ -63,7 +63,10 @@ async def test_a_schedule_is_defined_shown_and_changed_by_its_name(duly: Command
     replaced = await duly.json("schedules", "edit", "often", "--task", '{"type": "mail"}')
     assert replaced["task"] == {"type": "mail"}
     assert "every 5m" in await duly("schedules", "list")
-    assert "often" in await duly("schedules", "show", "often")
+    card = await duly("schedules", "show", "often")
+    headings = [line.split("  ")[0] for line in card.splitlines() if line[:1].strip()]
+    assert sorted(set(headings)) == sorted(headings), "a field stands there twice"
+    assert "often" in card
 
 
 async def test_what_makes_no_sense_is_refused_before_or_by_the_server(duly: CommandLine) -> None:

@@ -1,6 +1,7 @@
 """`duly verify` as an operator calls it: what it prints, and how it exits."""
 
 import asyncio
+from pathlib import Path
 
 import asyncpg
 import msgspec
@@ -48,3 +49,17 @@ def test_a_database_that_cannot_be_judged_exits_with_two(
     assert "duly" in capsys.readouterr().err
     assert run(["verify", "--database-url", "postgresql://nobody@127.0.0.1:1/none"]) == 2
     assert run(["verify", "--database-url", empty_url, "--since", "yesterday"]) == 2
+
+
+@pytest.mark.parametrize("command", ["verify", "doctor"])
+def test_looking_into_a_wrong_folder_makes_nothing_there(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A typing mistake would leave a new PostgreSQL behind, and look like a lost installation."""
+    folder = tmp_path / "nothing"
+    assert run([command, "--data-dir", str(folder)]) == 2
+    assert "there is no duly in it" in capsys.readouterr().err
+    assert not folder.exists()
+    (tmp_path / "file").write_text("")
+    assert run([command, "--data-dir", str(tmp_path / "file")]) == 2
+    assert (tmp_path / "file").read_text() == ""

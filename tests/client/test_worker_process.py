@@ -11,6 +11,7 @@ import pytest
 
 from duly import Client
 from duly.client.task import Attempt
+from duly.client.worker import LEAVE_S
 from tests.processes import Child, child, eventually
 from tests.servers import ServerOfTheRun
 from tests.story.duly_up import RunningDuly, duly_up
@@ -28,10 +29,11 @@ def calls(duly: RunningDuly) -> Iterator[Client]:
 
 @pytest.fixture
 def start_worker(duly: RunningDuly, pool: str) -> StartWorker:
-    def start(**options: Any) -> contextlib.AbstractContextManager[Child]:
+    def start(*more: str, **options: Any) -> contextlib.AbstractContextManager[Child]:
         options = {"url": duly.url, "pools": [pool], "lease_s": 2.0, "drain_s": 4.0, **options}
         environ = {"DULY_API_KEY": duly.ready["api_key"]}
-        return child("-m", "tests.client.worker_process", json.dumps(options), environ=environ)
+        arguments = ("-m", "tests.client.worker_process", json.dumps(options), *more)
+        return child(*arguments, environ=environ)
 
     return start
 
@@ -78,6 +80,31 @@ def test_a_handler_that_cannot_be_stopped_does_not_hold_up_the_end(
         process.wait()
         assert time.monotonic() - signalled_at < 4.0
     assert outcomes(calls, task.id) == ["released"]
+
+
+def test_what_a_program_does_after_its_worker_is_not_cut_off(
+    calls: Client, start_worker: StartWorker, pool: str
+) -> None:
+    """A report that is written at the end, and the exit code that a supervisor looks at."""
+    with start_worker(str(LEAVE_S + 1.0), drain_s=0.5) as process:
+        calls.submit("wait", {"seconds": 0}, pool=pool)
+        assert [process.answer()["event"] for _ in range(2)] == ["started", "ended"]
+        process.signal(signal.SIGTERM)
+        assert process.answer()["event"] == "after run"
+        assert process.wait() == 0
+
+
+@pytest.mark.parametrize("after", [[], [str(LEAVE_S + 1.0)]])
+def test_a_thread_that_is_left_does_not_keep_a_stopped_worker(
+    calls: Client, start_worker: StartWorker, pool: str, after: list[str]
+) -> None:
+    """The interpreter waits for threads of libraries at its end, for as long as they like."""
+    with start_worker(*after, drain_s=0.5) as process:
+        calls.submit("leave.thread", pool=pool)
+        assert process.answer()["event"] == "started"
+        process.signal(signal.SIGTERM)
+        assert process.wait() == 1
+        assert "Timeout" in process.said_on_errors
 
 
 def test_a_second_signal_ends_it_at_once(

@@ -1,12 +1,13 @@
 """A worker in a process of its own, for tests that kill, stop and signal it.
 
-`python -m tests.client.worker_process '{"pools": ["p"], ...}'`; its handlers say what happens to
-them, one JSON object per line.
+`python -m tests.client.worker_process '{"pools": ["p"], ...}' [SECONDS]`; its handlers say what
+happens to them, one JSON object per line. After its worker it goes on for so many seconds.
 """
 
 import asyncio
 import json
 import sys
+import threading
 import time
 from typing import Any
 
@@ -59,5 +60,15 @@ async def sleep_in_executor(ctx: Context, seconds: float = 60.0) -> None:
     await asyncio.to_thread(time.sleep, seconds)
 
 
+@worker.task("leave.thread")
+async def leave_thread(ctx: Context, seconds: float = 600.0) -> None:
+    """The interpreter waits for it, as for one of some library."""
+    threading.Thread(target=time.sleep, args=(seconds,)).start()
+    say(ctx, "started")
+
+
 if __name__ == "__main__":
     worker.run()
+    for seconds in sys.argv[2:]:
+        time.sleep(float(seconds))
+        sys.stdout.write(json.dumps({"event": "after run"}) + "\n")

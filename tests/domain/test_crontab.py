@@ -56,6 +56,14 @@ def test_a_crontab_is_read_line_by_line() -> None:
     assert all(each.environment == settings for each in found.entries)
 
 
+@pytest.mark.parametrize("strange", ["\f", "\v", "\x1c", "\x1e", "\x85", "\u2028", "\u2029", "\r"])
+def test_only_a_line_feed_ends_a_line(strange: str) -> None:
+    """What was switched off would fire, or a command would be cut in two."""
+    off = read_crontab(f"# off: {strange}5 5 * * * boom\r\n", BERLIN)
+    assert (off.entries, off.refused) == ([], [])
+    assert one(f"5 5 * * * say a{strange}b\n").command == f"say a{strange}b"
+
+
 def test_a_setting_holds_from_its_line_on() -> None:
     """A command of the morning with the settings of the evening is another command."""
     found = read_crontab("0 1 * * * a\nX=1\n0 1 * * * b\nX=2\n0 1 * * * c", BERLIN)

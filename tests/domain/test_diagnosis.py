@@ -29,7 +29,9 @@ FINE = Facts(
     months_ahead=3,
     slots=64,
     slots_ownerless=0,
+    slot_owners=1,
     nodes=2,
+    roles={"api": ["a", "b"], "scheduler": ["a"], "executor": ["a"], "maintenance": ["a"]},
 )
 WRONG: list[tuple[str, Severity, dict[str, Any]]] = [
     ("version", Severity.ERROR, {"version": 130011}),
@@ -50,13 +52,15 @@ WRONG: list[tuple[str, Severity, dict[str, Any]]] = [
     ("partitions", Severity.WARNING, {"months_ahead": 0}),
     ("slots", Severity.WARNING, {"nodes": 0}),
     ("slots", Severity.WARNING, {"slots_ownerless": 3}),
+    ("roles", Severity.WARNING, {"roles": {"api": ["a"], "scheduler": ["b"]}}),
+    ("roles", Severity.WARNING, {"roles": {**(FINE.roles or {}), "api": []}}),
 ]
 
 
 def test_a_healthy_installation_has_no_complaint() -> None:
     """A doctor that always finds something is not asked twice."""
     findings = diagnose(FINE)
-    assert len(findings) == 10
+    assert len(findings) == 11
     assert {finding.severity for finding in findings} == {Severity.OK}
 
 

@@ -37,6 +37,15 @@ SELECT attname AS name, format_type(atttypid, NULL) AS type
 """
 # What a check wants; everything else is made by type.
 CHOSEN = {
+    "schedules": {
+        "cron": "'* * * * *'",
+        "dst_gap": "'shift'",
+        "dst_repeat": "'first'",
+        "misfire": "'skip'",
+        "overlap": "'skip'",
+    },
+    "schedule_timers": {"cursor_at": "now() - interval '1 hour'"},
+    "occurrences": {"verdict": "'COALESCED'"},
     "api_keys": {"role": "'producer'", "reach": "'tenant'", "secret_hash": "'\\x00'"},
     "attempts": {"outcome": "'failed'"},
     "dead_letters": {"reason": "'exhausted'"},
@@ -85,6 +94,9 @@ def value_of(column: asyncpg.Record) -> str:
         "text[]": "'{}'",
         "bigint[]": "'{}'",
         "double precision": "1",
+        "real": "1",
+        "date[]": "'{}'",
+        "uuid[]": "'{}'",
     }
     return by_type[column["type"]]
 

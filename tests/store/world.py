@@ -82,12 +82,11 @@ class World:
     async def open(
         cls, engine_url: str, owner_url: str, connections_max: int = CONNECTIONS_MAX
     ) -> AsyncIterator["World"]:
-        await drop_all_partitions(owner_url)
+        await make_months(owner_url)
         opened = await TimedDatabase.open(engine_url, connections_max)
         assert isinstance(opened, TimedDatabase)
         opened.clock = ManualClock(START)
         try:
-            await create_partitions(opened)
             yield cls(opened)
         finally:
             await opened.close()
@@ -181,12 +180,17 @@ class World:
         return dict(rows[0]) if rows else None
 
 
-async def drop_all_partitions(owner_url: str) -> None:
+async def make_months(owner_url: str) -> None:
     """The template has months of the real calendar, and the world has its own."""
     owner = await asyncpg.connect(owner_url)
     try:
-        for row in await owner.fetch(LIST_PARTITIONS):
-            await owner.execute(f"DROP TABLE {row['name']}")
+        names = {row["name"] for row in await owner.fetch(LIST_PARTITIONS)}
+        if f"duly.tasks_{START:%Y_%m}" in names:
+            return
+        for name in names:
+            await owner.execute(f"DROP TABLE {name}")
+        await owner.execute(SET_CLOCK, START.isoformat())
+        await create_partitions(owner)
     finally:
         await owner.close()
 

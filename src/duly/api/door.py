@@ -183,6 +183,10 @@ class Door:
         except DulyError as error:
             log.warning("a call failed", path=scope["path"], error=str(error))
             return refusal(problem_of(error))
+        except asyncio.CancelledError:
+            # Nobody but the server's own stop cancels a call; its task ends with this answer.
+            log.info("a call was cut off by the stop", path=scope["path"])
+            return refusal(later(Code.UNAVAILABLE, "this server is stopping; try again"))
         except TimeoutError:
             return refusal(later(Code.TIMEOUT, "the call took too long and was given up"))
         except Exception:

@@ -113,8 +113,8 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
     ),
     Code.UNAVAILABLE: (
         (
-            "The database cannot be reached, or is busy with a conflicting change. What the call "
-            "did is unknown."
+            "The database cannot be reached, or is busy with a conflicting change, or the server "
+            "is stopping. What the call did is unknown."
         ),
         "Wait for `Retry-After` seconds, then send it again with the same idempotency key.",
     ),

@@ -20,8 +20,8 @@ from duly.store.database import Database
 from duly.store.pools import may_have_pool
 from duly.store.recur import Firer, Written
 from duly.store.schedules import (
-    Definition,
     Schedule,
+    Template,
     find_schedule,
     lock_schedule,
     read_cadences,
@@ -55,9 +55,8 @@ class ScheduleDesk:
         await self.prepare(call)
         await self.throttle.admit(call.tenant, 1)
 
-    async def check_place(self, call: Call, definition: Definition) -> None:
+    async def check_place(self, call: Call, template: Template) -> None:
         """A template whose tasks would find no pool is refused before it is kept."""
-        template = definition.template
         if template.url is None and not await may_have_pool(
             call.session, call.tenant, template.pool
         ):

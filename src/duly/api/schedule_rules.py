@@ -49,12 +49,8 @@ async def check_schedule(
 ) -> Checked:
     """Refused with all that is wrong, so that its author can mend it in one go."""
     recurrence, found = check_recurrence(asked, yardstick)
-    template, wrong = await check_template(call, asked.task, yardstick.now, outbound)
-    found += problems([("/name", pattern_reason(asked.name, SCHEDULE_NAME_PATTERN))])
-    found += [Problem(f"/task{each.pointer}", each.reason) for each in wrong]
-    if asked.overlap == "queue_one" and asked.task.concurrency_key is not None:
-        reason = "cannot stand beside overlap queue_one, which makes its tasks wait by a key"
-        found.append(Problem("/task/concurrency_key", reason))
+    template, wrong = await check_task(call, asked, asked.task, yardstick.now, outbound)
+    found += name_problems(asked.name) + wrong
     if found or recurrence is None:
         raise invalid(found)
     definition = Definition(
@@ -66,6 +62,10 @@ async def check_schedule(
         template=template,
     )
     return Checked(definition, recurrence)
+
+
+def name_problems(name: str) -> list[Problem]:
+    return problems([("/name", pattern_reason(name, SCHEDULE_NAME_PATTERN))])
 
 
 def check_recurrence(
@@ -102,6 +102,18 @@ def rule_problems(
         else:
             found.append(Problem("/end_at", "nothing would fire before it"))
     return found
+
+
+async def check_task(
+    call: Call, asked: ScheduleFields, task: TaskRequest, now: datetime, outbound: OutboundRules
+) -> tuple[Template, list[Problem]]:
+    """The template, and what is wrong with it by itself and beside the rest of the definition."""
+    template, wrong = await check_template(call, task, now, outbound)
+    found = [Problem(f"/task{each.pointer}", each.reason) for each in wrong]
+    if asked.overlap == "queue_one" and task.concurrency_key is not None:
+        reason = "cannot stand beside overlap queue_one, which makes its tasks wait by a key"
+        found.append(Problem("/task/concurrency_key", reason))
+    return template, found
 
 
 async def check_template(

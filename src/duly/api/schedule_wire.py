@@ -122,8 +122,9 @@ class ScheduleChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class PreviewRequest(ScheduleFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A definition, whole or without `name` and `task`; nothing is stored. `after` is now, unless
-    given."""
+    """A definition, whole or without `name` and `task`; what is given is judged as if it were to be
+    stored, under the name of a schedule that exists as a change of it. Nothing is stored. `after`
+    is now, unless given."""
 
     name: ScheduleName | None = None
     task: TaskRequest | None = None

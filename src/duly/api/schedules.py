@@ -10,7 +10,14 @@ from duly.api.call import Answer, Call
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid
 from duly.api.schedule_desk import ScheduleDesk
-from duly.api.schedule_rules import Checked, Yardstick, check_recurrence, check_schedule
+from duly.api.schedule_rules import (
+    Checked,
+    Yardstick,
+    check_recurrence,
+    check_schedule,
+    check_task,
+    name_problems,
+)
 from duly.api.schedule_views import (
     OccurrenceView,
     PreviewView,
@@ -120,7 +127,7 @@ class ScheduleDoor:
                 handler=self.preview,
                 body=PreviewRequest,
                 answers={200: PreviewView},
-                refusals=(Code.MALFORMED_BODY, Code.INVALID),
+                refusals=(Code.MALFORMED_BODY, Code.INVALID, Code.TOO_MANY),
             ),
             route(
                 method="GET",
@@ -146,7 +153,7 @@ class ScheduleDoor:
         began_at = beginning(now)
         yardstick = Yardstick(began_at, least_s, began_at)
         checked = await check_schedule(call, asked, yardstick, self.outbound)
-        await self.desk.check_place(call, checked.definition)
+        await self.desk.check_place(call, checked.definition.template)
         schedule_id = make_schedule_id(self.environment, call.tenant, now)
         if not await create_schedule(call.session, call.tenant, schedule_id, *checked, began_at):
             raise name_taken(asked.name)
@@ -167,7 +174,7 @@ class ScheduleDoor:
         known = schedule.definition
         yardstick = Yardstick(now, least_s, schedule.anchor_at, known.fields)
         checked = await check_schedule(call, asked, yardstick, self.outbound)
-        await self.desk.check_place(call, checked.definition)
+        await self.desk.check_place(call, checked.definition.template)
         if asked.name != known.name:
             await self.refuse_taken(call, asked.name)
         await edit_schedule(call.session, schedule, *checked)
@@ -238,14 +245,32 @@ class ScheduleDoor:
     async def preview(self, call: Call, asked: PreviewRequest) -> Answer:
         least_s, now = await read_schedule_bound(call.session, call.tenant)
         now = beginning(now)
-        recurrence, found = check_recurrence(asked, Yardstick(now, least_s, now))
+        yardstick = Yardstick(now, least_s, now)
+        if asked.name is not None:
+            yardstick = await self.yardstick_of(call, asked.name, yardstick)
+        recurrence, found = check_recurrence(asked, yardstick)
+        found += [] if asked.name is None else name_problems(asked.name)
+        template = None
+        if asked.task is not None:
+            template, wrong = await check_task(call, asked, asked.task, now, self.outbound)
+            found += wrong
         after = now if asked.after is None else in_utc(asked.after)
         if not INSTANT_MIN <= after < INSTANT_MAX:
             found.append(Problem("/after", "must lie from 1970 to 2499"))
         if found or recurrence is None:
             raise invalid(found)
+        if template is not None:
+            await self.desk.check_place(call, template)
         # A hundred leap days take a moment, which other callers need not wait for.
         return Answer(200, await asyncio.to_thread(look_ahead, asked, recurrence, after))
+
+    async def yardstick_of(self, call: Call, name: str, fresh: Yardstick) -> Yardstick:
+        """What stands under that name already is judged, and counted on, as a change of it."""
+        ids = list((await find_schedule_ids(call.session, call.tenant, [name])).values())
+        found = await read_schedules(call.session, ids)
+        if not found:
+            return fresh
+        return fresh._replace(anchor_at=found[0].anchor_at, known=found[0].definition.fields)
 
 
 def beginning(now: datetime) -> datetime:

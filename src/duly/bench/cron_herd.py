@@ -2,6 +2,7 @@
 that must not wait for them."""
 
 import asyncio
+import contextlib
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -38,7 +39,9 @@ async def run_cron_herd(stage: Stage) -> Figures:
         neighbour = asyncio.create_task(keep_submitting(driver))
         await until_fired(driver, herd)
         neighbour.cancel()
-        await asyncio.gather(neighbour, return_exceptions=True)
+        # If it died before, its error is the result.
+        with contextlib.suppress(asyncio.CancelledError):
+            await neighbour
     lags = driver.lags[TENANT]
     beside = percentiles(driver.lags.get(NEIGHBOUR, []))
     return {
@@ -77,6 +80,8 @@ async def keep_submitting(driver: Driver) -> None:
 
 async def until_fired(driver: Driver, herd: int) -> None:
     """The neighbour's tasks are counted by the meter as well, so the starts decide."""
+    patience = driver.stage.patience("firing")
     while driver.started[TENANT] < herd:
         driver.stage.show(driver.started[TENANT], herd)
+        patience.look(driver.started[TENANT], herd)
         await asyncio.sleep(0.05)

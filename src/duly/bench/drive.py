@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from duly.bench.figures import Meter
-from duly.bench.stage import BATCH, PAYLOAD, TENANT, URL, Stage
+from duly.bench.stage import BATCH, PAYLOAD, STALLED_S, TENANT, URL, Stage
 from duly.domain.task import Submission
 from duly.execution.executor import DONE, Handler, Verdict
 from duly.store.lease import Lease
@@ -65,13 +65,16 @@ class Driver:
 
     async def settle_down(self) -> None:
         loader, time = self.engine.scheduler.loader, self.engine.scheduler.dispatcher.time
-        while not loader.slots or not time.is_known:
-            await asyncio.sleep(READY_POLL_S)
+        async with asyncio.timeout(STALLED_S):
+            while not loader.slots or not time.is_known:
+                await asyncio.sleep(READY_POLL_S)
         await asyncio.sleep(QUIET_S)
 
     async def all_settled(self) -> None:
+        patience = self.stage.patience("settling")
         while not self.reached.is_set():
             self.stage.show(self.meter.count, self.goal)
+            patience.look(self.meter.count, self.goal)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.reached.wait(), SHOW_S)
 

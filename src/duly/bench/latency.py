@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from duly.bench.drive import Driver, make_task
 from duly.bench.figures import Figures, percentiles
-from duly.bench.stage import BATCH, TENANT, Stage
+from duly.bench.stage import BATCH, STALLED_S, TENANT, Stage
 
 LONE_PAUSE_S = 0.003
 HERD_LEAD_S = 1.5
@@ -27,7 +27,8 @@ async def run_lone(stage: Stage) -> Figures:
             driver.has_started.clear()
             before = stage.now_s
             await driver.engine.desk.submit(make_task())
-            await driver.has_started.wait()
+            async with asyncio.timeout(STALLED_S):
+                await driver.has_started.wait()
             waits.append(stage.now_s - before)
             stage.show(number + 1, stage.tasks)
             # Long enough for the one before to be settled and forgotten.
@@ -104,7 +105,9 @@ async def waits_beside(stage: Stage, tasks: int, noise: int) -> list[float]:
                 group.create_task(keep_pace(driver, NOISY, tasks, noise))
             group.create_task(keep_pace(driver, QUIET, tasks, 1))
         # Also of the neighbour: what it left behind would be in the way of the next turn.
-        while driver.meter.count < tasks * (1 + noise):
+        patience, goal = stage.patience("settling"), tasks * (1 + noise)
+        while driver.meter.count < goal:
+            patience.look(driver.meter.count, goal)
             await asyncio.sleep(POLL_S)
     return driver.lags[QUIET]
 

@@ -15,7 +15,7 @@ import msgspec
 
 from duly.bench.children import Running, duly_up
 from duly.bench.figures import Figures, Meter, percentiles
-from duly.bench.stage import BATCH, Stage
+from duly.bench.stage import BATCH, STALLED_S, Stage
 from duly.client.asynchronous import AsyncClient
 from duly.client.worker import Worker
 from duly.environment import Clock
@@ -175,9 +175,10 @@ async def run_end_to_end_http(stage: Stage) -> Figures:
 
 async def all_settled(stage: Stage, client: AsyncClient, meter: Meter) -> None:
     """Asked of the server, not of the worker: every task was run, and nothing is live."""
-    live = stage.tasks
+    live, patience = stage.tasks, stage.patience("the worker")
     while live or meter.count < stage.tasks:
         await asyncio.sleep(SETTLED_POLL_S)
+        patience.look(f"{meter.count} run, {live} live", stage.tasks)
         stage.show(meter.count, stage.tasks)
         now: dict[str, Any] = await client.call("GET", "/v1/stats/now")
         live = now["in_flight"] + sum(band["ready"] for band in now["bands"])
@@ -199,7 +200,8 @@ async def run_lone_http(stage: Stage) -> Figures:
             for number in range(stage.tasks + stage.tasks // 10):
                 has_started.clear()
                 await client.submit("bench.lone", clock.monotonic(), pool=POOL)
-                await has_started.wait()
+                async with asyncio.timeout(STALLED_S):
+                    await has_started.wait()
                 await asyncio.sleep(1 / LONE_TASKS_PER_S)
                 stage.show(number, stage.tasks)
     # The first tenth is warm-up.

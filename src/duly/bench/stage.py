@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 from duly.bench.processor_time import Costs
-from duly.environment import Environment
+from duly.environment import Clock, Environment
 from duly.settings import Settings
 from duly.store.database import Database
 from duly.store.place import EMBEDDED_LOGIN, Place, create_database, open_place, prepare_place
@@ -20,6 +20,8 @@ BATCH = 500
 # The tenant that every database has.
 TENANT = 1
 URL = "http://127.0.0.1/noop"
+# Nothing has moved for so long: whoever was to move it is gone, however slow the machine.
+STALLED_S = 120.0
 
 # How much is done, and of how much.
 Show = Callable[[int, int], None]
@@ -37,6 +39,24 @@ class Order:
     pg_bin: str = ""
 
 
+class Patience:
+    """For waits whose length nobody knows: as long as it goes on, and STALLED_S longer."""
+
+    def __init__(self, clock: Clock, what: str) -> None:
+        self.clock = clock
+        self.what = what
+        self.seen: object = None
+        self.moved_s = clock.monotonic()
+
+    def look(self, done: object, goal: int) -> None:
+        if done != self.seen:
+            self.seen, self.moved_s = done, self.clock.monotonic()
+        elif self.clock.monotonic() - self.moved_s > STALLED_S:
+            raise TimeoutError(
+                f"{self.what} stopped at {done} of {goal}: nothing moved for {STALLED_S:.0f} s"
+            )
+
+
 @dataclass(frozen=True)
 class Stage:
     folder: str
@@ -50,6 +70,9 @@ class Stage:
     @property
     def now_s(self) -> float:
         return self.environment.clock.monotonic()
+
+    def patience(self, what: str) -> Patience:
+        return Patience(self.environment.clock, what)
 
     def costs(self) -> Costs:
         assert self.place.embedded is not None

@@ -43,6 +43,18 @@ def chosen(
     return list(names) or [name for name, each in SCENARIOS.items() if each.is_usual]
 
 
+def usable_folder(
+    _context: click.Context, _parameter: click.Parameter, folder: Path | None
+) -> Path | None:
+    """Made now: after an hour of measuring it is too late to learn that it cannot be."""
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.BadParameter(f"cannot make {folder}: {error.strerror}") from None
+    return folder
+
+
 @click.command("bench", help=HELP)
 @click.argument("names", nargs=-1, metavar="[SCENARIO]...", callback=chosen)
 @click.option("--quick", is_flag=True, help="Smaller: each in under 15 s, growth in a minute.")
@@ -65,6 +77,7 @@ def chosen(
     "--plots",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="FOLDER",
+    callback=usable_folder,
     help=f"Where plots go, as SVG. Default: ./{PLOTS_FOLDER}; with --json, none are made.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Answer as one JSON document.")
@@ -83,15 +96,16 @@ def command(
 
     order = Order(quick, tasks, waiting, load({}).settings.pg_bin)
     report = Report()
-    is_whole = False
+    is_whole = is_drawn = False
     try:
         is_whole = measure(names * repeat, order, report, is_quiet=as_json)
     finally:
         # What had finished is told whatever happened to the rest.
         folder = plots or (None if as_json else Path(PLOTS_FOLDER))
-        tell(report.as_json(), folder, as_json=as_json)
+        is_drawn = tell(report.as_json(), folder, as_json=as_json)
     if not is_whole:
         note(f"duly: interrupted, {len(report.results)} of {len(names) * repeat} had finished")
+    if not (is_whole and is_drawn):
         raise click.exceptions.Exit(1)
 
 
@@ -142,7 +156,8 @@ def audience(count: int, *, is_quiet: bool) -> "Iterator[Audience]":
         yield Audience(begin, lambda _result: bar.advance(whole))
 
 
-def tell(report: dict[str, Any], folder: Path | None, *, as_json: bool) -> None:
+def tell(report: dict[str, Any], folder: Path | None, *, as_json: bool) -> bool:
+    """False if the plots could not be written; the figures are shown all the same."""
     import msgspec
 
     from duly.bench.plots import write_plots
@@ -152,8 +167,13 @@ def tell(report: dict[str, Any], folder: Path | None, *, as_json: bool) -> None:
         click.echo(document.decode())
     else:
         print_report(report)
-    for path in write_plots(report, folder) if folder is not None else ():
-        note(f"wrote {path}")
+    try:
+        for path in write_plots(report, folder) if folder is not None else ():
+            note(f"wrote {path}")
+    except OSError as error:
+        note(f"duly: cannot write plots to {folder}: {error.strerror}")
+        return False
+    return True
 
 
 def print_report(report: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from duly.cli.options import database_flags, json_flag, load
+from duly.cli.options import database_flags, json_flag, load_to_look
 from duly.domain.diagnosis import Facts, Finding, Severity, diagnose
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
@@ -23,9 +23,10 @@ MARKS = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "FAIL"}
 @json_flag
 def command(as_json: bool, **flags: Any) -> None:
     """Look at the database behind duly: version, durability, clock, connections, pooler, whoever
-    pins old rows, autovacuum, partitions, slots. Reads only. Exit code 1 if something is broken.
+    pins old rows, autovacuum, partitions, slots, roles. Reads only. Exit code 1 if something is
+    broken.
     """
-    settings = load(flags).settings
+    settings = load_to_look(flags).settings
     configure_logs(settings.log_level, settings.log_format)
     findings = diagnose(asyncio.run(examine(settings, system_environment())))
     if as_json:

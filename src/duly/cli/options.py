@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -90,3 +91,23 @@ def load(flags: dict[str, Any]) -> "Loaded":
     from duly.settings import load_settings
 
     return load_settings(flags, os.environ)
+
+
+def load_to_look(flags: dict[str, Any]) -> "Loaded":
+    """For commands that change nothing: where no embedded PostgreSQL is, none is made."""
+    from duly.domain.errors import DataDirectoryUnusable
+    from duly.environment import system_environment
+    from duly.store.embedded import EmbeddedPostgres
+
+    loaded = load(flags)
+    settings = loaded.settings
+    if not settings.database_url:
+        embedded = EmbeddedPostgres(Path(settings.data_dir), system_environment())
+        problem = "there is no duly in it"
+        try:
+            is_there = embedded.existing_major() is not None
+        except OSError as error:
+            is_there, problem = False, str(error.strerror)
+        if not is_there:
+            raise DataDirectoryUnusable(data_dir=embedded.data_dir, problem=problem)
+    return loaded

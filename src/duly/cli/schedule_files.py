@@ -1,7 +1,7 @@
 """`duly schedules apply`: schedules as a file says, with a plan before anything is changed.
 
-What the file says is compared with what stands, field by field; the server checks what is new
-before anything is applied. Reading a crontab is in schedule_import.py.
+What the file says is compared with what stands, field by field; the server judges whatever is new
+or changed before anything is applied. Reading a crontab is in schedule_import.py.
 """
 
 import math
@@ -117,8 +117,7 @@ def plan_one(talk: Talk, wanted: Json) -> Json:
         changes = differences(definition_of(items[0]), wanted)
         action = "change" if changes else "unchanged"
         step |= {"action": action, "id": items[0]["id"], "changes": changes}
-    changed = {change["field"] for change in step["changes"]}
-    if step["action"] == "create" or changed & DEFAULTS.keys():
+    if step["action"] != "unchanged":
         try:
             talk.ask("POST", "/v1/schedules/preview", {**wanted, "count": 1})
         except ApiError as error:

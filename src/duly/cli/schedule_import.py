@@ -64,11 +64,15 @@ def import_crontab(
     """
     if pool is not None and webhook is not None:
         raise click.UsageError("give --pool or --webhook")
+    if (dry_run or yes) and not is_applied:
+        raise click.UsageError("--dry-run and --yes go with --apply; without it nothing is changed")
     try:
         text = read_bounded(file).decode()
     except UnicodeDecodeError:
         raise click.UsageError("the crontab is not UTF-8") from None
     found = read_crontab(text, timezone, has_user=system)
+    if not found.entries and not found.refused:
+        raise click.UsageError("the crontab has no line that asks for anything")
     target = given(pool=pool, url=webhook)
     definitions = make_definitions(found, task_type, target)
     code = 1 if found.refused else 0

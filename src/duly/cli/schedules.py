@@ -155,6 +155,8 @@ def preview(
         known = definition_of(find(talk, name_or_id))
         if asked.keys() & {"cron", "every_s"}:
             known |= {"cron": None, "every_s": None}
+        # When it fires has nothing to do with what, and a type may have become stricter since.
+        del known["task"]
         asked = known | asked
     elif not asked.keys() & {"cron", "every_s"}:
         raise click.UsageError("name a schedule, or give --cron or --every")
@@ -196,7 +198,7 @@ def row_of(schedule: Json) -> Json:
 
 def print_schedule(schedule: Json) -> None:
     changed = [name for name, usual in DEFAULTS.items() if schedule[name] != usual]
-    print_card(schedule, (*LEADING, *changed))
+    print_card(schedule, tuple(dict.fromkeys((*LEADING, *changed))))
 
 
 def print_preview(preview: Json) -> None:

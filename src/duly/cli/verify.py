@@ -7,7 +7,7 @@ from typing import Any
 import click
 import msgspec
 
-from duly.cli.options import SHOWN_MAX, database_flags, json_flag, load
+from duly.cli.options import SHOWN_MAX, database_flags, json_flag, load_to_look
 from duly.cli.screen import clean, make_table, note, progress, show
 from duly.cli.values import instant
 from duly.domain.check import Violation
@@ -45,7 +45,7 @@ def command(since: str | None, limit: int, as_json: bool, **flags: Any) -> None:
     invariants, while duly runs. Reads only, in short snapshots. Exit code 1 if one is violated;
     warnings are what a pause, a cap or a stopped process may explain.
     """
-    settings = load(flags).settings
+    settings = load_to_look(flags).settings
     configure_logs(settings.log_level, settings.log_format)
     first = None if since is None else max(datetime.fromisoformat(since), EPOCH)
     verification = Verification(limit)

@@ -12,10 +12,12 @@ import os
 import re
 import signal
 import socket
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duly.client.server import find_server
+from duly.client.world import monotonic
 from duly.domain.errors import ConfigurationError
 from duly.domain.limits import LEASE_S_MAX, POOL_PATTERN
 
@@ -47,7 +49,7 @@ class Worker:
     once. `prefetch`: tasks taken beyond that while handlers are short. `processes`: children for
     handlers with `run="process"`. `lease_s`: how soon others take over when this process dies.
     `drain_s`: what running handlers get when it is told to stop; 1.5 s after them a process that
-    got SIGTERM in `run` is gone, whatever else it does.
+    got SIGTERM in `run` is gone, unless its program itself goes on after `run`.
     """
 
     def __init__(
@@ -72,6 +74,8 @@ class Worker:
         self.drain_s = drain_s
         self.handlers: dict[str, Handler] = {}
         self.session: Session | None = None
+        # By when a SIGTERM must have ended everything.
+        self.leaves_at: float | None = None
 
     def task(
         self,
@@ -103,7 +107,14 @@ class Worker:
         from duly.client.logs import show_logs
 
         show_logs()
-        uvloop.run(self.serve_until_signal())
+        try:
+            uvloop.run(self.serve_until_signal())
+        finally:
+            if self.leaves_at is not None:
+                faulthandler.cancel_dump_traceback_later()
+                threading.Thread(
+                    target=leave_after_program, args=(self.leaves_at,), name="duly end", daemon=True
+                ).start()
 
     async def serve_until_signal(self) -> None:
         previous = {number: signal.getsignal(number) for number in STOP_SIGNALS}
@@ -126,6 +137,7 @@ class Worker:
         if number == signal.SIGTERM:
             # Threads that are waited for, a cleanup that hangs: shown, and left. Not for Ctrl-C,
             # after which a person may go on in the same interpreter.
+            self.leaves_at = monotonic() + drain_s + LEAVE_S
             faulthandler.dump_traceback_later(drain_s + LEAVE_S, exit=True, file=STDERR)
             # Looking through the whole heap for garbage was most of what came after the drain.
             gc.freeze()
@@ -179,6 +191,14 @@ class Worker:
             self.lease_s,
             max(self.drain_s, 0.0),
         )
+
+
+def leave_after_program(leaves_at: float) -> None:
+    """What a program does after `run` takes as long as it takes; what keeps the interpreter from
+    ending after that, such as a thread of a library, does not."""
+    threading.main_thread().join()
+    left_s = leaves_at - monotonic()
+    faulthandler.dump_traceback_later(left_s if left_s > 0 else LEAVE_S, exit=True, file=STDERR)
 
 
 def worker_id(chance: str) -> str:

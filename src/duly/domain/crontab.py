@@ -60,8 +60,9 @@ def read_crontab(text: str, timezone: str | None, *, has_user: bool = False) -> 
     name of a user, as in the crontab of the system."""
     found = Crontab()
     environment: dict[str, str] = {}
-    for number, raw in enumerate(text.splitlines(), 1):
-        line = raw.strip()
+    # Not splitlines: cron knows one end of a line, and a form feed in a comment starts no schedule.
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.strip(" \t\r")
         if not line or line.startswith("#"):
             continue
         if setting := SETTING.fullmatch(line):

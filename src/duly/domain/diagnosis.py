@@ -15,6 +15,14 @@ SNAPSHOT_AGE_S_MAX = 300.0
 DEAD_SHARE_MAX = 0.5
 DEAD_ROWS_MIN = 10_000
 MONTHS_AHEAD_MIN = 1
+NAMES_SHOWN = 3
+# What is left undone without a node of this role.
+ROLES_NEEDED = {
+    "api": "nothing can be submitted, and no worker is served",
+    "scheduler": "nothing is dispatched",
+    "executor": "no webhook is called",
+    "maintenance": "no partitions are made, and nothing old is removed",
+}
 
 
 class Severity(StrEnum):
@@ -59,7 +67,10 @@ class Facts:
     months_ahead: int | None = None
     slots: int | None = None
     slots_ownerless: int | None = None
+    slot_owners: int | None = None
     nodes: int | None = None
+    # The names of living nodes by what they do.
+    roles: dict[str, list[str]] | None = None
 
 
 class Finding(NamedTuple):
@@ -184,10 +195,30 @@ def slots(facts: Facts) -> Finding | None:
         remedy = "start `duly up` or `duly serve`"
         return Finding("slots", Severity.WARNING, "no node is running", remedy)
     if not facts.slots_ownerless:
-        return ok("slots", f"all {facts.slots} owned by {facts.nodes} nodes")
+        return ok("slots", f"all {facts.slots} owned by {facts.slot_owners} nodes")
     remedy = "if it lasts longer than a lease (10 s), see the nodes' logs"
     found = f"{facts.slots_ownerless} of {facts.slots} without an owner"
     return Finding("slots", Severity.WARNING, found, remedy)
+
+
+def roles(facts: Facts) -> Finding | None:
+    """With roles apart, all that runs may be well while a part of the work has nobody."""
+    if not facts.nodes or facts.roles is None:
+        return None
+    missing = [role for role in ROLES_NEEDED if not facts.roles.get(role)]
+    if missing:
+        lacking = "; ".join(
+            f"no live node has the role {role}: {ROLES_NEEDED[role]}" for role in missing
+        )
+        remedy = f"start `duly serve` with the roles {', '.join(missing)}, or with all"
+        return Finding("roles", Severity.WARNING, lacking, remedy)
+    return ok("roles", "; ".join(f"{role} on {named(facts.roles[role])}" for role in ROLES_NEEDED))
+
+
+def named(names: list[str]) -> str:
+    beyond = len(names) - NAMES_SHOWN
+    shown = ", ".join(names[:NAMES_SHOWN])
+    return f"{shown} and {beyond} more" if beyond > 0 else shown
 
 
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
@@ -201,6 +232,7 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     vacuum,
     partitions,
     slots,
+    roles,
 )
 
 

@@ -1,7 +1,8 @@
 """Why has this task not run yet, as a person would say it: facts of one instant in, words out.
 
 The gates are those of dispatch, asked by the same function. After them stands what a task waits for
-without being refused by anybody: parents, its instant, an owner of its slot, a worker of its pool.
+without being refused by anybody: parents, its instant, an owner of its slot, a worker of its pool
+or, for a webhook, an executor.
 """
 
 from collections.abc import Iterable
@@ -22,12 +23,13 @@ STANDING = frozenset({Gate.PAUSED, Gate.BREAKER, Gate.HANDOVER})
 
 
 class Wait(StrEnum):
-    """What holds a task up beside the gates; the last two only once it is due."""
+    """What holds a task up beside the gates; the last three only once it is due."""
 
     WAITING_PARENTS = "waiting_parents"
     NOT_DUE = "not_due"
     SLOT_WITHOUT_OWNER = "slot_without_owner"
     NO_LIVE_WORKER = "no_live_worker"
+    NO_EXECUTOR = "no_executor"
 
 
 class LastAttempt(NamedTuple):
@@ -69,6 +71,7 @@ class Situation:
     cancel_requested: bool = False
     pool: str | None = None
     workers: int = 0
+    has_executor: bool = True
     # Ready tasks of its lane that are due before it; a lower bound from `ahead_max` on.
     ahead: int = 0
     ahead_max: int | None = None
@@ -146,6 +149,9 @@ def wait_entries(situation: Situation) -> list[Entry]:
             f"no live worker takes from the pool {situation.pool}",
             unblock=f'duly worker ... (a Worker with pools=["{situation.pool}"])',
         )
+    if situation.pool is None and not situation.has_executor:
+        reason = "no live node has the role executor, which calls webhooks"
+        entries[Wait.NO_EXECUTOR] = Entry(Wait.NO_EXECUTOR, False, reason, unblock="duly serve")
     return list(entries.values())
 
 

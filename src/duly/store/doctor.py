@@ -12,6 +12,7 @@ from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
 SNAPSHOTS_MAX = 5
+NODES_MAX = 1000
 PROOFS = 20
 
 
@@ -63,7 +64,10 @@ async def look(
     facts.months_ahead = (await connection.fetchrow(SQL.read_partitions_ahead))["months_ahead"]
     slots = await connection.fetchrow(SQL.read_slots)
     facts.slots_ownerless, facts.slots = slots["ownerless"], slots["slots"]
-    facts.nodes = slots["nodes"]
+    facts.nodes, facts.slot_owners = slots["nodes"], slots["owners"]
+    facts.roles = {
+        row["role"]: row["names"] for row in await connection.fetch(SQL.read_roles, NODES_MAX)
+    }
     return facts
 
 

@@ -64,8 +64,19 @@ SELECT coalesce(
 -- Slots for which nobody dispatches, and how many nodes live at all.
 SELECT (SELECT count(*) FROM duly.ownership
          WHERE kind = 'slot' AND (holder IS NULL OR expires_at <= duly.now())) AS ownerless,
+       (SELECT count(DISTINCT holder) FROM duly.ownership
+         WHERE kind = 'slot' AND expires_at > duly.now()) AS owners,
        (SELECT count(*) FROM duly.ownership WHERE kind = 'slot') AS slots,
        (SELECT count(*) FROM duly.nodes WHERE expires_at > duly.now()) AS nodes
+
+-- name: read_roles
+-- Which living nodes do which part of the work: each part needs somebody.
+SELECT role, array_agg(living.name ORDER BY living.name) AS names
+  FROM (SELECT nodes.name, nodes.roles FROM duly.nodes
+         WHERE nodes.expires_at > duly.now()
+         LIMIT $1) AS living
+ CROSS JOIN LATERAL unnest(living.roles) AS role
+ GROUP BY role
 
 -- name: prove_session
 -- Twice in two statements: behind a transaction-mode pooler the second may run elsewhere.

@@ -83,6 +83,7 @@ async def read_situation(
         cancel_requested=is_live and row["cancel_requested"],
         pool=None if row["pool"] == WEBHOOK_POOL else row["pool_name"],
         workers=around.workers,
+        has_executor=row["has_executor"],
         ahead=around.ahead,
         ahead_max=AHEAD_MAX,
         dispatch_rate=row["dispatch_rate"],

@@ -19,6 +19,9 @@ SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
        ownership.void_at,
        coalesce(ownership.holder IS NOT NULL AND ownership.expires_at > duly.now(), false)
            AS has_owner,
+       EXISTS (SELECT FROM duly.nodes
+                WHERE 'executor' = ANY (nodes.roles) AND nodes.expires_at > duly.now())
+           AS has_executor,
        rate_levels.tokens, rate_levels.rate, rate_levels.burst, rate_levels.told_at,
        worker.id AS holder_name,
        duly.now() AS now
