@@ -180,7 +180,6 @@ async def run_until(
                 tell_local_clients(settings.data_dir, listener.url, first_key)
             announce(Ready(listener.url, place, first_key, outbound.allow_private, loops))
             await stop.wait()
-            log.info("stopping", limit_s=settings.stop_timeout_s)
             await stop_all(server, front, parts, loops, running, settings.stop_timeout_s)
 
 
@@ -204,6 +203,7 @@ async def stop_all(
     limit_s: float,
 ) -> None:
     """First nobody new is let in, then whoever is in is answered, then the roles hand over."""
+    log.info("stopping", limit_s=limit_s)
     clock = asyncio.get_running_loop()
     began = clock.time()
     server.should_exit = True

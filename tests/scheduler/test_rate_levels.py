@@ -37,7 +37,7 @@ from duly.store.tenants import (
 )
 from tests.pressure.counting import CountingDatabase
 
-NODE = Node(UUID(int=1), "n", "0", ("scheduler",))
+NODE = Node(UUID(int=1), "n", "0", ("scheduler", "executor"))
 HOLDER = UUID(int=2)
 HOST = "api.example.com"
 # One token, and so slow that none comes back while a test runs.

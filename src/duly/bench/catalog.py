@@ -47,7 +47,7 @@ USUAL = (
     ("skew", "latency", 5_000, 2_000, "start minus fire time, 500 a second at random instants"),
     ("waiting", "contrast", 50_000, 10_000, "submit and drain beside millions that wait"),
     ("noisy", "latency", 1_000, 200, "a tenant's wait beside one that submits 50 times as much"),
-    ("cron-herd", "cron_herd", 20_000, 2_000, "schedules due at once, among many that are not"),
+    ("cron-herd", "cron_herd", 20_000, 400, "schedules due at once, among many that are not"),
     ("pinned-xmin", "contrast", 200_000, 20_000, "end to end while vacuum may remove nothing"),
 )
 FURTHER = (
