@@ -8,7 +8,8 @@ from duly.app import start_loop
 from duly.broker.watch import Watch
 from duly.environment import Environment
 from duly.execution import executor as module
-from duly.execution.executor import DONE, Settling, Verdict
+from duly.execution.companions import Settling
+from duly.execution.executor import DONE, Verdict
 from duly.role import stop_roles
 from duly.store.database import Database
 from duly.store.lease import Lease

@@ -25,7 +25,8 @@ from duly.domain.errors import DulyError
 from duly.domain.lanes import ALL_TENANTS, Lane
 from duly.domain.states import Outcome
 from duly.domain.task import BANDS, WEBHOOK_POOL
-from duly.execution.executor import Executor, Heartbeat, Settling, Verdict
+from duly.execution.companions import Heartbeat, Settling
+from duly.execution.executor import Executor, Verdict
 from duly.execution.leasing import SettleDesk
 from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import make_scheduler

@@ -8,7 +8,8 @@ from duly.domain.addresses import PORT_MAX, OutboundRules
 from duly.domain.errors import ConfigurationError
 from duly.domain.lanes import WEBHOOK_LANES
 from duly.environment import Environment
-from duly.execution.executor import Executor, Handler, Heartbeat, Settling
+from duly.execution.companions import Heartbeat, Settling
+from duly.execution.executor import Executor, Handler
 from duly.execution.leasing import SettleDesk
 from duly.role import Role
 from duly.settings import Settings

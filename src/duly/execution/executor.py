@@ -51,6 +51,9 @@ RUNNING_MAX = 1000
 BEATS_MAX = 1000
 SETTLE_MAX = 500
 ENDED_MAX = 4000
+# While a herd is being started, what ended at once is recorded after it: so much, and so long.
+PUT_OFF_MAX = 2000
+PUT_OFF_S = 0.1
 
 log = get_logger("duly.execution.executor")
 
@@ -135,6 +138,9 @@ class Executor:
         # Attempts that ended at once and are not settled yet.
         self.ended: deque[tuple[Lease, Settlement]] = deque()
         self.has_ended = asyncio.Event()
+        # More seems to wait than one look brings.
+        self.is_herd = False
+        self.settle_by = 0.0
 
     async def tick(self) -> float:
         free = min(self.running_max - len(self.running) - self.taking, TAKE_MAX)
@@ -149,6 +155,7 @@ class Executor:
             leases = await self.broker.lease(lanes, self.holder, free, LEASE_S, TAKE_WAIT_S)
         finally:
             self.taking -= free
+        self.is_herd = len(leases) >= TAKE_MAX // 2
         if leases:
             await self.run(leases, asked_at)
         return 0.0
@@ -169,6 +176,8 @@ class Executor:
         is_late = asked_at is not None and now >= stop_at(asked_at + LEASE_S)
         if not is_late:
             self.note_started(leases)
+        if not self.ended:
+            self.settle_by = now + PUT_OFF_S
         for lease in leases:
             try:
                 answer = GIVEN_BACK if is_late else self.handler(lease)
@@ -214,6 +223,10 @@ class Executor:
         self.has_ended.clear()
         if not self.ended:
             await wait_for(self.has_ended, TAKE_WAIT_S)
+        elif self.puts_off():
+            await wait_for(self.has_ended, PUT_OFF_S)
+        if self.puts_off():
+            return 0.0
         batch = [self.ended.popleft() for _ in range(min(len(self.ended), SETTLE_MAX))]
         if batch:
             leases, settlements = [lease for lease, _ in batch], [item for _, item in batch]
@@ -225,6 +238,11 @@ class Executor:
             self.note_settled(leases, settlements, answers, 0.0)
             self.room.set()
         return 0.0
+
+    def puts_off(self) -> bool:
+        """Starting what waits goes before recording what is done, for a moment."""
+        is_soon = asyncio.get_running_loop().time() < self.settle_by
+        return self.is_herd and is_soon and len(self.ended) < PUT_OFF_MAX
 
     async def finish(self, lease: Lease, pending: Awaitable[Verdict]) -> None:
         """One slow attempt: bounded in time, and settled whatever happens to it."""
@@ -287,6 +305,7 @@ class Executor:
 
     def stop_waiting(self) -> None:
         """A stop hands over only after every tick has ended: none may wait for work or room."""
+        self.is_herd = False
         self.room.set()
         self.has_ended.set()
 
@@ -298,6 +317,7 @@ class Executor:
             if not run.is_handed_over:
                 run.task.cancel()
         await asyncio.gather(*(run.task for run in runs), return_exceptions=True)
+        self.is_herd = False
         while self.ended:
             await self.settle()
         await self.desk.close()
@@ -346,39 +366,6 @@ class Executor:
             for lease, settlement, answer in zip(leases, settlements, answers, strict=True)
             if answer.status is SettleStatus.SETTLED
         )
-
-
-class Settling:
-    """The executor's second role: what ended at once is settled beside the starting of more."""
-
-    name = "settling"
-
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
-
-    async def tick(self) -> float:
-        return await self.executor.settle()
-
-    def stop_waiting(self) -> None:
-        self.executor.stop_waiting()
-
-    async def close(self) -> None:
-        """The executor settles what is left."""
-
-
-class Heartbeat:
-    """The executor's third role: its leases must live on while its ticks wait for work."""
-
-    name = "heartbeat"
-
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
-
-    async def tick(self) -> float:
-        return await self.executor.beat()
-
-    async def close(self) -> None:
-        """The executor releases what it holds."""
 
 
 def key_of(lease: Lease) -> tuple[UUID, int]:
