@@ -1,5 +1,5 @@
-"""The executor's other two loops: what ended at once is settled, and what runs is kept alive, beside
-the starting of more. The work itself is the executor's."""
+"""The executor's other two loops: what ended at once is settled, and what runs is kept alive,
+beside the starting of more. The work itself is the executor's."""
 
 from duly.execution.executor import Executor
 
