@@ -302,7 +302,8 @@ async def test_a_lost_connection_to_the_outbox_is_made_again(
     assert await count(owner, "tasks") == 2
     assert await rows(outbox) == 0
     troubled = [each for each in rounds if each.problem and "outbox's database" in each.problem]
-    assert bool(troubled) == (step != "after_commit")
+    # What was cut after its commit may be noticed at once, or by the next round.
+    assert troubled or step == "after_commit"
 
 
 async def test_a_duly_at_its_limits_makes_rows_wait(
