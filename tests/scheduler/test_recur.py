@@ -19,15 +19,9 @@ from duly.scheduler.recur import AGAIN_S, LOOK_S, Recur
 from duly.store.audit import list_audit
 from duly.store.database import Database
 from duly.store.lease import Lease
+from duly.store.occurrences import Verdicted, list_occurrences
 from duly.store.pools import PoolNumbers
-from duly.store.schedules import (
-    Schedule,
-    Verdicted,
-    create_schedule,
-    list_occurrences,
-    make_schedule_id,
-    read_schedules,
-)
+from duly.store.schedules import Schedule, create_schedule, make_schedule_id, read_schedules
 from duly.telemetry import Metrics
 from duly.testing.clock import ManualClock
 from duly.testing.engine import Engine
@@ -208,6 +202,21 @@ async def test_new_rules_of_a_zone_move_the_next_instant(
         await until(moved)
 
 
+async def only_one_fires(pool: Database, good: UUID, bad: UUID) -> None:
+    """The other one is paused, and its owner told."""
+
+    async def fired() -> bool:
+        return bool(await ledger(pool, good))
+
+    async def told() -> bool:
+        return (await read(pool, bad)).paused_by == "duly"
+
+    async with Engine(pool, Environment(), accept):
+        await until(fired)
+        await until(told)
+    assert await ledger(pool, bad) == []
+
+
 async def test_a_schedule_that_cannot_be_stored_fails_no_neighbour(
     pool: Database, owner: asyncpg.Connection
 ) -> None:
@@ -220,16 +229,7 @@ async def test_a_schedule_that_cannot_be_stored_fails_no_neighbour(
              WHERE name = 'bad'"""
     )
 
-    async def fired() -> bool:
-        return bool(await ledger(pool, good))
-
-    async def told() -> bool:
-        return (await read(pool, bad)).paused_by == "duly"
-
-    async with Engine(pool, Environment(), accept):
-        await until(fired)
-        await until(told)
-    assert await ledger(pool, bad) == []
+    await only_one_fires(pool, good, bad)
 
 
 @pytest.mark.parametrize("code", ["40001", "40P01", "55P03", "57014"])
@@ -260,13 +260,4 @@ async def test_a_pool_too_many_fails_no_neighbour(
             WHERE name = 'bad'"""
     )
 
-    async def fired() -> bool:
-        return bool(await ledger(pool, good))
-
-    async def told() -> bool:
-        return (await read(pool, bad)).paused_by == "duly"
-
-    async with Engine(pool, Environment(), accept):
-        await until(fired)
-        await until(told)
-    assert await ledger(pool, bad) == []
+    await only_one_fires(pool, good, bad)

@@ -20,6 +20,7 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.task import Policy, Submission
 from duly.store.audit import append_audit
 from duly.store.database import Session
+from duly.store.occurrences import list_occurrences
 from duly.store.recur import Firer, Written
 from duly.store.schedules import (
     Definition,
@@ -28,7 +29,6 @@ from duly.store.schedules import (
     delete_schedule,
     edit_schedule,
     find_schedule,
-    list_occurrences,
     lock_schedule,
     make_schedule_id,
     pause_schedule,

@@ -1,7 +1,6 @@
 """Seeds of the simulated cluster, replayed bit for bit, and the bugs that they must notice."""
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,6 +11,7 @@ import pytest
 
 from duly.environment import CrashPoint
 from tests.servers import ServerOfTheRun
+from tests.simulation.__main__ import fresh_database
 from tests.simulation.biting import first_caught, first_caught_by_fleet
 from tests.simulation.case import Case, Kind, keep, kept_cases, plan_of, read_case, run_case
 from tests.simulation.database import Postgres
@@ -20,7 +20,7 @@ from tests.simulation.fleet_run import run_fleet_plan, run_fleet_seed
 from tests.simulation.fleet_teeth import FLEET_BUGS
 from tests.simulation.loop import Stuck, run_virtually
 from tests.simulation.plan import Actor, FaultKind
-from tests.simulation.run import Verdict, prepare, run_seed, tell_story
+from tests.simulation.run import Verdict, run_seed, tell_story
 from tests.simulation.shrink import shrink
 from tests.simulation.story import tell
 from tests.simulation.teeth import BUGS, Both, Bug, Slip
@@ -70,19 +70,8 @@ FIRING_SEEDS = range(301, 313)
 
 @pytest.fixture(scope="module")
 def postgres(server: ServerOfTheRun) -> Iterator[Postgres]:
-    with fresh(server) as postgres:
+    with fresh_database(server) as postgres:
         yield postgres
-
-
-@contextlib.contextmanager
-def fresh(server: ServerOfTheRun) -> Iterator[Postgres]:
-    with server.database() as name:
-        postgres = Postgres(server.engine_url(name))
-        prepare(postgres)
-        try:
-            yield postgres
-        finally:
-            postgres.close()
 
 
 def unregistered(task: "asyncio.Task[Any]") -> None:
@@ -162,7 +151,7 @@ def test_no_further_seed_breaks_a_promise(
 @pytest.mark.parametrize("case", kept_cases(), ids=lambda case: case.name)
 def test_what_failed_once_stays_mended(server: ServerOfTheRun, case: Case) -> None:
     """A bug that was found, understood and mended comes back with the next change."""
-    with fresh(server) as postgres:
+    with fresh_database(server) as postgres:
         verdict = run_case(postgres, case)
     assert verdict.is_clean, "\n".join(tell(verdict))
 
@@ -173,7 +162,7 @@ def test_a_failing_seed_is_shrunk_and_kept(server: ServerOfTheRun, tmp_path: Pat
     """A failure of a thousand lines is not read; one that cannot be repeated is not mended."""
 
     def run(case: Case) -> Verdict:
-        with fresh(server) as postgres:
+        with fresh_database(server) as postgres:
             return run_case(postgres, case)
 
     (bug,) = [bug for bug in BUGS if bug.name == "an end keeps the fence"]
@@ -208,7 +197,7 @@ def test_a_seed_replays_bit_for_bit(
     """A failure that cannot be repeated cannot be understood."""
     traces = []
     for _ in range(2):
-        with fresh(server) as postgres:
+        with fresh_database(server) as postgres:
             traces.append([run(postgres, seed).trace for seed in (3, 4, 5)])
     assert traces[0] == traces[1]
     assert all(len(trace) > 50 for trace in traces[0])

@@ -9,13 +9,12 @@ from duly.domain.firing import Policies
 from duly.domain.recurrence import Recurrence
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 from duly.domain.task import Submission
+from duly.store.occurrences import Verdicted, list_occurrences
 from duly.store.recur import Firer, look_ahead
 from duly.store.schedules import (
     Definition,
     Schedule,
-    Verdicted,
     create_schedule,
-    list_occurrences,
     make_schedule_id,
     read_schedules,
     template_of,

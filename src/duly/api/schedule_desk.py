@@ -17,16 +17,10 @@ from duly.domain.errors import TooManyPools
 from duly.domain.limits import POOLS_PER_TENANT_MAX, Problem
 from duly.domain.recurrence import Recurrence
 from duly.store.database import Database
+from duly.store.occurrences import read_cadences
 from duly.store.pools import may_have_pool
 from duly.store.recur import Firer, Written
-from duly.store.schedules import (
-    Schedule,
-    Template,
-    find_schedule,
-    lock_schedule,
-    read_cadences,
-    submission_of,
-)
+from duly.store.schedules import Schedule, Template, find_schedule, lock_schedule, submission_of
 
 # The schedule, when it is due next, and the time by the database's clock.
 Expect = Callable[[UUID, datetime | None, datetime], None]

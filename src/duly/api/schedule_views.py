@@ -9,7 +9,8 @@ import msgspec
 from duly.domain.clock_changes import ClockChange
 from duly.domain.firing import GRACE_S, Misfire, Overlap, Verdict, watches
 from duly.domain.recurrence import Occurrence, VerdictHint
-from duly.store.schedules import Cadence, Schedule, Verdicted
+from duly.store.occurrences import Cadence, Verdicted
+from duly.store.schedules import Schedule
 
 # Fewer than this share of at least so many expected occurrences fired on time: something is wrong.
 CADENCE_SHARE_MIN = 0.9

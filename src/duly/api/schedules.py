@@ -42,6 +42,7 @@ from duly.domain.limits import Problem
 from duly.domain.recurrence import Recurrence, next_occurrences
 from duly.domain.recurrence_fields import INSTANT_MAX, INSTANT_MIN, closest_fires_s
 from duly.environment import Environment
+from duly.store.occurrences import list_occurrences, read_cadences
 from duly.store.schedules import (
     Definition,
     Schedule,
@@ -50,10 +51,8 @@ from duly.store.schedules import (
     delete_schedule,
     edit_schedule,
     find_schedule_ids,
-    list_occurrences,
     list_schedules,
     make_schedule_id,
-    read_cadences,
     read_schedules,
 )
 from duly.store.tenants import read_schedule_bound

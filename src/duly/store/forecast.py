@@ -9,8 +9,9 @@ from typing import Any
 
 from duly.domain.forecast import MINUTE_S, RuleGroup
 from duly.domain.recurrence import EPOCH, Recurrence
-from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
+from duly.domain.recurrence_fields import read_recurrence
 from duly.store.database import Session
+from duly.store.schedules import fields_from
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -52,17 +53,7 @@ async def count_rules(
 
 
 def recurrence_of(row: Any) -> Recurrence | None:
-    fields = RecurrenceFields(
-        cron=row["cron"],
-        every_s=row["every_s"],
-        timezone=row["timezone"],
-        dst_gap=row["dst_gap"],
-        dst_repeat=row["dst_repeat"],
-        start_at=row["start_at"],
-        end_at=row["end_at"],
-        exclude_dates=tuple(row["exclude_dates"]),
-    )
-    found = read_recurrence(fields, EPOCH + timedelta(seconds=row["phase_s"] or 0))
+    found = read_recurrence(fields_from(row), EPOCH + timedelta(seconds=row["phase_s"] or 0))
     return found if isinstance(found, Recurrence) else None
 
 

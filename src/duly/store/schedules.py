@@ -8,7 +8,7 @@ definition can be written after it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from uuid import UUID
 
 import msgspec
@@ -26,8 +26,6 @@ from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
 NEWEST = UUID(int=2**128 - 1)
-# How many of a schedule's newest occurrences tell whether it keeps its cadence.
-CADENCE_WINDOW = 50
 
 
 class Template(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -100,28 +98,11 @@ class Schedule:
         return read_recurrence(self.definition.fields, self.anchor_at)
 
 
-class Cadence(NamedTuple):
-    """Of the newest occurrences that were to fire, how many did so on time."""
-
-    expected: int
-    fired: int
-
-
 @dataclass(frozen=True, slots=True)
 class ScheduleFilter:
     name_prefix: str | None = None
     type: str | None = None
     is_paused: bool | None = None
-
-
-class Verdicted(NamedTuple):
-    """One row of the ledger."""
-
-    nominal_at: datetime
-    decided_at: datetime
-    late_s: float
-    verdict: str
-    task: UUID | None
 
 
 def template_of(task: Submission) -> Template:
@@ -296,35 +277,6 @@ async def delete_schedule(session: Session, tenant: int, schedule_id: UUID) -> s
     return rows[0]["name"] if rows else None
 
 
-async def list_occurrences(
-    session: Session,
-    tenant: int,
-    schedule_id: UUID,
-    *,
-    before: datetime,
-    verdict: str | None = None,
-    since: datetime | None = None,
-    limit: int = 50,
-) -> list[Verdicted]:
-    rows = await session.fetch(
-        SQL.list_occurrences,
-        shard_of(schedule_id),
-        tenant,
-        schedule_id,
-        before,
-        verdict,
-        since,
-        limit,
-    )
-    return [Verdicted(*row) for row in rows]
-
-
-async def read_cadences(session: Session, ids: Sequence[UUID]) -> dict[UUID, Cadence]:
-    shards = [shard_of(each) for each in ids]
-    rows = await session.fetch(SQL.read_cadence, shards, list(ids), CADENCE_WINDOW)
-    return {row["id"]: Cadence(row["expected"], row["fired"]) for row in rows}
-
-
 def definition_columns(definition: Definition) -> list[Any]:
     fields, policies = definition.fields, definition.policies
     return [
@@ -370,8 +322,8 @@ def schedule_from(row: Any) -> Schedule:
     )
 
 
-def definition_from(row: Any) -> Definition:
-    fields = RecurrenceFields(
+def fields_from(row: Any) -> RecurrenceFields:
+    return RecurrenceFields(
         cron=row["cron"],
         every_s=row["every_s"],
         timezone=row["timezone"],
@@ -381,6 +333,9 @@ def definition_from(row: Any) -> Definition:
         end_at=row["end_at"],
         exclude_dates=tuple(row["exclude_dates"]),
     )
+
+
+def definition_from(row: Any) -> Definition:
     policies = Policies(
         # The table's own checks admit no other words.
         cast(Misfire, row["misfire"]),
@@ -391,7 +346,7 @@ def definition_from(row: Any) -> Definition:
     )
     return Definition(
         name=row["name"],
-        fields=fields,
+        fields=fields_from(row),
         policies=policies,
         jitter_s=row["jitter_s"],
         task=row["task"],

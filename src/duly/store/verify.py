@@ -217,21 +217,34 @@ async def with_purged_letters(connection: asyncpg.Connection, tables: Tables) ->
 
 
 async def verify_keys(reading: Reading, verification: Verification, first_id: UUID) -> None:
-    after: tuple[int, int, str] = (BEFORE_ALL, 0, "")
-    while True:
-        async with snapshot(reading.connection):
-            rows = await reading.connection.fetch(
-                SQL.read_keys, *after, PAGE_KEYS, timeout=STATEMENT_TIMEOUT_S
-            )
-        if not rows:
-            return
+    start = (BEFORE_ALL, 0, "")
+    async for rows in pages(reading, SQL.read_keys, "keys", ("shard", "tenant", "key"), start):
         verification.rows["keys"] += rows[0]["keys"]
         judged = [row for row in rows if row["task_id"].int >= first_id.int]
         verification.judge_keys(key_tables(judged, rows[0]["kept_from"]), rows[0]["now"])
-        (last,) = [row for row in rows if row["is_last"]]
-        if last["keys"] < PAGE_KEYS:
+
+
+async def pages(
+    reading: Reading,
+    statement: str,
+    counted: str,
+    places: tuple[str, ...],
+    after: tuple[Any, ...],
+) -> AsyncIterator[list[Any]]:
+    """Page after page in a snapshot of its own; `counted` names how many rows a page looked at, and
+    `places` where its last one lies."""
+    while True:
+        async with snapshot(reading.connection):
+            rows = await reading.connection.fetch(
+                statement, *after, PAGE_KEYS, timeout=STATEMENT_TIMEOUT_S
+            )
+        if not rows:
             return
-        after = last["shard"], last["tenant"], last["key"]
+        yield rows
+        (last,) = [row for row in rows if row["is_last"]]
+        if last[counted] < PAGE_KEYS:
+            return
+        after = tuple(last[place] for place in places)
 
 
 def key_tables(rows: list[Any], kept_from: UUID) -> Tables:
@@ -250,21 +263,11 @@ def key_tables(rows: list[Any], kept_from: UUID) -> Tables:
 
 
 async def verify_ledger(reading: Reading, verification: Verification, first_id: UUID) -> None:
-    after: tuple[int, UUID, datetime] = (BEFORE_ALL, NO_KEY, EPOCH)
-    while True:
-        async with snapshot(reading.connection):
-            rows = await reading.connection.fetch(
-                SQL.read_ledger, *after, PAGE_KEYS, timeout=STATEMENT_TIMEOUT_S
-            )
-        if not rows:
-            return
+    places, start = ("shard", "schedule", "nominal_at"), (BEFORE_ALL, NO_KEY, EPOCH)
+    async for rows in pages(reading, SQL.read_ledger, "occurrences", places, start):
         verification.rows["occurrences"] += rows[0]["occurrences"]
         judged = [row for row in rows if row["task"] and row["task"].int >= first_id.int]
         verification.judge_ledger(ledger_tables(judged, rows[0]["kept_from"]), rows[0]["now"])
-        (last,) = [row for row in rows if row["is_last"]]
-        if last["occurrences"] < PAGE_KEYS:
-            return
-        after = last["shard"], last["schedule"], last["nominal_at"]
 
 
 def ledger_tables(rows: list[Any], kept_from: UUID) -> Tables:
