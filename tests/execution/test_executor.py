@@ -38,6 +38,9 @@ class Desk:
         self.settled.append(settlement)
         return SettleAnswer(SettleStatus.SETTLED)
 
+    async def settle_batch(self, settlements: list[Settlement]) -> list[SettleAnswer]:
+        return [await self.settle(settlement) for settlement in settlements]
+
     async def close(self) -> None:
         """Nothing waits here."""
 
@@ -232,3 +235,52 @@ async def test_handing_over_ends_with_the_lease(monkeypatch: pytest.MonkeyPatch)
         await run.task
     assert executor.running == {}
     assert not database.handed_over.is_set()
+
+
+async def test_of_a_herd_the_rest_is_started_before_what_ended_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Settling the first of a herd would make the last of it start late."""
+
+    async def no_wait(_event: asyncio.Event, _timeout_s: float) -> None:
+        """As if the next of the herd had ended at once."""
+
+    monkeypatch.setattr(module, "PUT_OFF_S", 3600.0)
+    monkeypatch.setattr(module, "wait_for", no_wait)
+    desk = Desk()
+    executor = make(lambda _lease: DONE, desk)
+    executor.is_herd = True
+    await executor.run([lease(1)])
+    await executor.settle()
+    assert desk.settled == []
+    executor.is_herd = False
+    await executor.settle()
+    assert [settlement.fence for settlement in desk.settled] == [1]
+
+
+async def test_a_herd_without_end_puts_nothing_off_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Work that keeps coming would keep what is done from ever being recorded."""
+    monkeypatch.setattr(module, "PUT_OFF_S", 0.01)
+    desk = Desk()
+    executor = make(lambda _lease: DONE, desk)
+    executor.is_herd = True
+    await executor.run([lease(1)])
+    async with asyncio.timeout(PATIENCE_S):
+        while not desk.settled:
+            await executor.settle()
+
+
+async def test_of_an_endless_herd_so_much_is_put_off_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a killed process has done and not recorded is done again."""
+    monkeypatch.setattr(module, "PUT_OFF_S", 3600.0)
+    monkeypatch.setattr(module, "PUT_OFF_MAX", 2)
+    desk = Desk()
+    executor = make(lambda _lease: DONE, desk)
+    executor.is_herd = True
+    await executor.run([lease(1), lease(2)])
+    await executor.settle()
+    assert len(desk.settled) == 2
