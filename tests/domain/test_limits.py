@@ -45,7 +45,7 @@ TICK = timedelta(microseconds=1)
 
 
 def pointers(**asked: Any) -> list[str]:
-    return [problem.pointer for problem in submission_problems(replace(PLAIN, **asked), NOW)]
+    return [problem.pointer for problem in submission_problems(PLAIN._replace(**asked), NOW)]
 
 
 def policy_pointers(**asked: Any) -> list[str]:

@@ -5,7 +5,6 @@ gets the same request again.
 """
 
 import asyncio
-from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -123,10 +122,10 @@ def with_key(cluster: Cluster, node: Node) -> Submission:
     """A key's first request, the same again, or another one under the same key."""
     fresh = make_submission(cluster, node)
     key = node.random.choice(KEY_NAMES)
-    first = cluster.keyed.setdefault((fresh.tenant, key), replace(fresh, idempotency_key=key))
+    first = cluster.keyed.setdefault((fresh.tenant, key), fresh._replace(idempotency_key=key))
     if node.random.random() < 0.7:
         return first
-    return replace(fresh, idempotency_key=key)
+    return fresh._replace(idempotency_key=key)
 
 
 async def submit_keyed(cluster: Cluster, node: Node) -> None:

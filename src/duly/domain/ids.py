@@ -27,16 +27,15 @@ GOLDEN = 2654435761
 
 def make_task_id(placed_ms: int, shard: int, random: Random) -> UUID:
     """`placed_ms` is the placement time in milliseconds, reckoned once for a whole batch."""
+    return UUID(bytes=make_octets(placed_ms, shard, random))
+
+
+def make_octets(placed_ms: int, shard: int, random: Random) -> bytes:
+    """The same as it is written: Python's own UUID takes longer to make than all of this."""
     assert 0 <= shard < SHARDS
     bits = random.getrandbits(RANDOM_BITS)
-    return UUID(
-        int=placed_ms << 80
-        | VERSION
-        | shard << 66
-        | (bits >> 62) << 64
-        | VARIANT
-        | (bits & LOW_BITS)
-    )
+    upper = placed_ms << 80 | VERSION | shard << 66 | (bits >> 62) << 64
+    return (upper | VARIANT | (bits & LOW_BITS)).to_bytes(16)
 
 
 def shard_of(task_id: UUID) -> int:

@@ -7,6 +7,7 @@ import math
 import re
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from duly.domain.addresses import OutboundRules, url_reason
 from duly.domain.retry import RetryPolicy
@@ -22,6 +23,7 @@ HEADER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
 SURROGATE = re.compile(r"[\ud800-\udfff]")
 
+NAMES_REMEMBERED = 1000
 PAYLOAD_BYTES_MAX = 64 * 1024
 RESULT_BYTES_MAX = 64 * 1024
 ERROR_BYTES_MAX = 8 * 1024
@@ -186,7 +188,9 @@ def type_reason(value: str) -> str | None:
     return pattern_reason(value, TYPE_PATTERN)
 
 
+@lru_cache(NAMES_REMEMBERED)
 def pattern_reason(value: str, pattern: re.Pattern[str]) -> str | None:
+    """The same few names come again and again."""
     return None if pattern.fullmatch(value) else f"does not match {pattern.pattern}"
 
 
@@ -197,9 +201,12 @@ def number_reason(value: float, least: float, most: float) -> str | None:
 
 
 def bytes_reason(value: str, most: int) -> str | None:
-    if SURROGATE.search(value) or "\x00" in value:
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
         return "contains a character that is not valid text"
-    size = len(value.encode())
+    if "\x00" in value:
+        return "contains a character that is not valid text"
     return f"is {size} bytes, and {most} is the most" if size > most else None
 
 

@@ -5,7 +5,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 from duly.domain.retry import RetryPolicy
@@ -35,8 +35,7 @@ class Policy:
 DEFAULT_POLICY = Policy()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Submission:
+class Submission(NamedTuple):
     """One request for a task. `payload` is JSON text, which duly carries and never reads."""
 
     tenant: int
@@ -82,9 +81,7 @@ def request_hash(submission: Submission) -> bytes:
     """Equal for equal requests: what decides between a replay and a mismatch of a key."""
     if submission.asked is not None:
         return submission.asked
-    facts: dict[str, Any] = {
-        name: value
-        for name, value in asdict(submission).items()
-        if name not in ("idempotency_key", "execution_key", "asked")
-    }
+    facts: dict[str, Any] = submission._asdict() | {"policy": asdict(submission.policy)}
+    for name in ("idempotency_key", "execution_key", "asked"):
+        del facts[name]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).digest()

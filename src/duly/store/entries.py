@@ -3,7 +3,6 @@
 Nothing here talks to the database.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -13,6 +12,7 @@ import msgspec
 
 from duly.domain.ids import key_shard
 from duly.domain.task import Submission, lane_of
+from duly.store.columns import given, once
 from duly.store.policies import encode_policy
 
 
@@ -53,27 +53,26 @@ def key_of(entry: Entry) -> tuple[int, int, str]:
     return key_shard(entry.task.tenant, key), entry.task.tenant, key
 
 
-def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
-    """Rows turned into the arrays that `unnest` takes."""
-    return [list(column) for column in zip(*rows, strict=True)] or [[] for _ in range(width)]
-
-
 def task_columns(entries: list[Entry]) -> list[list[Any]]:
     tasks = [entry.task for entry in entries]
     return [
-        [entry.shard for entry in entries],
+        once([entry.shard for entry in entries]),
         [entry.id for entry in entries],
-        [task.tenant for task in tasks],
-        [entry.pool for entry in entries],
-        [task.priority for task in tasks],
-        [round(task.policy.timeout_s * 1000) for task in tasks],
-        [entry.run_at for entry in entries],
-        [entry.delay_s for entry in entries],
-        [task.policy.start_by for task in tasks],
-        [task.type for task in tasks],
+        once([task.tenant for task in tasks]),
+        once([entry.pool for entry in entries]),
+        once([task.priority for task in tasks]),
+        once([round(task.policy.timeout_s * 1000) for task in tasks]),
+        given([entry.run_at for entry in entries]),
+        once([entry.delay_s for entry in entries]),
+        given([task.policy.start_by for task in tasks]),
+        once([task.type for task in tasks]),
         [task.payload for task in tasks],
-        [encode_policy(task.policy) for task in tasks],
-        [task.url for task in tasks],
-        [task.execution_key or task.idempotency_key for task in tasks],
-        [None if task.tags is None else msgspec.json.encode(task.tags).decode() for task in tasks],
+        given([encode_policy(task.policy) for task in tasks]),
+        given([task.url for task in tasks]),
+        given([task.execution_key or task.idempotency_key for task in tasks]),
+        given([encode_tags(task.tags) for task in tasks]),
     ]
+
+
+def encode_tags(tags: dict[str, str] | None) -> str | None:
+    return None if tags is None else msgspec.json.encode(tags).decode()

@@ -12,7 +12,7 @@
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
@@ -21,11 +21,14 @@ from duly.domain.ids import shard_of
 from duly.domain.lanes import Ticket
 from duly.domain.task import Policy
 from duly.environment import CrashPoint, Environment
+from duly.store.columns import once
 from duly.store.database import Database
 from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
+# The deadline of a ticket that has none.
+NEVER = datetime.max.replace(tzinfo=UTC)
 # Who holds a task that a webhook receiver took over: nobody of ours; only its fence can settle it.
 HANDED_OVER = UUID("d0177e57-0000-7000-8000-000000000001")
 
@@ -84,9 +87,10 @@ async def lease_tasks(
 ) -> list[Lease]:
     """Those of the tickets that became leases. Tickets are unique by id within one call."""
     ordered = sorted(tickets, key=by_address)
-    deadlines = [ticket.deadline for ticket in ordered]
+    deadlines = once([ticket.deadline or NEVER for ticket in ordered])
+    shards, ids, fences = ticket_columns(ordered)
     rows = await database.fetch(
-        SQL.lease_tasks, *ticket_columns(ordered), holder, lease_s, deadlines
+        SQL.lease_tasks, once(shards), ids, once(fences), holder, lease_s, deadlines
     )
     await environment.crash_point(CrashPoint.LEASE_AFTER_COMMIT)
     return [Lease(*row) for row in rows]

@@ -2,7 +2,8 @@
 -- A ticket becomes a lease only if nothing has happened to the task since the ticket was written
 -- (fence), nobody holds it, and it is due by the database's clock. All three stand on the row being
 -- updated: a statement that waited for it checks them again, and only them. A ticket past its
--- deadline is void: its scheduler may have been replaced.
+-- deadline is void: its scheduler may have been replaced. A column that is the same for all of them
+-- has one element.
 WITH leased AS (
     UPDATE duly.timers
        SET fence = timers.fence + 1,
@@ -16,12 +17,12 @@ WITH leased AS (
            confirmed = false
       FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $6::timestamptz[])
            AS ticket(shard, id, fence, deadline)
-     WHERE timers.shard = ticket.shard
+     WHERE timers.shard = coalesce(ticket.shard, ($1)[1])
        AND timers.id = ticket.id
-       AND timers.fence = ticket.fence
+       AND timers.fence = coalesce(ticket.fence, ($3)[1])
        AND timers.holder IS NULL
        AND timers.due_at <= duly.now()
-       AND (ticket.deadline IS NULL OR ticket.deadline > duly.now())
+       AND coalesce(ticket.deadline, ($6)[1]) > duly.now()
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.priority,
            timers.losses, timers.started_at, timers.lease_until, timers.progress
 )

@@ -21,9 +21,10 @@ from duly.domain.firing import FIRES_MAX, Plan, Ruling, Verdict, next_at, plan_f
 from duly.domain.ids import shard_of
 from duly.domain.recurrence import Recurrence
 from duly.environment import CrashPoint, Environment
+from duly.store.columns import columns
 from duly.store.control import cancel_tasks
 from duly.store.database import Database, Session
-from duly.store.entries import Entry, columns
+from duly.store.entries import Entry
 from duly.store.partitions import RETENTION_S
 from duly.store.schedules import Schedule, read_schedules, submission_of
 from duly.store.statements import statements_beside

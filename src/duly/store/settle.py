@@ -22,6 +22,7 @@ from duly.domain.ids import shard_of
 from duly.domain.retry import Failure, GiveUp, decide
 from duly.domain.states import UNCHARGED, FailureReason, Outcome, State
 from duly.environment import CrashPoint, Environment
+from duly.store.columns import given, once
 from duly.store.database import Database
 from duly.store.load import Place
 from duly.store.policies import decode_policy
@@ -104,14 +105,21 @@ class Settler:
 
     async def complete(self, items: list[tuple[int, Settlement]]) -> dict[int, SettleAnswer]:
         done = [settlement for _, settlement in items]
-        rows = await self.database.fetch(
-            SQL.settle_completed, *key_columns(done), [item.result for item in done]
+        shards, ids, fences, holders = key_columns(done)
+        results = given([item.result for item in done])
+        groups = await self.database.fetch(
+            SQL.settle_completed, once(shards), ids, once(fences), once(holders), results
         )
-        ended = {(row[0], row[1]): (row[2], row[3]) for row in rows}
-        # A batch has few different answers.
-        told = {facts: completed_answer(*facts) for facts in set(ended.values())}
+        if len(groups) == 1 and len(groups[0]["ids"]) == len(items):
+            # All of one tenant, and all of them ended: the usual case, and one answer.
+            answer = completed_answer(groups[0])
+            return {ordinal: answer for ordinal, _ in items}
+        ended: dict[tuple[UUID, int], SettleAnswer] = {}
+        for group in groups:
+            answer = completed_answer(group)
+            ended |= dict.fromkeys(zip(group["ids"], group["fences"], strict=True), answer)
         return {
-            ordinal: told[ended[key]]
+            ordinal: ended[key]
             for ordinal, item in items
             if (key := (item.id, item.fence)) in ended
         }
@@ -218,7 +226,8 @@ class Settler:
         )
 
 
-def completed_answer(tenant: int, has_key: bool) -> SettleAnswer:
+def completed_answer(group: Any) -> SettleAnswer:
+    tenant, has_key = group["tenant"], group["has_key"]
     return SettleAnswer(SettleStatus.SETTLED, State.COMPLETED, tenant=tenant, has_key=has_key)
 
 

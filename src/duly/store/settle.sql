@@ -1,16 +1,17 @@
 -- name: settle_completed
 -- Only the lease that holds the task may finish it; a late worker deletes no timer and learns that
--- it is stale. A requested cancel came too late: completed stays completed.
+-- it is stale. A requested cancel came too late: completed stays completed. A column that is the same
+-- for all of them has one element, or none if it is NULL.
 WITH ended AS (
     DELETE FROM duly.timers
      USING unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[], $5::text[])
            AS done(shard, id, fence, holder, result)
-     WHERE timers.shard = done.shard
+     WHERE timers.shard = coalesce(done.shard, ($1)[1])
        AND timers.id = done.id
-       AND timers.fence = done.fence
-       AND timers.holder = done.holder
+       AND timers.fence = coalesce(done.fence, ($3)[1])
+       AND timers.holder = coalesce(done.holder, ($4)[1])
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.started_at,
-           timers.concurrency_key IS NOT NULL AS has_key, done.holder, done.result
+           timers.concurrency_key IS NOT NULL AS has_key, timers.holder, done.result
 ), recorded AS (
     INSERT INTO duly.attempts (shard, id, fence, tenant, charged, holder, started_at, ended_at,
                                outcome, state, result)
@@ -18,7 +19,9 @@ WITH ended AS (
            greatest(duly.now(), started_at), 'completed', 'COMPLETED', result
       FROM ended
 )
-SELECT id, fence, tenant, has_key FROM ended
+SELECT tenant, has_key, array_agg(id) AS ids, array_agg(fence) AS fences
+  FROM ended
+ GROUP BY tenant, has_key
 
 -- name: settle_final
 -- An end that is not a success: FAILED with a dead letter, or CANCELLED if that was asked for. The

@@ -17,7 +17,9 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
-from duly.domain.ids import key_shard, make_task_id, milliseconds, shard_of, tenant_shard
+from asyncpg.pgproto import pgproto
+
+from duly.domain.ids import key_shard, make_octets, milliseconds, shard_of, tenant_shard
 from duly.domain.task import (
     WEBHOOK_POOL,
     Submission,
@@ -28,8 +30,9 @@ from duly.domain.task import (
 )
 from duly.environment import CrashPoint, Environment
 from duly.store.calls import Remembered, claim_call, keep_answer
+from duly.store.columns import columns
 from duly.store.database import Database, Session
-from duly.store.entries import Entry, columns, key_of, lanes_of, task_columns
+from duly.store.entries import Entry, key_of, lanes_of, task_columns
 from duly.store.load import Due
 from duly.store.partitions import PlacementRange, placement_range
 from duly.store.pools import PoolNumbers
@@ -206,7 +209,8 @@ class Submitter:
             is_now = task.run_at is None and not task.delay_s
             placed_ms = now_ms if is_now else future_ms(task, now, placement)
             pool = WEBHOOK_POOL if task.url is not None else numbers[task.tenant, task.pool]
-            task_id = make_task_id(placed_ms, shard, random)
+            # The driver's own: made, hashed and written many times faster than Python's.
+            task_id = pgproto.UUID(make_octets(placed_ms, shard, random))
             jitter_s = task.policy.jitter_s
             smear_s = round(random.uniform(0.0, jitter_s), 6) if jitter_s else 0.0
             entries.append(Entry(ordinal, task, task_id, shard, pool, smear_s))
@@ -307,7 +311,8 @@ def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int
 
 def stored_at(entry: Entry, now: datetime) -> Stored:
     """What the statement wrote, reckoned again instead of sent back row by row."""
-    run_at = entry.run_at or now + timedelta(seconds=entry.delay_s)
+    delay_s = entry.delay_s
+    run_at = entry.run_at or (now + timedelta(seconds=delay_s) if delay_s else now)
     return Stored(entry.id, now, run_at)
 
 

@@ -1,7 +1,8 @@
 -- name: submit_tasks
 -- Many callers' tasks in one commit. The timer comes only from the RETURNING of the task that won
 -- its id, so sending the same batch again after an unknown outcome stores nothing twice and revives
--- nothing that has ended. Fire times are reckoned by the database's clock.
+-- nothing that has ended. Fire times are reckoned by the database's clock. A column without NULL that
+-- is the same for all of them has one element.
 WITH placed AS (
     INSERT INTO duly.placements (tenant, shard, lane)
     SELECT * FROM unnest($16::integer[], $17::smallint[], $18::smallint[])
@@ -9,9 +10,10 @@ WITH placed AS (
 ), stored AS (
     INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at,
                             start_by, type, payload, policy, url, execution_key, tags)
-    SELECT shard, id, tenant, pool, priority, timeout_ms, duly.now(),
-           coalesce(run_at, duly.now() + make_interval(secs => delay_s)),
-           start_by, type, payload, policy, url, execution_key, tags::jsonb
+    SELECT coalesce(shard, ($1)[1]), id, coalesce(tenant, ($3)[1]), coalesce(pool, ($4)[1]),
+           coalesce(priority, ($5)[1]), coalesce(timeout_ms, ($6)[1]), duly.now(),
+           coalesce(run_at, duly.now() + make_interval(secs => coalesce(delay_s, ($8)[1]))),
+           start_by, coalesce(type, ($10)[1]), payload, policy, url, execution_key, tags::jsonb
       FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::smallint[], $5::smallint[],
                   $6::integer[], $7::timestamptz[], $8::double precision[], $9::timestamptz[],
                   $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[])
