@@ -308,5 +308,10 @@ def raw(text: str | None) -> msgspec.Raw | None:
     return msgspec.Raw(encoded)
 
 
+def as_stored(text: str | None) -> msgspec.Raw | None:
+    """JSON that was read when it came in, and is not read again."""
+    return None if text is None else msgspec.Raw(text.encode())
+
+
 def page(items: Sequence[Item], next_cursor: str | None) -> Page[Item]:
     return Page(list(items), next_cursor)

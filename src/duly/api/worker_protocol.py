@@ -17,7 +17,7 @@ from duly.api.call import Answer, Call
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
 from duly.api.tasks import TAG, task_id_of
-from duly.api.wire import NULL, PoolName, raw
+from duly.api.wire import NULL, PoolName, as_stored
 from duly.domain import limits
 from duly.domain.access import PRODUCERS, WORKERS
 from duly.domain.limits import Problem
@@ -303,13 +303,13 @@ def leased_task(lease: Lease, again: bool) -> LeasedTask:
         attempt=lease.attempt,
         max_attempts=policy.retry.max_attempts,
         type=lease.type,
-        payload=raw(lease.payload),
+        payload=as_stored(lease.payload),
         scheduled_for=lease.run_at,
         started_at=lease.started_at,
         lease_until=lease.lease_until,
         timeout_s=policy.timeout_s,
         execution_key=lease.execution_key,
-        progress=raw(lease.progress),
+        progress=as_stored(lease.progress),
         again=again,
     )
 

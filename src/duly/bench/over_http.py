@@ -17,6 +17,7 @@ from duly.bench.children import Running, duly_up
 from duly.bench.figures import Figures, Meter, percentiles
 from duly.bench.stage import BATCH, STALLED_S, Stage
 from duly.client.asynchronous import AsyncClient
+from duly.client.request import TaskSpec
 from duly.client.worker import Worker
 from duly.environment import Clock
 
@@ -25,6 +26,8 @@ BATCH_CALLERS = 4
 LONE_TASKS_PER_S = 50
 WORKER_CONCURRENCY = 500
 SETTLED_POLL_S = 0.05
+BATCHES_AT_ONCE = 2
+AHEAD_MAX, AHEAD_POLL_S = 5000, 0.005
 FAR_S = 30 * 86400
 POOL = "bench"
 PAYLOAD = {"data": "x" * 180}
@@ -155,7 +158,7 @@ async def run_client(stage: Stage) -> Figures:
 
 
 async def run_end_to_end_http(stage: Stage) -> Figures:
-    """Submits through the SDK, a worker in this process, until the last one is settled."""
+    """Batches through the SDK as fast as the worker keeps up, until the last one is settled."""
     async with duly_up(stage) as running, AsyncClient(running.url, running.api_key) as client:
         worker = make_worker(running, concurrency=WORKER_CONCURRENCY)
         meter = Meter(stage.environment.clock)
@@ -166,11 +169,26 @@ async def run_end_to_end_http(stage: Stage) -> Figures:
 
         async with serving(worker), asyncio.TaskGroup() as group:
             meter = Meter(stage.environment.clock)
-            for _ in range(stage.tasks):
-                group.create_task(client.submit("bench.noop", PAYLOAD, pool=POOL))
+            group.create_task(sustain(stage, client, meter))
             group.create_task(all_settled(stage, client, meter))
         passed_s = stage.now_s - meter.began
     return meter.figures() | {"tasks_per_s": stage.tasks / passed_s}
+
+
+async def sustain(stage: Stage, client: AsyncClient, meter: Meter) -> None:
+    """Two batches on their way, and no more ahead of the worker than it takes in a moment."""
+    starts = iter(range(0, stage.tasks, BATCH))
+
+    async def submit() -> None:
+        for start in starts:
+            task = TaskSpec(type="bench.noop", payload=PAYLOAD, pool=POOL)
+            await client.submit_many([task] * min(BATCH, stage.tasks - start))
+            while start - meter.count > AHEAD_MAX:
+                await asyncio.sleep(AHEAD_POLL_S)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(BATCHES_AT_ONCE):
+            group.create_task(submit())
 
 
 async def all_settled(stage: Stage, client: AsyncClient, meter: Meter) -> None:
