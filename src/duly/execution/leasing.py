@@ -13,7 +13,7 @@ next batch; a caller is answered after the commit.
 """
 
 import hashlib
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 from uuid import UUID
@@ -197,14 +197,18 @@ class WorkerDesk:
     ) -> None:
         now = self.environment.clock.monotonic()
         rows: list[tuple[int, str, Ending, float]] = []
+        outcomes: Counter[Outcome] = Counter()
         for key, answer in answers.items():
             known = self.running.pop(key, None)
             if answer.status is not SettleStatus.SETTLED:
                 continue
-            self.metrics.settled.labels(settlements[key].outcome.value).inc()
+            settlement = settlements[key]
+            outcomes[settlement.outcome] += 1
             if known is not None and answer.tenant is not None:
-                ending = ending_of(settlements[key], answer)
+                ending = ending_of(settlement, answer)
                 rows.append((answer.tenant, known[0], ending, now - known[1]))
+        for outcome, count in outcomes.items():
+            self.metrics.settled.labels(outcome.value).inc(count)
         self.stats.note_settled(rows)
 
 
