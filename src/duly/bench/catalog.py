@@ -56,6 +56,8 @@ FURTHER = (
     ("wheel", "throughput", 200_000, 200_000, "memory and rate of entries on the timing wheel"),
     ("read", "over_http", 40_000, 5_000, "GET of a task over HTTP, from 64 callers"),
     ("client", "over_http", 50_000, 10_000, "single submits through the SDK, which batches them"),
+    ("create-schedules", "schedules", 10_000, 1_000, "one schedule a call over HTTP, 8 callers"),
+    ("next-fires", "schedules", 500_000, 50_000, "the next instant of a parsed expression"),
     ("hand-over", "cluster", 10, 3, "SIGTERM to one of two processes until the other owns all"),
     ("take-over", "cluster", 5, 1, "the same from kill -9"),
     ("reclaim", "reclaim", 100, 20, "kill -9 of a worker until its tasks start elsewhere"),

@@ -2,8 +2,8 @@
 that must not wait for them."""
 
 import asyncio
-import contextlib
 from datetime import datetime, timedelta
+from itertools import count
 from uuid import UUID
 
 from duly.bench.drive import Driver, make_task
@@ -12,12 +12,15 @@ from duly.bench.stage import TENANT, Stage
 from duly.domain.firing import Policies
 from duly.domain.recurrence import Recurrence
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
-from duly.store.measure import copy_schedule
+from duly.store.measure import copy_schedule, tidy_schedules
 from duly.store.schedules import Definition, create_schedule, make_schedule_id, template_of
 
 # For each schedule of the herd, so many that are not due.
 OTHERS = 49
-LEAD_S = 5.0
+# Those are due one after the other, from a month from now on.
+FAR, FAR_STEP_S = timedelta(days=30), 20
+# To write the herd, and to see how the neighbour fares without it.
+LEAD_S, LEAD_SCHEDULES_PER_S = 4.0, 2000
 NEIGHBOUR = 11
 NEIGHBOUR_TASKS_PER_S = 50
 YEARLY_S = 365 * 86400
@@ -25,33 +28,45 @@ YEARLY_S = 365 * 86400
 
 async def run_cron_herd(stage: Stage) -> Figures:
     herd, others = stage.tasks, stage.tasks * OTHERS
-    far = await make(stage, "far", stage.environment.clock.now() + timedelta(days=300))
-    await copy_schedule(
-        stage.place.owner_url, far, others - 1, lambda done: stage.show(done, others)
-    )
-    # Far enough away to be written before, and the engine to be there.
-    fires_at = stage.environment.clock.now() + timedelta(seconds=LEAD_S + herd / 5000)
-    near = await make(stage, "near", fires_at)
-    await copy_schedule(stage.place.owner_url, near, herd - 1)
+    fill_s = await fill(stage, others)
     driver = Driver(stage)
-    async with driver.running():
-        driver.restart_meter(herd)
-        neighbour = asyncio.create_task(keep_submitting(driver))
-        await until_fired(driver, herd)
+    submit_waits: list[float] = []
+    async with driver.running(), asyncio.TaskGroup() as group:
+        lead_s = LEAD_S + herd / LEAD_SCHEDULES_PER_S
+        fires_at = stage.environment.clock.now() + timedelta(seconds=lead_s)
+        near = await make(stage, "near", fires_at)
+        await copy_schedule(stage.place.owner_url, near, herd - 1)
+        neighbour = group.create_task(keep_submitting(driver, submit_waits))
+        await asyncio.sleep((fires_at - stage.environment.clock.now()).total_seconds())
+        alone = percentiles(driver.lags.pop(NEIGHBOUR, []))
+        submitted_alone = len(submit_waits)
+        await until_started(driver, TENANT, herd)
         neighbour.cancel()
-        # If it died before, its error is the result.
-        with contextlib.suppress(asyncio.CancelledError):
-            await neighbour
-    lags = driver.lags[TENANT]
-    beside = percentiles(driver.lags.get(NEIGHBOUR, []))
+        # Those that still wait have waited longest.
+        await until_started(driver, NEIGHBOUR, len(submit_waits))
+    lags, beside = driver.lags[TENANT], percentiles(driver.lags.get(NEIGHBOUR, []))
     return {
         "tasks_per_s": herd / max(lags),
         **percentiles(lags),
         "all_fired_s": max(lags),
         "neighbour_p50_ms": beside.get("p50_ms"),
         "neighbour_p99_ms": beside.get("p99_ms"),
+        "neighbour_alone_p99_ms": alone.get("p99_ms"),
+        "neighbour_submit_p99_ms": percentiles(submit_waits[submitted_alone:]).get("p99_ms"),
         "schedules": herd + others,
+        "fill_s": fill_s,
     }
+
+
+async def fill(stage: Stage, others: int) -> float:
+    """How many seconds it took."""
+    began_s = stage.now_s
+    far = await make(stage, "far", stage.environment.clock.now() + FAR)
+    await copy_schedule(
+        stage.place.owner_url, far, others - 1, FAR_STEP_S, lambda done: stage.show(done, others)
+    )
+    await tidy_schedules(stage.place.owner_url)
+    return stage.now_s - began_s
 
 
 async def make(stage: Stage, name: str, first_at: datetime) -> UUID:
@@ -72,16 +87,21 @@ async def make(stage: Stage, name: str, first_at: datetime) -> UUID:
     return schedule_id
 
 
-async def keep_submitting(driver: Driver) -> None:
-    while True:
+async def keep_submitting(driver: Driver, waits: list[float]) -> None:
+    """At a steady pace: after a submit that took long, the next ones follow at once."""
+    began_s = driver.stage.now_s
+    for number in count(1):
+        before_s = driver.stage.now_s
         await driver.engine.desk.submit(make_task(NEIGHBOUR))
-        await asyncio.sleep(1 / NEIGHBOUR_TASKS_PER_S)
+        waits.append(driver.stage.now_s - before_s)
+        due_s = began_s + number / NEIGHBOUR_TASKS_PER_S
+        await asyncio.sleep(max(0.0, due_s - driver.stage.now_s))
 
 
-async def until_fired(driver: Driver, herd: int) -> None:
-    """The neighbour's tasks are counted by the meter as well, so the starts decide."""
+async def until_started(driver: Driver, tenant: int, goal: int) -> None:
+    """The meter counts both tenants together, so the starts of one decide."""
     patience = driver.stage.patience("firing")
-    while driver.started[TENANT] < herd:
-        driver.stage.show(driver.started[TENANT], herd)
-        patience.look(driver.started[TENANT], herd)
+    while driver.started[tenant] < goal:
+        driver.stage.show(driver.started[tenant], goal)
+        patience.look(driver.started[tenant], goal)
         await asyncio.sleep(0.05)

@@ -15,7 +15,6 @@ from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
 FILL_BATCH = 100_000
-COPY_BATCH = 20_000
 FILL_TIMEOUT_S = 600.0
 SETTINGS = (
     "server_version",
@@ -58,17 +57,28 @@ async def fill_waiting(
 
 
 async def copy_schedule(
-    url: str, model: UUID, copies: int, show: Callable[[int], None] = lambda _done: None
+    url: str,
+    model: UUID,
+    copies: int,
+    step_s: int = 0,
+    show: Callable[[int], None] = lambda _done: None,
 ) -> None:
-    """`copies` schedules more that are due when this one is."""
+    """`copies` schedules more, the first of them due `step_s` after this one, and so on."""
     async with connected(url) as connection:
-        for start in range(0, copies, COPY_BATCH):
-            last = min(start + COPY_BATCH, copies) - 1
+        for start in range(0, copies, FILL_BATCH):
+            size = min(FILL_BATCH, copies - start)
+            numbers = (start + 1, start + size)
             await connection.execute(
-                SQL.copy_schedule, shard_of(model), model, start, last, timeout=FILL_TIMEOUT_S
+                SQL.copy_schedule, shard_of(model), model, *numbers, step_s, timeout=FILL_TIMEOUT_S
             )
-            show(last + 1)
+            show(start + size)
+
+
+async def tidy_schedules(url: str) -> None:
+    """After a fill that changed the tables by more than autovacuum leaves alone."""
+    async with connected(url) as connection:
         await connection.execute(SQL.tidy_schedules, timeout=FILL_TIMEOUT_S)
+        await connection.execute(SQL.write_back, timeout=FILL_TIMEOUT_S)
 
 
 async def read_task_bytes(url: str) -> int:

@@ -52,22 +52,34 @@ SELECT nodes.name, count(*)::integer AS slots
  GROUP BY nodes.name
 
 -- name: copy_schedule
--- A schedule that exists, many times over under other names: a million through the front door would
--- take longer than what is measured.
+-- A schedule of fixed seconds that has neither fired nor jitter, many times over under other names, its
+-- start so many seconds later in each (if it has one): a million through the front door would take longer
+-- than what is measured. Timers move with their definitions, or the sweep would reckon them all anew.
 WITH copied AS (
-    INSERT INTO duly.schedules
-    SELECT (jsonb_populate_record(model, jsonb_build_object(
-               'id', duly.make_task_id(duly.now(), model.shard, gen_random_uuid()),
-               'name', model.name || '-' || number))).*
-      FROM duly.schedules AS model CROSS JOIN generate_series($3::integer, $4::integer) AS number
-     WHERE model.shard = $1::smallint AND model.id = $2::uuid
-    RETURNING shard, tenant, id
+    INSERT INTO duly.schedules (shard, tenant, id, name, cron, every_s, timezone, dst_gap, dst_repeat,
+                                misfire, misfire_window_s, overlap, max_running, jitter_s, start_at,
+                                end_at, max_fires, exclude_dates, type, task, template, created_at,
+                                updated_at, anchor_at, paused_at, paused_by, pause_reason)
+    SELECT shard, tenant, duly.make_task_id(duly.now(), shard, gen_random_uuid()),
+           name || '-' || number, cron, every_s, timezone, dst_gap, dst_repeat, misfire,
+           misfire_window_s, overlap, max_running, jitter_s,
+           start_at + make_interval(secs => number * $5::integer), end_at, max_fires, exclude_dates,
+           type, task, template, created_at, updated_at, anchor_at, paused_at, paused_by, pause_reason
+      FROM duly.schedules CROSS JOIN generate_series($3::integer, $4::integer) AS number
+     WHERE schedules.shard = $1::smallint AND schedules.id = $2::uuid
+    RETURNING shard, tenant, id, start_at
+), model AS MATERIALIZED (
+    SELECT timer.cursor_at, timer.nominal_at, timer.due_at, schedules.start_at
+      FROM duly.schedules
+      JOIN duly.schedule_timers timer ON timer.shard = schedules.shard AND timer.id = schedules.id
+     WHERE schedules.shard = $1::smallint AND schedules.id = $2::uuid
 )
 INSERT INTO duly.schedule_timers (shard, tenant, id, cursor_at, nominal_at, due_at)
-SELECT copied.shard, copied.tenant, copied.id, timer.cursor_at, timer.nominal_at, timer.due_at
-  FROM copied CROSS JOIN duly.schedule_timers timer
- WHERE timer.shard = $1::smallint AND timer.id = $2::uuid
+SELECT copied.shard, copied.tenant, copied.id, model.cursor_at, model.nominal_at + moved.by,
+       model.due_at + moved.by
+  FROM copied CROSS JOIN model
+ CROSS JOIN LATERAL (SELECT coalesce(copied.start_at - model.start_at, interval '0') AS by) AS moved
 
 -- name: tidy_schedules
 -- After a fill, so that no figure depends on whether autovacuum has come round already.
-VACUUM (ANALYZE) duly.schedule_timers
+VACUUM (ANALYZE) duly.schedules, duly.schedule_timers
