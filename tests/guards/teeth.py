@@ -30,6 +30,10 @@ SAME_HOLDER = "attempts.holder = asked.holder\n                AND"
 FENCE_RISES = "fence = timers.fence + 1,"
 UNRECORDED = ("FROM ended\n)", "FROM ended WHERE false\n)")
 
+PASSED_OVER = (
+    "    RETURNING shard, id, tenant, pool,",
+    "        ON CONFLICT DO NOTHING RETURNING shard, id, tenant, pool,",
+)
 UNGATED_TIMERS = (
     "FROM stored\n)",
     """FROM (SELECT asked.*, duly.now() AS created_at,
@@ -227,8 +231,13 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I4",
         acted.an_old_batch_revives_nothing,
         [
-            with_edits("that arms timers ungated", submit, "submit_tasks", UNGATED_TIMERS),
-            without(submit, "submit_tasks", "ON CONFLICT (shard, id) DO NOTHING"),
+            with_edits(
+                "that passes over what exists and arms it",
+                submit,
+                "submit_tasks",
+                PASSED_OVER,
+                UNGATED_TIMERS,
+            ),
         ],
     ),
     (

@@ -13,7 +13,7 @@ from duly.domain.ids import (
     tenant_shard,
 )
 from duly.domain.limits import POOLS_PER_TENANT_MAX, PRIORITY_MAX
-from duly.domain.task import lane_of
+from duly.domain.task import host_of, lane_of
 from tests.store.world import World
 
 
@@ -28,6 +28,33 @@ async def test_a_lane_is_the_same_in_sql(world: World) -> None:
         [priority for _, priority in pairs],
     )
     assert [row["lane"] for row in rows] == [lane_of(*pair) for pair in pairs]
+
+
+async def test_the_host_of_a_webhook_is_the_same_in_sql(world: World) -> None:
+    """A breaker that is open for one name and asked for by another holds nothing back."""
+    random = Random(3)
+    parts = [
+        "http",
+        "https",
+        "://",
+        ":",
+        "/",
+        "?",
+        "#",
+        "Example.ORG",
+        "a",
+        ":8080",
+        "@",
+        "",
+        "[::1]",
+    ]
+    urls = ["".join(random.choices(parts, k=random.randrange(8))) for _ in range(2000)]
+    rows = await world.database.fetch(
+        "SELECT duly.host_of(url) AS host FROM unnest($1::text[]) AS url", urls
+    )
+    assert [row["host"] for row in rows] == [host_of(url) for url in urls]
+    assert host_of("https://Example.org:8080/a?b=http://other/#c") == "example.org:8080"
+    assert host_of(None) is host_of("no scheme") is host_of("http:///path") is None
 
 
 async def test_the_bound_of_a_partition_is_the_same_in_sql(world: World) -> None:

@@ -16,7 +16,7 @@ HIGH, NORMAL, LOW = range(BANDS)
 # Lane 0 belongs to leased tasks; pool 0 is the one that webhooks share.
 LEASED_LANE = 0
 WEBHOOK_POOL = 0
-HOST = re.compile(r"[A-Za-z]+://([^/?#]+)")
+END_OF_HOST = re.compile(r"[/?#]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,8 +66,8 @@ def lane_of(pool: int, priority: int) -> int:
 
 def host_of(url: str | None) -> str | None:
     """Where a webhook goes, for breakers; `duly.host_of` in SQL is the same."""
-    match = HOST.match(url) if url is not None else None
-    return match[1].lower() if match else None
+    _, mark, rest = (url or "").partition("://")
+    return END_OF_HOST.split(rest, 1)[0].lower() or None if mark else None
 
 
 def concurrency_limit_of(policy: Policy) -> int | None:

@@ -212,7 +212,7 @@ CREATE FUNCTION duly.entries_reason(entries jsonb, entries_max integer, name_pat
 
 CREATE FUNCTION duly.host_of(url text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN lower("substring"(url, '^[A-Za-z]+://([^/?#]+)'::text));
+    RETURN CASE WHEN (strpos(url, '://'::text) > 0) THEN NULLIF(lower(split_part(split_part(split_part(substr(url, (strpos(url, '://'::text) + 3)), '/'::text, 1), '?'::text, 1), '#'::text, 1)), ''::text) ELSE NULL::text END;
 
 CREATE FUNCTION duly.id_bound(instant timestamp with time zone) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE

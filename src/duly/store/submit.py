@@ -4,7 +4,8 @@
 |---|---|
 | killed before the commit | nothing is stored, nobody was answered |
 | killed after the commit | stored; the retry with the same key is answered with the same task |
-| outcome unknown | the same ids are sent again: those that exist are left alone |
+| outcome unknown | the caller is told so; sent again with its key, it is one task |
+| the same ids again | refused as a whole: nothing is stored twice, and nothing is revived |
 | same key, same request | one task; every caller learns its id (I8) |
 | same key, another request | Mismatch, and nothing is stored |
 | same key, its task gone since | one call: Replayed; a batch: Gone, and nothing is stored |
@@ -237,14 +238,7 @@ class Submitter:
     async def store(self, session: Session, entries: list[Entry]) -> dict[int, SubmitAnswer]:
         new = sorted(lanes_of(entries) - self.placements)
         (row,) = await session.fetch(SQL.submit_tasks, *task_columns(entries), *columns(new, 3))
-        if row["stored"] == len(entries):
-            now = row["now"]
-            return {entry.ordinal: stored_at(entry, now) for entry in entries}
-        # An earlier sending of this very batch had stored some: ask how they stand.
-        shards, ids = [entry.shard for entry in entries], [entry.id for entry in entries]
-        rows = await session.fetch(SQL.read_stored, shards, ids)
-        found: dict[UUID, SubmitAnswer] = {row["id"]: Stored(*row) for row in rows}
-        return {entry.ordinal: found[entry.id] for entry in entries}
+        return {entry.ordinal: stored_at(entry, row["now"]) for entry in entries}
 
     async def store_keyed(self, entries: list[Entry]) -> dict[int, SubmitAnswer]:
         async with self.database.transaction() as session:

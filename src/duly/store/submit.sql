@@ -1,8 +1,8 @@
 -- name: submit_tasks
 -- Many callers' tasks in one commit. The timer comes only from the RETURNING of the task that won
--- its id, so sending the same batch again after an unknown outcome stores nothing twice and revives
--- nothing that has ended. Fire times are reckoned by the database's clock. A column without NULL that
--- is the same for all of them has one element.
+-- its id: the same ids again are refused as a whole, so that nothing is stored twice and nothing
+-- that has ended is revived. Fire times are reckoned by the database's clock. A column without NULL
+-- that is the same for all of them has one element.
 WITH placed AS (
     INSERT INTO duly.placements (tenant, shard, lane)
     SELECT * FROM unnest($16::integer[], $17::smallint[], $18::smallint[])
@@ -19,7 +19,6 @@ WITH placed AS (
                   $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[])
            AS asked(shard, id, tenant, pool, priority, timeout_ms, run_at, delay_s, start_by,
                     type, payload, policy, url, execution_key, tags)
-        ON CONFLICT (shard, id) DO NOTHING
     RETURNING shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, start_by, type,
               policy, url
 ), armed AS (
@@ -30,11 +29,11 @@ WITH placed AS (
            duly.concurrency_limit_of(policy), duly.host_of(url)
       FROM stored
 )
-SELECT count(*) AS stored, duly.now() AS now FROM stored
+SELECT duly.now() AS now
 
 -- name: read_stored
--- After a batch was sent twice: how the tasks that exist already were stored.
-SELECT tasks.id, tasks.created_at, tasks.run_at
+-- Which of these tasks exist.
+SELECT tasks.id
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
   JOIN duly.tasks ON tasks.shard = asked.shard AND tasks.id = asked.id
 
