@@ -30,7 +30,7 @@ from duly.domain.task import Policy, Submission
 from duly.environment import Environment, SystemClock
 from duly.settings import Settings
 from duly.store.database import Database
-from duly.store.lease import lease_tasks
+from duly.store.lease import Lease, lease_tasks
 from duly.store.place import open_place, prepare_place
 from duly.store.settle import Settlement, Settler
 from duly.store.submit import Stored, Submitter
@@ -40,16 +40,16 @@ LIMIT_MS = 300.0
 # The first is the one that `duly up` and its key belong to.
 TENANTS = ("default", "acme", "globex", "initech", "umbrella")
 # Of every hundred: the rest is live, and most of that in the future.
-COMPLETED, FAILED, READY = 5, 3, 20
+COMPLETED, FAILED, RUNNING, READY = 5, 3, 2, 20
 # Of all tasks, how many are the first tenant's.
 LARGEST_SHARE = 0.6
 SPREAD = 64
 BATCH = 1000
 SUBMITTERS = 2
-LEASE_S = 600.0
+LEASE_S = 3600.0
 DAY_S = 86400.0
 PAYLOAD = '{"invoice_id": "inv_8829031", "note": "' + "x" * 120 + '"}'
-ONCE = Policy(retry=RetryPolicy(max_attempts=1))
+ONCE = Policy(retry=RetryPolicy(max_attempts=1), timeout_s=LEASE_S)
 
 COMMANDS = (
     "status",
@@ -111,18 +111,22 @@ class Filler:
         await asyncio.gather(*(work() for _ in range(SUBMITTERS)))
 
     async def store_batch(self) -> None:
-        answers = await self.submitter.submit([self.task() for _ in range(BATCH - self.ended())])
+        begun = await self.lease_some(BATCH * (COMPLETED + FAILED + RUNNING) // 100)
+        answers = await self.submitter.submit([self.task() for _ in range(BATCH - len(begun))])
         assert all(isinstance(answer, Stored) for answer in answers)
-        await self.end_some(BATCH * COMPLETED // 100, Outcome.COMPLETED, None)
-        await self.end_some(BATCH * FAILED // 100, Outcome.FAILED, "ValueError: no such invoice")
+        completed, failed = BATCH * COMPLETED // 100, BATCH * FAILED // 100
+        await self.end(begun[:completed], Outcome.COMPLETED, None)
+        ended = begun[completed : completed + failed]
+        await self.end(ended, Outcome.FAILED, "ValueError: no such invoice")
 
-    def ended(self) -> int:
-        return BATCH * COMPLETED // 100 + BATCH * FAILED // 100
-
-    async def end_some(self, count: int, outcome: Outcome, error: str | None) -> None:
+    async def lease_some(self, count: int) -> list[Lease]:
         answers = await self.submitter.submit([self.task(is_due=True) for _ in range(count)])
         tickets = [Ticket(answer.id, 0) for answer in answers]
         leases = await lease_tasks(self.database, self.environment, self.holder, tickets, LEASE_S)
+        # They come in the order of their shards, which would give each tenant ends of one kind.
+        return self.random.sample(leases, len(leases))
+
+    async def end(self, leases: list[Lease], outcome: Outcome, error: str | None) -> None:
         await self.settler.settle(
             [Settlement(each.id, each.fence, self.holder, outcome, error=error) for each in leases]
         )

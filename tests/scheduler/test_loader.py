@@ -1,6 +1,6 @@
-"""What the loader remembers of a doorbell that it cannot follow at once."""
+"""What the loader remembers: of a doorbell that it cannot follow at once, of what it has read."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import cast
 from uuid import UUID
 
@@ -15,20 +15,44 @@ from duly.store.load import Cursor, Due, Place
 PLACE = Place(1, 5, 2)
 
 
+def make_loader(environment: Environment) -> Loader:
+    """It knows what time it is, and neither asks nor owns anything."""
+    time = DatabaseTime(environment.clock)
+    time.observe(environment.clock.now())
+    nobody = cast("Coordinator", None)
+    return Loader(cast("Database", None), environment, nobody, Board(time.now()), time)
+
+
+def due(place: Place, number: int, due_at: datetime) -> Due:
+    return Due(*place, UUID(int=number), 0, due_at, 5, None, "t", None, None, None)
+
+
 def test_a_doorbell_that_finds_no_room_is_read_next(environment: Environment) -> None:
     """The place was read far ahead and is full; a task that fires sooner must not wait for the
     sweep, seconds after its instant."""
-    time = DatabaseTime(environment.clock)
+    loader = make_loader(environment)
     now = environment.clock.now()
-    time.observe(now)
-    board = Board(time.now())
-    nobody = cast("Coordinator", None)
-    loader = Loader(cast("Database", None), environment, nobody, board, time)
     ahead = now + timedelta(seconds=9)
     loader.places[PLACE] = PlaceState(cursor=Cursor(ahead), is_caught_up=False, load_at=100.0)
     due_at = now + timedelta(seconds=1)
-    loader.admit([Due(*PLACE, UUID(int=1), 0, due_at, 5, None, "t", None, None, None)])
+    loader.admit([due(PLACE, 1, due_at)])
     state = loader.places[PLACE]
-    assert len(board.known) == 0
+    assert len(loader.board.known) == 0
     assert state.cursor.due_at < due_at
     assert state.load_at == 0.0
+
+
+def test_what_is_known_is_counted_and_read_past(environment: Environment) -> None:
+    """A sweep that did not count what it knows would end at the first full page of blocked work,
+    and never see what lies behind it."""
+    loader = make_loader(environment)
+    now = environment.clock.now()
+    other = Place(1, 5, 3)
+    timers = [due(PLACE, 1, now), due(PLACE, 2, now), due(other, 3, now), due(PLACE, 4, now)]
+    for _ in range(2):
+        reads = loader.take_in(timers)
+        assert {place: read.count for place, read in reads.items()} == {PLACE: 3, other: 1}
+        assert reads[PLACE].cursor == Cursor(now, UUID(int=4))
+        assert reads[other].cursor == Cursor(now, UUID(int=3))
+    assert loader.board.per_place == {PLACE: 3, other: 1}
+    assert all(type(entry.place) is Place for entry in loader.board.known.values())

@@ -253,7 +253,9 @@ def no_early_start(evidence: Evidence) -> Iterator[Finding]:
                 continue
             # Only a move raises the fence between two leases, and only a client knows to when.
             is_judged = evidence.has_client_log or row.fence == next_fence
-            allowed = moved_instant(evidence, moves[task.id], since, earliest, row.started_at)
+            allowed = moved_instant(
+                evidence, moves.get(task.id, []), since, earliest, row.started_at
+            )
             if is_judged and evidence.is_before(row.started_at, allowed):
                 yield task.id, f"fence {row.fence} began at {row.started_at}, before {allowed}"
             if isinstance(row, AttemptRow):
@@ -269,6 +271,8 @@ def moved_instant(
     started_at: datetime,
 ) -> datetime:
     """The first allowed instant; what happened in doubtful order counts in the task's favour."""
+    if not moves:
+        return earliest
     relevant = [
         call
         for call in moves

@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import groupby
+from operator import itemgetter
 
 from duly.coordinator.ownership import Coordinator
 from duly.domain.ids import SLOTS, shards_of
@@ -45,6 +47,8 @@ PAGE_MIN = 100
 # Of what an obstacle lets through again, little more is kept than is parked: read no more.
 HUNGRY_PAGE = 400
 PLACES_PER_LOAD = 256
+# Of a timer: its place, as a plain tuple.
+ADDRESS = itemgetter(slice(3))
 
 log = get_logger("duly.scheduler.loader")
 
@@ -215,16 +219,18 @@ class Loader:
             state.sweep, state.sweep_at = Cursor(), next_round(now, SWEEP_S)
 
     def take_in(self, timers: list[Due]) -> dict[Place, "PlaceRead"]:
+        """Timers of one place follow each other. Beside a long backlog a sweep brings back
+        thousands that are known, and everybody in this process waits meanwhile: little is done
+        for each of them."""
         reads: dict[Place, PlaceRead] = {}
         now = self.time.now()
-        for due in timers:
-            place = due.place
-            read = reads.get(place)
-            if read is None:
-                read = reads[place] = PlaceRead()
-            read.count += 1
-            read.cursor = Cursor(due.due_at, due.id)
-            self.board.add(due, place, now)
+        for address, group in groupby(timers, ADDRESS):
+            place, found = Place._make(address), list(group)
+            read = reads.setdefault(place, PlaceRead())
+            read.count += len(found)
+            read.cursor = Cursor(found[-1].due_at, found[-1].id)
+            for due in self.board.unknown(found):
+                self.board.add(due, place, now)
         return reads
 
     def has_room(self, place: Place) -> bool:
