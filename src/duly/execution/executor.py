@@ -174,8 +174,6 @@ class Executor:
         # We stood still, or the database did: somebody else may hold them at any moment.
         now = asyncio.get_running_loop().time()
         is_late = asked_at is not None and now >= stop_at(asked_at + LEASE_S)
-        if not is_late:
-            self.note_started(leases)
         if not self.ended:
             self.settle_by = now + PUT_OFF_S
         for lease in leases:
@@ -187,6 +185,8 @@ class Executor:
                 self.ended.append((lease, self.settlement(lease, answer)))
             else:
                 self.start(lease, answer, asked_at)
+        if not is_late:
+            self.note_started(leases)
         if self.ended:
             await self.environment.crash_point(CrashPoint.EXECUTION_AFTER_EFFECT)
             self.has_ended.set()
