@@ -15,8 +15,10 @@ from pathlib import Path
 import asyncpg
 
 from benchmarks.peers.catalogue import PeerInfo
+from duly.bench.stage import WAL_SEGMENTS
 from duly.environment import Environment
 from duly.settings import Settings
+from duly.store.measure import make_wal_segments
 from duly.store.place import Place, open_place, prepare_place
 
 START_MAX_S = 20.0
@@ -82,6 +84,8 @@ async def open_postgres() -> AsyncIterator[Postgres]:
         settings = Settings(data_dir=folder)
         async with open_place(settings, Environment()) as place:
             await prepare_place(place, settings, Environment())
+            # Whoever is measured first would wait for each of them to be made.
+            await make_wal_segments(place.owner_url, WAL_SEGMENTS)
             yield Postgres(place)
 
 

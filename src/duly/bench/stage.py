@@ -12,11 +12,14 @@ from duly.bench.processor_time import Costs
 from duly.environment import Clock, Environment
 from duly.settings import Settings
 from duly.store.database import Database
+from duly.store.measure import make_wal_segments
 from duly.store.place import EMBEDDED_LOGIN, Place, create_database, open_place, prepare_place
 
 POOL_CONNECTIONS = 20
 PAYLOAD = '{"invoice_id": "inv_8829031", "note": "' + "x" * 159 + '"}'
 BATCH = 500
+# Of 16 MB; a scenario writes up to 20 MB a second.
+WAL_SEGMENTS = 32
 # The tenant that every database has.
 TENANT = 1
 URL = "http://127.0.0.1/noop"
@@ -101,6 +104,7 @@ async def open_stage(
             open_place(settings, environment) as place,
             opened(place, environment) as database,
         ):
+            await make_wal_segments(place.owner_url, WAL_SEGMENTS)
             yield Stage(folder, place, database, environment, order, tasks, show)
 
 

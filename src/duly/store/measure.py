@@ -40,6 +40,16 @@ async def read_server_settings(url: str) -> dict[str, str]:
     return {row["name"]: row["value"] for row in rows}
 
 
+async def make_wal_segments(url: str, count: int) -> None:
+    """As on a server that has run for a while, which writes into its old segments again. A fresh
+    one makes each in the moment it is needed, and every commit waits for that."""
+    async with connected(url) as connection:
+        for _ in range(count):
+            await connection.execute(SQL.use_segment)
+            await connection.execute(SQL.leave_segment)
+        await connection.execute(SQL.write_back, timeout=FILL_TIMEOUT_S)
+
+
 async def fill_waiting(
     url: str, tenant: int, payload: str, count: int, show: Callable[[int], None]
 ) -> None:

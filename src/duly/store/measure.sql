@@ -29,6 +29,14 @@ SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_
 -- After a fill, so that no figure depends on whether autovacuum has come round already.
 VACUUM (ANALYZE) duly.timers
 
+-- name: use_segment
+-- A segment of the WAL in which nothing stands is not left.
+SELECT pg_logical_emit_message(true, 'duly', 'benchmark')
+
+-- name: leave_segment
+-- The next checkpoint makes those that are left ready for use.
+SELECT pg_switch_wal()
+
 -- name: write_back
 -- After a fill, so that its dirty pages are not written while something else is measured.
 CHECKPOINT
