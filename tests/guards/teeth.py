@@ -14,11 +14,6 @@ from tests.guards.mutants import Mutant, with_edits, without
 from tests.guards.scenarios import Scenario
 
 FENCE, HOLDER = "AND timers.fence = done.fence", "AND timers.holder = done.holder"
-# Of the statements that take a column once when it is the same for all.
-SENT_FENCE = "AND timers.fence = coalesce(done.fence, ($3)[1])"
-SENT_HOLDER = "AND timers.holder = coalesce(done.holder, ($4)[1])"
-TICKET_FENCE = "AND timers.fence = coalesce(ticket.fence, ($3)[1])"
-TICKET_SHARD = "WHERE timers.shard = coalesce(ticket.shard, ($1)[1])"
 # A parameter that nobody mentions has no type, so these leave it standing.
 ANY_LEASE = (
     "AND (NOT $10::boolean OR timers.lease_until <= duly.now())",
@@ -50,12 +45,11 @@ UNGATED_TIMERS = (
 # Read under the statement's snapshot and not again after a wait for the row.
 GUARDS_IN_A_JOIN = (
     (
-        TICKET_SHARD,
-        f"""JOIN duly.timers AS seen
-             ON seen.shard = coalesce(ticket.shard, ($1)[1]) AND seen.id = ticket.id
-     {TICKET_SHARD}""",
+        "WHERE timers.shard = ticket.shard",
+        """JOIN duly.timers AS seen ON seen.shard = ticket.shard AND seen.id = ticket.id
+     WHERE timers.shard = ticket.shard""",
     ),
-    (TICKET_FENCE, "AND seen.fence = coalesce(ticket.fence, ($3)[1])"),
+    ("AND timers.fence = ticket.fence", "AND seen.fence = ticket.fence"),
     ("AND timers.holder IS NULL", "AND seen.holder IS NULL"),
     ("AND timers.due_at <= duly.now()", "AND seen.due_at <= duly.now()"),
 )
@@ -109,7 +103,7 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I2",
         acted.an_old_ticket_is_void,
         [
-            without(lease, "lease_tasks", TICKET_FENCE),
+            without(lease, "lease_tasks", "AND timers.fence = ticket.fence"),
             without(control, "move_tasks", FENCE_RISES),
         ],
     ),
@@ -141,7 +135,7 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
             without(
                 lease,
                 "lease_tasks",
-                TICKET_FENCE,
+                "AND timers.fence = ticket.fence",
                 "AND timers.holder IS NULL",
                 "AND timers.due_at <= duly.now()",
             ),
@@ -151,7 +145,7 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I3",
         acted.a_stale_fence_changes_nothing,
         [
-            without(settle, "settle_completed", SENT_FENCE),
+            without(settle, "settle_completed", FENCE),
             without(settle, "settle_final", FENCE),
             without(settle, "settle_again", FENCE),
             without(lease, "extend_leases", "AND timers.fence = beat.fence"),
@@ -161,7 +155,7 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I3",
         acted.a_foreign_holder_changes_nothing,
         [
-            without(settle, "settle_completed", SENT_HOLDER),
+            without(settle, "settle_completed", HOLDER),
             without(settle, "settle_final", HOLDER),
             without(settle, "settle_again", HOLDER),
             with_edits("of any holder", lease, "extend_leases", ANY_HOLDER),

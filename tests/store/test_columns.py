@@ -73,6 +73,12 @@ async def test_tasks_that_differ_in_any_column_are_stored_each_as_it_was_asked(
             assert task.pool == (None if asked.url else asked.pool)
             assert task.execution_key == (asked.execution_key or str(answer.id))
             assert task.run_at == (asked.run_at or START + timedelta(seconds=asked.delay_s))
+            for table in ("tasks", "timers"):
+                (row,) = await world.database.fetch(
+                    f"SELECT timeout_ms, start_by FROM duly.{table} WHERE id = $1", answer.id
+                )
+                assert row["timeout_ms"] == asked.policy.timeout_s * 1000
+                assert row["start_by"] == asked.policy.start_by
 
 
 async def test_tickets_of_several_shards_and_fences_are_leased_together(world: World) -> None:
@@ -87,6 +93,21 @@ async def test_tickets_of_several_shards_and_fences_are_leased_together(world: W
     tickets = [Ticket(first.id, 1), await world.ticket(again.id)]
     leases = await lease_tasks(world.database, world.environment, HOLDER, tickets, 15.0)
     assert {lease.id for lease in leases} == {again.id}
+
+
+async def test_what_is_void_for_all_of_a_batch_is_void_for_each(world: World) -> None:
+    """What was sent once stands for every row, not for the first alone (I2, I3)."""
+    tasks = [await world.submit() for _ in range(3)]
+    for fence, deadline in ((0, START), (1, None)):
+        tickets = [Ticket(task.id, fence, deadline) for task in tasks]
+        assert not await lease_tasks(world.database, world.environment, HOLDER, tickets, 15.0)
+    leases = [await world.lease(task.id) for task in tasks]
+    for fence, holder in ((0, OTHER_HOLDER), (1, HOLDER)):
+        answers = await world.settler.settle(
+            [Settlement(each.id, each.fence + fence, holder, Outcome.COMPLETED) for each in leases]
+        )
+        assert {answer.status for answer in answers} == {SettleStatus.STALE}
+    assert await world.count("timers") == len(tasks)
 
 
 async def test_of_tickets_with_several_deadlines_only_those_past_theirs_are_void(

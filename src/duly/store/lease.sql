@@ -15,14 +15,16 @@ WITH leased AS (
            due_at = duly.now() + least(make_interval(secs => $5),
                                        timers.timeout_ms * interval '1 millisecond'),
            confirmed = false
-      FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $6::timestamptz[])
-           AS ticket(shard, id, fence, deadline)
-     WHERE timers.shard = coalesce(ticket.shard, ($1)[1])
+      FROM (SELECT id, coalesce(shard, ($1)[1]) AS shard, coalesce(fence, ($3)[1]) AS fence,
+                   coalesce(deadline, ($6)[1]) AS deadline
+              FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $6::timestamptz[])
+                   AS sent(shard, id, fence, deadline)) AS ticket
+     WHERE timers.shard = ticket.shard
        AND timers.id = ticket.id
-       AND timers.fence = coalesce(ticket.fence, ($3)[1])
+       AND timers.fence = ticket.fence
        AND timers.holder IS NULL
        AND timers.due_at <= duly.now()
-       AND coalesce(ticket.deadline, ($6)[1]) > duly.now()
+       AND ticket.deadline > duly.now()
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.priority,
            timers.losses, timers.started_at, timers.lease_until, timers.progress
 )

@@ -4,12 +4,14 @@
 -- for all of them has one element, or none if it is NULL.
 WITH ended AS (
     DELETE FROM duly.timers
-     USING unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[], $5::text[])
-           AS done(shard, id, fence, holder, result)
-     WHERE timers.shard = coalesce(done.shard, ($1)[1])
+     USING (SELECT id, coalesce(shard, ($1)[1]) AS shard, coalesce(fence, ($3)[1]) AS fence,
+                   coalesce(holder, ($4)[1]) AS holder, result
+              FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[], $5::text[])
+                   AS sent(shard, id, fence, holder, result)) AS done
+     WHERE timers.shard = done.shard
        AND timers.id = done.id
-       AND timers.fence = coalesce(done.fence, ($3)[1])
-       AND timers.holder = coalesce(done.holder, ($4)[1])
+       AND timers.fence = done.fence
+       AND timers.holder = done.holder
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.started_at,
            timers.concurrency_key IS NOT NULL AS has_key, timers.holder, done.result
 ), recorded AS (

@@ -10,15 +10,20 @@ WITH placed AS (
 ), stored AS (
     INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at,
                             start_by, type, payload, policy, url, execution_key, tags)
-    SELECT coalesce(shard, ($1)[1]), id, coalesce(tenant, ($3)[1]), coalesce(pool, ($4)[1]),
-           coalesce(priority, ($5)[1]), coalesce(timeout_ms, ($6)[1]), duly.now(),
-           coalesce(run_at, duly.now() + make_interval(secs => coalesce(delay_s, ($8)[1]))),
-           start_by, coalesce(type, ($10)[1]), payload, policy, url, execution_key, tags::jsonb
-      FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::smallint[], $5::smallint[],
-                  $6::integer[], $7::timestamptz[], $8::double precision[], $9::timestamptz[],
-                  $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[])
-           AS asked(shard, id, tenant, pool, priority, timeout_ms, run_at, delay_s, start_by,
-                    type, payload, policy, url, execution_key, tags)
+    SELECT shard, id, tenant, pool, priority, timeout_ms, duly.now(),
+           coalesce(run_at, duly.now() + make_interval(secs => delay_s)),
+           start_by, type, payload, policy, url, execution_key, tags::jsonb
+      FROM (SELECT id, coalesce(shard, ($1)[1]) AS shard, coalesce(tenant, ($3)[1]) AS tenant,
+                   coalesce(pool, ($4)[1]) AS pool, coalesce(priority, ($5)[1]) AS priority,
+                   coalesce(timeout_ms, ($6)[1]) AS timeout_ms, run_at,
+                   coalesce(delay_s, ($8)[1]) AS delay_s, start_by,
+                   coalesce(type, ($10)[1]) AS type, payload, policy, url, execution_key, tags
+              FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::smallint[], $5::smallint[],
+                          $6::integer[], $7::timestamptz[], $8::double precision[],
+                          $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[],
+                          $14::text[], $15::text[])
+                   AS sent(shard, id, tenant, pool, priority, timeout_ms, run_at, delay_s, start_by,
+                           type, payload, policy, url, execution_key, tags)) AS asked
     RETURNING shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, start_by, type,
               policy, url
 ), armed AS (
