@@ -31,6 +31,7 @@ END_BACKENDS = """
 SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
  WHERE usename = $1 AND pid <> ALL($2::integer[]) AND backend_type = 'client backend'
 """
+# What another fault takes away from one of ours meanwhile is not ours to complain about.
 WORLD_FAULTS = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
 
@@ -112,13 +113,14 @@ class Injector:
     async def measure_take_over(self, pid: int) -> None:
         """Until every slot is owned by somebody who lives."""
         began = time.monotonic()
-        async with self.connection() as connection:
-            while time.monotonic() < began + TAKEN_OVER_MAX_S:
-                if await connection.fetchval(SLOTS_OF_OTHERS, f"%:{pid}"):
-                    self.taken_over_s.append(time.monotonic() - began)
-                    return
-                await asyncio.sleep(POLL_S)
-            self.taken_over_s.append(TAKEN_OVER_MAX_S)
+        with contextlib.suppress(*WORLD_FAULTS):
+            async with self.connection() as connection:
+                while time.monotonic() < began + TAKEN_OVER_MAX_S:
+                    if await connection.fetchval(SLOTS_OF_OTHERS, f"%:{pid}"):
+                        self.taken_over_s.append(time.monotonic() - began)
+                        return
+                    await asyncio.sleep(POLL_S)
+                self.taken_over_s.append(TAKEN_OVER_MAX_S)
 
     async def pause(self, planned: Planned) -> None:
         """The same process goes on, if nothing else ended it."""
@@ -146,8 +148,9 @@ class Injector:
         self.measured.append(Measured(Kind.RESTART_SERVER, datetime.now(UTC), "postgres"))
 
     async def end_backends(self, but: Sequence[int]) -> None:
-        async with self.connection() as connection:
-            await connection.fetchval(END_BACKENDS, EMBEDDED_LOGIN, list(but))
+        with contextlib.suppress(*WORLD_FAULTS):
+            async with self.connection() as connection:
+                await connection.fetchval(END_BACKENDS, EMBEDDED_LOGIN, list(but))
 
     async def exhaust(self, for_s: float) -> None:
         """Every connection that the engine's login can have, taken from it and kept."""
@@ -167,22 +170,18 @@ class Injector:
 
     async def pin(self, for_s: float) -> None:
         """A transaction that sees everything as it was, so that nothing can be cleaned up."""
-        async with (
-            self.connection() as connection,
-            connection.transaction(isolation="repeatable_read"),
-        ):
-            await connection.fetchval("SELECT pg_current_xact_id()::text")
-            await asyncio.sleep(for_s)
+        with contextlib.suppress(*WORLD_FAULTS):
+            async with (
+                self.connection() as connection,
+                connection.transaction(isolation="repeatable_read"),
+            ):
+                await connection.fetchval("SELECT pg_current_xact_id()::text")
+                await asyncio.sleep(for_s)
 
     @contextlib.asynccontextmanager
     async def connection(self) -> AsyncIterator[asyncpg.Connection]:
-        """What another fault takes away from us meanwhile is not ours to complain about."""
-        connection: asyncpg.Connection | None = None
+        connection = await self.cluster.connect()
         try:
-            connection = await self.cluster.connect()
             yield connection
-        except WORLD_FAULTS:
-            pass
         finally:
-            if connection is not None:
-                connection.terminate()
+            connection.terminate()
