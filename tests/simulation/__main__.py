@@ -2,11 +2,12 @@
 
 import argparse
 import contextlib
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.servers import ServerOfTheRun
@@ -92,11 +93,29 @@ def kind_of(seed: int, kind: str) -> Kind:
     return Kind(kind)
 
 
+@contextlib.contextmanager
+def told_to_stop() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C or SIGTERM: the seed that runs is finished, and what was seen so far is told."""
+    told: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [
+        signal.signal(number, lambda signum, _frame: told.append(signum)) for number in numbers
+    ]
+    try:
+        yield lambda: bool(told)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
 def run_seeds(server: ServerOfTheRun, cases: list[Case]) -> Summary:
     summary = Summary()
     told_at = summary.began
-    with fresh_database(server) as postgres:
+    with fresh_database(server) as postgres, told_to_stop() as is_told:
         for case in cases:
+            if is_told():
+                print(f"stopped before seed {case.seed}")
+                break
             verdict = run_case(postgres, case)
             summary.add(verdict)
             if not verdict.is_clean:

@@ -6,6 +6,7 @@ Bugs are planted in this process, never on disk, so an interrupted run leaves no
 import argparse
 import json
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -73,6 +74,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one object for each bug")
     parser.add_argument("--only", type=re.compile, default=re.compile(""))
     options = parser.parse_args()
+    # So that its server is stopped with it.
+    signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
     bites: list[Bite] = []
     with tempfile.TemporaryDirectory(prefix="duly-teeth-") as folder:
         server = ServerOfTheRun(Path(folder))
