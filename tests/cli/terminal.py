@@ -17,8 +17,10 @@ from tests.processes import PROJECT, eventually
 ROWS, COLUMNS = 50, 160
 CTRL_C = "\x03"
 # Makes the terminal the program's own, so that what is typed there can interrupt it.
+# A test run in the background of a shell ignores Ctrl-C, and so would what it starts.
 LAUNCHER = (
-    "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    "import fcntl, os, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);"
+    " signal.signal(signal.SIGINT, signal.SIG_DFL);"
     " os.execv(sys.executable, [sys.executable, '-m', 'duly', *sys.argv[1:]])"
 )
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")

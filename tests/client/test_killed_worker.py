@@ -80,5 +80,6 @@ def test_a_killed_workers_task_begins_again_soon_after_its_lease(
             died_at = time.monotonic()
         finally:
             second.signal(signal.SIGCONT)
-        assert second.answer()["attempt"] == 2
+        # The third, if the stopped worker had asked for more before it was stopped.
+        assert second.answer()["attempt"] in (2, 3)
         assert time.monotonic() - died_at < LEASE_S + RECLAIM_SLACK_S
