@@ -8,7 +8,7 @@ from duly.app import start_loop
 from duly.broker.watch import Watch
 from duly.environment import Environment
 from duly.execution import executor as module
-from duly.execution.companions import Settling
+from duly.execution.companions import companions_of
 from duly.execution.executor import DONE, Verdict
 from duly.role import stop_roles
 from duly.store.database import Database
@@ -53,7 +53,8 @@ async def test_settling_ends_its_wait_when_it_is_told(
     """It waits beside the executor, for what only the executor can bring."""
     monkeypatch.setattr(module, "TAKE_WAIT_S", FOREVER_S)
     engine = Engine(database, Environment(), done)
-    loop = start_loop(Settling(engine.executor), engine.environment, engine.metrics)
+    settling, _heartbeat = companions_of(engine.executor)
+    loop = start_loop(settling, engine.environment, engine.metrics)
     running = asyncio.create_task(loop.run())
     await asyncio.sleep(0)
     loop.stop()

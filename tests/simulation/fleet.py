@@ -25,7 +25,7 @@ from duly.domain.errors import DulyError
 from duly.domain.lanes import ALL_TENANTS, Lane
 from duly.domain.states import Outcome
 from duly.domain.task import BANDS, WEBHOOK_POOL
-from duly.execution.companions import Heartbeat, Settling
+from duly.execution.companions import companions_of
 from duly.execution.executor import Executor, Verdict
 from duly.execution.leasing import SettleDesk
 from duly.role import Role, RoleLoop, stop_roles
@@ -125,8 +125,7 @@ class FleetNode(Node):
 
     async def run_roles(self) -> None:
         executor: list[Role] = [self.executor] * EXECUTOR_LOOPS
-        beside: list[Role] = [Settling(self.executor), Heartbeat(self.executor)]
-        roles = [*self.scheduler.roles, *executor, *beside]
+        roles = [*self.scheduler.roles, *executor, *companions_of(self.executor)]
         self.loops = [start_loop(role, self.environment, self.metrics) for role in roles]
         self.running = [asyncio.create_task(loop.run()) for loop in self.loops]
         await asyncio.gather(*self.running)

@@ -8,7 +8,7 @@ from duly.domain.addresses import PORT_MAX, OutboundRules
 from duly.domain.errors import ConfigurationError
 from duly.domain.lanes import WEBHOOK_LANES
 from duly.environment import Environment
-from duly.execution.companions import Heartbeat, Settling
+from duly.execution.companions import companions_of
 from duly.execution.executor import Executor, Handler
 from duly.execution.leasing import SettleDesk
 from duly.role import Role
@@ -52,7 +52,7 @@ def make_webhook_executor(
 def executor_roles(executor: Executor) -> list[Role]:
     """Each is closed once, though the executor has several loops."""
     loops: list[Role] = [executor] * EXECUTOR_LOOPS
-    return [*loops, Settling(executor), Heartbeat(executor)]
+    return [*loops, *companions_of(executor)]
 
 
 def outbound_rules(settings: Settings, *, is_alone: bool) -> OutboundRules:

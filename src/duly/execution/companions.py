@@ -1,37 +1,32 @@
 """The executor's other two loops: what ended at once is settled, and what runs is kept alive,
 beside the starting of more. The work itself is the executor's."""
 
+from collections.abc import Callable, Coroutine
+from typing import Any
+
 from duly.execution.executor import Executor
 
 
-class Settling:
-    """The executor's second role: what ended at once is settled beside the starting of more."""
+class Companion:
+    """A role of its own, because it must go on while the executor's ticks wait; whatever is held
+    is the executor's to hand over."""
 
-    name = "settling"
-
-    def __init__(self, executor: Executor) -> None:
+    def __init__(
+        self, name: str, executor: Executor, tick: Callable[[], Coroutine[Any, Any, float]]
+    ) -> None:
+        self.name = name
         self.executor = executor
-
-    async def tick(self) -> float:
-        return await self.executor.settle()
+        self.tick = tick
 
     def stop_waiting(self) -> None:
         self.executor.stop_waiting()
 
     async def close(self) -> None:
-        """The executor settles what is left."""
+        """The executor settles what is left, and releases what it holds."""
 
 
-class Heartbeat:
-    """The executor's third role: its leases must live on while its ticks wait for work."""
-
-    name = "heartbeat"
-
-    def __init__(self, executor: Executor) -> None:
-        self.executor = executor
-
-    async def tick(self) -> float:
-        return await self.executor.beat()
-
-    async def close(self) -> None:
-        """The executor releases what it holds."""
+def companions_of(executor: Executor) -> list[Companion]:
+    return [
+        Companion("settling", executor, executor.settle),
+        Companion("heartbeat", executor, executor.beat),
+    ]
