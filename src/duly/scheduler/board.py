@@ -64,15 +64,6 @@ class Board:
     def room(self, place: Place) -> int:
         return PLACE_ENTRIES_MAX - self.per_place.get(place, 0)
 
-    def unknown(self, timers: Iterable[Due]) -> list[Due]:
-        """What `add` would take in, without asking it for each."""
-        known = self.known.get
-        return [
-            due
-            for due in timers
-            if (entry := known(due.id)) is None or entry.due.fence != due.fence
-        ]
-
     def add(self, due: Due, place: Place, now: float) -> bool:
         """Take in one timer; False if it is known already. What is due needs no wheel."""
         known = self.known.get(due.id)

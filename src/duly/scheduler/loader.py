@@ -229,7 +229,7 @@ class Loader:
             read = reads.setdefault(place, PlaceRead())
             read.count += len(found)
             read.cursor = Cursor(found[-1].due_at, found[-1].id)
-            for due in self.board.unknown(found):
+            for due in found:
                 self.board.add(due, place, now)
         return reads
 
