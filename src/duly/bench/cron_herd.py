@@ -3,10 +3,9 @@ that must not wait for them."""
 
 import asyncio
 from datetime import datetime, timedelta
-from itertools import count
 from uuid import UUID
 
-from duly.bench.drive import Driver, make_task
+from duly.bench.drive import Driver, at_pace, make_task
 from duly.bench.figures import Figures, percentiles
 from duly.bench.stage import TENANT, Stage
 from duly.domain.firing import Policies
@@ -88,14 +87,10 @@ async def make(stage: Stage, name: str, first_at: datetime) -> UUID:
 
 
 async def keep_submitting(driver: Driver, waits: list[float]) -> None:
-    """At a steady pace: after a submit that took long, the next ones follow at once."""
-    began_s = driver.stage.now_s
-    for number in count(1):
+    async for _ in at_pace(driver.stage, NEIGHBOUR_TASKS_PER_S):
         before_s = driver.stage.now_s
         await driver.engine.desk.submit(make_task(NEIGHBOUR))
         waits.append(driver.stage.now_s - before_s)
-        due_s = began_s + number / NEIGHBOUR_TASKS_PER_S
-        await asyncio.sleep(max(0.0, due_s - driver.stage.now_s))
 
 
 async def until_started(driver: Driver, tenant: int, goal: int) -> None:

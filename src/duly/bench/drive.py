@@ -3,6 +3,7 @@ fair order, ready queue, executor. What is measured is when it is called, and wh
 
 import asyncio
 import contextlib
+import itertools
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -95,6 +96,14 @@ class Driver:
 
 def make_task(tenant: int = TENANT, **facts: Any) -> Submission:
     return Submission(tenant=tenant, type="bench.noop", payload=PAYLOAD, url=URL, **facts)
+
+
+async def at_pace(stage: Stage, rounds_per_s: float) -> AsyncIterator[int]:
+    """The number of each round, as it is due; after one that took long, the next follow at once."""
+    began_s = stage.now_s
+    for number in itertools.count():
+        await asyncio.sleep(max(0.0, began_s + number / rounds_per_s - stage.now_s))
+        yield number
 
 
 async def submit_then_drain(

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from duly.bench.drive import Driver, make_task
+from duly.bench.drive import Driver, at_pace, make_task
 from duly.bench.figures import Figures, percentiles
 from duly.bench.stage import BATCH, STALLED_S, TENANT, Stage
 
@@ -120,9 +120,7 @@ async def waits_beside(stage: Stage, tasks: int, noise: int) -> list[float]:
 
 
 async def keep_pace(driver: Driver, tenant: int, rounds: int, size: int) -> None:
-    """A round each hundredth of a second, as far as the machine can."""
-    began = driver.stage.now_s
-    for number in range(rounds):
+    async for number in at_pace(driver.stage, QUIET_TASKS_PER_S):
+        if number == rounds:
+            return
         await driver.engine.submitter.submit([make_task(tenant) for _ in range(size)])
-        due_s = began + (number + 1) / QUIET_TASKS_PER_S
-        await asyncio.sleep(max(0.0, due_s - driver.stage.now_s))
