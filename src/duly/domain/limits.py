@@ -204,8 +204,8 @@ def bytes_reason(value: str, most: int) -> str | None:
     try:
         size = len(value.encode())
     except UnicodeEncodeError:
-        return "contains a character that is not valid text"
-    if "\x00" in value:
+        size = None
+    if size is None or "\x00" in value:
         return "contains a character that is not valid text"
     return f"is {size} bytes, and {most} is the most" if size > most else None
 

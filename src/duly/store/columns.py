@@ -16,7 +16,7 @@ def columns(rows: Sequence[tuple[Any, ...]], width: int) -> list[list[Any]]:
 
 
 def once(column: list[Value]) -> list[Value]:
-    """Of a column without NULL; the statement says `coalesce(asked.x, ($n)[1])`."""
+    """Of a column without NULL; the statement says `coalesce(x, ($n)[1])`."""
     first = column[:1]
     return first if first * len(column) == column else column
 
