@@ -69,9 +69,9 @@ async def test_more_tenants_than_fit_are_said_to_be_there(duly: CommandLine, fro
 
 
 def test_a_count_that_was_cut_short_says_so() -> None:
-    """20,000 on the screen while a million wait is a wrong number."""
+    """10,000 on the screen while a million wait is a wrong number."""
     assert counted(COUNT_MAX - 1, COUNT_MAX) == COUNT_MAX - 1
-    assert counted(COUNT_MAX, COUNT_MAX) == "20,000 or more"
+    assert counted(COUNT_MAX, COUNT_MAX) == "10,000 or more"
 
 
 def test_a_drain_of_more_than_was_counted_says_so() -> None:

@@ -21,7 +21,7 @@ NODES_SHOWN = 20
 SLOTS_MAX = 1024
 INTERVAL_S_MIN = 0.2
 # Counting is what a look costs: the more tenants are shown, the sooner each count stops.
-COUNTED_MAX = 20_000
+COUNTED_MAX = 10_000
 COUNTED_MIN = 1_000
 # What a key that may not list the tenants sees.
 OWN = "(this key's)"

@@ -14,7 +14,7 @@ from duly.store.tenants import count_in_flight
 
 SQL = statements_beside(__file__)
 # A count that reaches this stops; it is then a lower bound.
-COUNT_MAX = 20_000
+COUNT_MAX = 10_000
 # Places of one tenant that a look at its depths goes through.
 PLACES_MAX = 5_000
 BREAKERS_MAX = 200
