@@ -27,7 +27,7 @@ async def submitter_on(database: Database, stage_range: Submitter, seed: int) ->
     """A node of its own that knows the partitions already, so that only the submit races."""
     environment = Environment(clock=ManualClock(), random=Random(seed))
     submitter = Submitter(database, environment)
-    submitter.range = await stage_range.current_range()
+    submitter.range = await stage_range.current_range(stage_range.database)
     submitter.range_until = float("inf")
     return submitter
 

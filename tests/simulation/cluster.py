@@ -127,6 +127,8 @@ class Cluster:
         self.recorder = Recorder(self.database_now)
         self.random = Random(f"cluster {plan.seed}")
         self.turn = asyncio.Lock()
+        # Whose turn it is: the task of a statement or a transaction.
+        self.turn_of: asyncio.Task[Any] | None = None
         self.nodes: dict[int, Node] = {}
         self.restarts: set[asyncio.Task[None]] = set()
         self.incarnations = 0

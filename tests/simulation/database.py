@@ -117,10 +117,17 @@ class SimulatedDatabase(Database):
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
         """Nobody is frozen here: all the others would wait for it."""
+        mine = asyncio.current_task()
+        # There is one connection here; in a pool, enough callers like this wait for each other.
+        assert self.cluster.turn_of is not mine, "waits for a connection while it holds one"
         self.node.turns += 1
         try:
             async with self.cluster.turn:
-                yield
+                self.cluster.turn_of = mine
+                try:
+                    yield
+                finally:
+                    self.cluster.turn_of = None
         finally:
             self.node.turns -= 1
 

@@ -1,12 +1,14 @@
 """Firing a schedule: one verdict and at most one task for each occurrence (I6)."""
 
 import asyncio
+import contextlib
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import pytest
 
+from duly.domain.errors import StatementRefused
 from duly.domain.firing import RULINGS_MAX, Verdict
 from duly.domain.states import Outcome
 from duly.environment import CrashPoint, Environment
@@ -19,6 +21,7 @@ from duly.store.recur import (
     sweep,
 )
 from duly.store.schedules import edit_schedule, execution_key, lock_schedule, read_schedules
+from duly.store.submit import Submitter
 from tests.store.recurring import (
     definition,
     due_ids,
@@ -334,6 +337,37 @@ async def test_a_backfill_is_not_what_cancel_previous_means(world: World) -> Non
     await fire_due(world)
     states = {(await world.read(task_id)).state for task_id in written.tasks}
     assert states == {"SCHEDULED"}
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_who_holds_a_connection_waits_for_no_second_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_known: bool
+) -> None:
+    """Many calls at once, each on a connection and in need of another, would wait for each other.
+    Here the pool came with an edit, after the caller had prepared itself."""
+    schedule_id = await schedule(world, every_s=60)
+    await world.database.fetch(
+        """UPDATE duly.schedules SET template = '{"type": "x", "payload": "1", "pool": "p"}'"""
+    )
+    world.advance(60.0)
+    if is_known:
+        await world.submitter.pools.resolve([(TENANT, "p")])
+    firer = Firer(Submitter(world.database, world.environment), world.environment)
+
+    async def refuse(*_: object) -> None:
+        raise AssertionError("a second connection")
+
+    refused = contextlib.nullcontext() if is_known else pytest.raises(StatementRefused)
+    with refused, monkeypatch.context() as patched:
+        async with world.database.tenant(TENANT) as session:
+            locked = await lock_schedule(session, TENANT, schedule_id)
+            assert locked is not None
+            patched.setattr(world.database, "fetch", refuse)
+            ruled = await firer.rule_on_due(session, locked)
+            assert ruled is not None
+            times = [(world.now() + timedelta(seconds=1), world.now())]
+            await firer.fire_by_hand(session, ruled[0], Verdict.TRIGGERED, times)
+    assert len(await world.due()) == (2 if is_known else 0)
 
 
 async def test_a_rebuilt_timer_knows_how_often_it_fired(world: World) -> None:

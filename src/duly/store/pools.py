@@ -1,6 +1,7 @@
 """Numbers for pool names: two bytes in a timer instead of a name. Cached for ever; never reused."""
 
 from collections.abc import Iterable
+from typing import NoReturn, TypeAlias
 
 from duly.domain.errors import StatementRefused, TooManyPools
 from duly.domain.limits import POOLS_PER_TENANT_MAX
@@ -10,26 +11,38 @@ from duly.store.statements import statements_beside
 SQL = statements_beside(__file__)
 RACES_MAX = 100
 CHECK_VIOLATION = "23514"
+SERIALIZATION_FAILURE = "40001"
+
+Numbers: TypeAlias = dict[tuple[int, str], int]
 
 
 class PoolNumbers:
     def __init__(self, database: Database) -> None:
         self.database = database
-        self.numbers: dict[tuple[int, str], int] = {}
+        self.numbers: Numbers = {}
 
-    async def resolve(self, wanted: Iterable[tuple[int, str]]) -> dict[tuple[int, str], int]:
-        """The number of each (tenant, pool name), made if it is new."""
+    async def resolve(
+        self, wanted: Iterable[tuple[int, str]], session: Session | None = None
+    ) -> Numbers:
+        """The number of each (tenant, pool name), made if it is new.
+
+        A caller in a transaction gives its session: who holds a connection and waits for a second
+        one may wait for others that do the same. It can find a number, and not make one.
+        """
         missing = sorted(set(wanted) - self.numbers.keys())
         if missing:
-            await self.find(missing)
+            await self.find(session or self.database, missing)
             for pair in missing:
-                if pair not in self.numbers:
-                    await self.create(pair)
+                if pair in self.numbers:
+                    continue
+                if session is not None:
+                    await refuse(session, pair)
+                await self.create(pair)
         return self.numbers
 
-    async def find(self, pairs: list[tuple[int, str]]) -> None:
+    async def find(self, session: Session, pairs: list[tuple[int, str]]) -> None:
         tenants, names = [tenant for tenant, _ in pairs], [name for _, name in pairs]
-        for row in await self.database.fetch(SQL.find_pools, tenants, names):
+        for row in await session.fetch(SQL.find_pools, tenants, names):
             self.numbers[row["tenant"], row["name"]] = row["number"]
 
     async def create(self, pair: tuple[int, str]) -> None:
@@ -40,10 +53,18 @@ class PoolNumbers:
                 if refusal.facts["code"] != CHECK_VIOLATION:
                     raise
                 raise TooManyPools(tenant=pair[0], most=POOLS_PER_TENANT_MAX) from None
-            await self.find([pair])
+            await self.find(self.database, [pair])
             if pair in self.numbers:
                 return
         raise AssertionError("a pool number was lost to others a hundred times")
+
+
+async def refuse(session: Session, pair: tuple[int, str]) -> NoReturn:
+    """The next try makes the pool before its transaction begins."""
+    if not await may_have_pool(session, *pair):
+        raise TooManyPools(tenant=pair[0], most=POOLS_PER_TENANT_MAX)
+    problem = "its pool is new since the call began"
+    raise StatementRefused(problem=problem, code=SERIALIZATION_FAILURE)
 
 
 async def may_have_pool(session: Session, tenant: int, name: str) -> bool:

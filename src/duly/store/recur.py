@@ -114,7 +114,11 @@ class Firer:
         self.environment = environment
 
     async def plan(
-        self, readable: Sequence[tuple[Schedule, Recurrence]], *, with_held: bool = False
+        self,
+        readable: Sequence[tuple[Schedule, Recurrence]],
+        session: Session | None = None,
+        *,
+        with_held: bool = False,
     ) -> list[Firing]:
         """Rule on what is due of each, as of the instant at which it was read. A batch is bounded:
         those at the end may be left out, and stay due."""
@@ -134,14 +138,16 @@ class Firer:
             planned.append((schedule, plan))
             rulings += len(plan.rulings)
             fires += sum(ruling.fires for ruling in plan.rulings)
-        made = await self.address(planned)
+        made = await self.address(planned, session)
         firings = [
             Firing(schedule, plan, entries)
             for (schedule, plan), entries in zip(planned, made, strict=True)
         ]
         return sorted(firings, key=lambda firing: firing.schedule.id.int)
 
-    async def address(self, planned: list[tuple[Schedule, Plan]]) -> list[dict[datetime, Entry]]:
+    async def address(
+        self, planned: list[tuple[Schedule, Plan]], session: Session | None
+    ) -> list[dict[datetime, Entry]]:
         """The tasks of each plan, by the nominal time of their occurrence."""
         wanted = [
             (index, ruling.nominal_at)
@@ -156,7 +162,8 @@ class Firer:
             [
                 submission_of(planned[index][0], at, at + planned[index][0].offset)
                 for index, at in wanted
-            ]
+            ],
+            session,
         )
         for entry in sorted(entries, key=lambda entry: entry.ordinal):
             index, at = wanted[entry.ordinal]
@@ -216,7 +223,7 @@ class Firer:
                 return schedule, written
             if len(written.tasks) >= FIRES_MAX:
                 return None
-            firings = await self.plan([(schedule, recurrence)], with_held=True)
+            firings = await self.plan([(schedule, recurrence)], session, with_held=True)
             written += await self.write(session, firings, is_locked=True)
             (schedule,) = await read_schedules(session, [schedule.id])
         return None
@@ -237,7 +244,7 @@ class Firer:
         """Tasks for these (nominal time, fire time), where the ledger has none yet. The caller
         holds the lock on the schedule, and tells of the tasks once it has committed."""
         made = await self.submitter.address(
-            [submission_of(schedule, nominal_at, run_at) for nominal_at, run_at in times]
+            [submission_of(schedule, nominal_at, run_at) for nominal_at, run_at in times], session
         )
         rulings = [
             (schedule, by_hand(times[entry.ordinal][0], verdict, schedule.now), entry)

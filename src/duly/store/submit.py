@@ -192,16 +192,18 @@ class Submitter:
             if self.stats is not None:
                 self.stats.note_submitted(tenant, task_type, count)
 
-    async def address(self, tasks: Sequence[Submission]) -> list[Entry]:
-        """Give every task its id, in id order, so that two batches never lock crosswise."""
+    async def address(
+        self, tasks: Sequence[Submission], session: Session | None = None
+    ) -> list[Entry]:
+        """Give every task its id, in id order, so that two batches never lock crosswise. A caller
+        in a transaction gives its session, and waits for no other connection."""
         await self.environment.crash_point(CrashPoint.SUBMIT_BEFORE)
         if self.inform is not None:
             await self.inform()
             self.inform = None
-        placement = await self.current_range()
-        numbers = await self.pools.resolve(
-            {(task.tenant, task.pool) for task in tasks if task.url is None}
-        )
+        placement = await self.current_range(session or self.database)
+        wanted = {(task.tenant, task.pool) for task in tasks if task.url is None}
+        numbers = await self.pools.resolve(wanted, session)
         now, random = self.environment.clock.now(), self.environment.random
         now_ms = milliseconds(placement.clamp(now))
         entries = []
@@ -228,10 +230,10 @@ class Submitter:
         choice = self.environment.random.getrandbits(10) if spread > 1 else 0
         return tenant_shard(task.tenant, spread, choice)
 
-    async def current_range(self) -> PlacementRange:
+    async def current_range(self, session: Session) -> PlacementRange:
         now = self.environment.clock.monotonic()
         if self.range is None or now >= self.range_until:
-            self.range = await placement_range(self.database)
+            self.range = await placement_range(session)
             self.range_until = now + RANGE_AGE_MAX_S
         return self.range
 
