@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from duly.broker.contract import OnTaken, in_ticket_order
-from duly.broker.memory import without_repeats
+from duly.broker.contract import OnTaken
+from duly.broker.tickets import in_ticket_order, without_repeats
 from duly.domain.lanes import Lane, Ticket
 from duly.store.lease import Lease
 from tests.simulation.plan import FaultKind

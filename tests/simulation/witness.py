@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
-from duly.broker import memory
 from duly.broker import postgres as postgres_broker
+from duly.broker import tickets as broker_tickets
 from duly.domain.check import Violation
 from duly.domain.errors import DatabaseUnavailable, StatementRefused
 from duly.domain.history import Entry, Operation, Phase
@@ -174,8 +174,8 @@ async def told(asked: list[Entry], work: Awaitable[Answer], refusal: Phase = Pha
 
 # Where the roles find these functions.
 WITNESSED: list[tuple[Any, str, Any]] = [
-    (memory, "lease_tasks", lease_tasks_witnessed),
-    (memory, "read_held", read_held_witnessed),
+    (broker_tickets, "lease_tasks", lease_tasks_witnessed),
+    (broker_tickets, "read_held", read_held_witnessed),
     (postgres_broker, "lease_tickets", lease_tickets_witnessed),
     (executor, "extend_leases", extend_leases_witnessed),
     (Dispatcher, "publish", publish_witnessed),

@@ -63,10 +63,3 @@ class Broker(Protocol):
     async def close(self) -> None:
         """Send waiting consumers home with nothing."""
         ...
-
-
-def in_ticket_order(tickets: Sequence[Ticket], leases: Sequence[Lease]) -> list[Lease]:
-    """The database answers in the order of ids; a lane has an order of its own."""
-    leased = {lease.id: lease for lease in leases}
-    ordered = (leased.pop(ticket.id, None) for ticket in tickets)
-    return [lease for lease in ordered if lease is not None]

@@ -12,56 +12,19 @@ no consumer that waits for it.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Iterable, Sequence
 from uuid import UUID
 
-from duly.broker.contract import OnTaken, in_ticket_order
-from duly.domain.errors import DatabaseUnavailable
+from duly.broker.contract import OnTaken
+from duly.broker.lane_queue import LaneQueue
+from duly.broker.tickets import turn_into_leases
 from duly.domain.lanes import TICKET_S, Lane, Ticket
 from duly.environment import Environment
 from duly.store.database import Database
-from duly.store.lease import Lease, lease_tasks, read_held
+from duly.store.lease import Lease
 
 # What was taken from each lane, so that it can be given back.
 Hand = list[tuple[Lane, list[Ticket]]]
-
-
-class LaneQueue:
-    """One lane, oldest first. Marks remember how much of it was there at which moment."""
-
-    __slots__ = ("added", "marks", "taken", "tickets")
-
-    def __init__(self) -> None:
-        self.tickets: deque[Ticket] = deque()
-        self.added = 0
-        self.taken = 0
-        self.marks: deque[tuple[float, int]] = deque()
-
-    def put(self, tickets: list[Ticket], moment: float) -> None:
-        self.tickets.extend(tickets)
-        self.added += len(tickets)
-        self.marks.append((moment, self.added))
-
-    def put_back(self, tickets: list[Ticket]) -> None:
-        self.tickets.extendleft(reversed(tickets))
-        self.taken -= len(tickets)
-
-    def take(self, count: int) -> list[Ticket]:
-        if count >= len(self.tickets):
-            tickets = list(self.tickets)
-            self.tickets.clear()
-        else:
-            tickets = [self.tickets.popleft() for _ in range(count)]
-        self.taken += len(tickets)
-        while self.marks and self.marks[0][1] <= self.taken:
-            self.marks.popleft()
-        return tickets
-
-    def drop_published_before(self, moment: float) -> None:
-        while self.marks and self.marks[0][0] <= moment:
-            _, number = self.marks.popleft()
-            self.take(max(number - self.taken, 0))
 
 
 class Waiter:
@@ -107,7 +70,9 @@ class MemoryBroker:
             if not hand:
                 return []
             tickets = [ticket for _, batch in hand for ticket in batch]
-            leases = await self.turn_into_leases(holder, tickets, lease_s)
+            leases = await turn_into_leases(
+                self.database, self.environment, holder, tickets, lease_s, self.on_taken
+            )
             if leases or loop.time() >= ends_at:
                 return leases
         return []
@@ -122,7 +87,7 @@ class MemoryBroker:
         for lane in lanes:
             queue = self.queues.get(lane)
             if queue is not None:
-                queue.drop_published_before(void_before)
+                queue.take_published_before(void_before)
                 if not queue.tickets:
                     del self.queues[lane]
 
@@ -204,32 +169,3 @@ class MemoryBroker:
                 if not waiters:
                     del self.waiters[lane]
         self.waiting_count -= was_waiting
-
-    async def turn_into_leases(
-        self, holder: UUID, tickets: list[Ticket], lease_s: float
-    ) -> list[Lease]:
-        wanted = without_repeats(tickets)
-        leases: list[Lease] = []
-        try:
-            leases = in_ticket_order(
-                wanted,
-                await lease_tasks(self.database, self.environment, holder, wanted, lease_s),
-            )
-        except DatabaseUnavailable:
-            # Perhaps they were leased before the connection broke. If this fails as well the
-            # caller is told, and whatever was leased runs out.
-            leases = in_ticket_order(wanted, await read_held(self.database, holder, wanted))
-        finally:
-            if self.on_taken is not None:
-                self.on_taken(tickets, leases)
-        return leases
-
-
-def without_repeats(tickets: list[Ticket]) -> list[Ticket]:
-    """One ticket for each task: of several the one with the highest fence, the newest."""
-    best: dict[UUID, Ticket] = {}
-    for ticket in tickets:
-        known = best.get(ticket.id)
-        if known is None or ticket.fence >= known.fence:
-            best[ticket.id] = ticket
-    return tickets if len(best) == len(tickets) else list(best.values())

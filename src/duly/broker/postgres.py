@@ -1,42 +1,49 @@
 """The ready queue in PostgreSQL, for installations of several processes.
 
-Taking and leasing are one statement, so there is no moment at which a ticket is in nobody's hands.
-The table is unlogged: a crash of the server empties it, and the schedulers publish again.
+What the consumers of this process take at once stays here (near.py); the rest lies in the table.
+There, taking and leasing are one statement, so there is no moment at which a ticket is in nobody's
+hands. The table is unlogged: a crash of the server empties it, and the schedulers publish again.
 
 | event | what happens |
 |---|---|
 | taker dies, or the answer is lost | the tickets are gone; leases, if any were made, run out |
 | publishers commit out of order | tickets of one lane may be taken out of order, or late |
+| nobody here comes for a ticket | after a moment it moves to the table; if that fails it is lost |
 | nobody comes for a lane | tickets past their deadline are swept, a bite at a time |
 | server restarted | an empty table and perhaps a new sequence: bookmarks are forgotten in time |
 """
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from duly.broker.bookmarks import Bookmarks
-from duly.broker.contract import OnTaken, in_ticket_order
+from duly.broker.contract import OnTaken
+from duly.broker.near import NEAR_S, NearLanes
+from duly.broker.tickets import in_ticket_order, turn_into_leases
 from duly.broker.watch import Watch
-from duly.domain.errors import DatabaseUnavailable
+from duly.domain.errors import DatabaseUnavailable, DulyError
 from duly.domain.lanes import TICKET_S, Lane, Ticket
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.lease import Lease
 from duly.store.ready_queue import (
     BITE,
+    DEPTH_COUNTED_MAX,
     FIRST_SPOT,
-    Taken,
     count_tickets,
     lease_tickets,
     publish_tickets,
     sweep_tickets,
     wipe_tickets,
 )
+from duly.telemetry import get_logger
 
 # Void tickets are in nobody's way for a while; a sweep is for lanes without consumers.
 SWEEP_EVERY_S = TICKET_S / 2
+
+log = get_logger("duly.broker.postgres")
 
 
 class PostgresBroker:
@@ -53,6 +60,9 @@ class PostgresBroker:
         # For whoever can tell other processes to `wake`: lanes with more than our own consumers
         # waited for.
         self.on_published = on_published
+        self.near = NearLanes(environment.clock)
+        self.moving: asyncio.Task[None] | None = None
+        # Of the table.
         self.depths: dict[Lane, int] = {}
         self.bookmarks = Bookmarks(environment.clock, environment.random)
         self.watch = Watch(self.count)
@@ -65,10 +75,27 @@ class PostgresBroker:
     async def publish(self, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
         if not tickets:
             return
+        published = Counter(lane for lane, _ in tickets)
+        wanted = self.watch.wanted(published)
+        # Not beside older ones that lie in the table: a lane has an order.
+        rooms = {
+            lane: self.near.room(lane, wanted.get(lane, 0))
+            for lane in published
+            if not self.depths.get(lane)
+        }
+        others = self.near.keep(tickets, rooms)
+        if len(others) < len(tickets):
+            self.publications += 1
+            self.watch.tell(published - Counter(lane for lane, _ in others))
+            self.start_moving()
+        if others:
+            await self.publish_to_all(others)
+
+    async def publish_to_all(self, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
         await publish_tickets(self.database, tickets)
         published = Counter(lane for lane, _ in tickets)
         for lane, number in published.items():
-            self.depths[lane] = self.depth(lane) + number
+            self.depths[lane] = self.depths.get(lane, 0) + number
         self.publications += 1
         self.watch.hurry()
         left = self.watch.tell(published)
@@ -82,13 +109,13 @@ class PostgresBroker:
         ends_at = loop.time() + wait_s
         while lanes and count > 0 and not self.is_closed:
             seen = self.publications
-            taken = await self.take(lanes, holder, count, lease_s)
-            if taken.leases:
-                return taken.leases
+            leases = await self.take(lanes, holder, count, lease_s)
+            if leases:
+                return leases
             left_s = ends_at - loop.time()
             if left_s <= 0:
                 return []
-            is_news = bool(taken.tickets) or self.publications != seen
+            is_news = leases is not None or self.publications != seen
             if not is_news and not await self.watch.wait(lanes, count, left_s):
                 return []
         return []
@@ -99,7 +126,7 @@ class PostgresBroker:
         self.watch.look(lanes)
 
     def depth(self, lane: Lane) -> int:
-        return self.depths.get(lane, 0)
+        return self.depths.get(lane, 0) + self.near.depth(lane)
 
     async def refresh(self, lanes: Sequence[Lane]) -> None:
         await self.sweep_sometimes()
@@ -112,16 +139,49 @@ class PostgresBroker:
     async def wipe(self) -> None:
         while await wipe_tickets(self.database) == BITE:
             continue
+        self.near.queues.clear()
         self.depths.clear()
         self.bookmarks.forget()
 
     async def close(self) -> None:
         self.is_closed = True
+        if self.moving is not None:
+            self.moving.cancel()
+            await asyncio.wait((self.moving,))
         await self.watch.close()
 
-    async def take(self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float) -> Taken:
+    async def take(
+        self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float
+    ) -> list[Lease] | None:
+        """None if no ticket was there; none of those that were may have become a lease."""
+        is_far_first = self.near.is_look_due(lanes) or self.is_table_first(lanes)
+        if not is_far_first and (tickets := self.near.take(lanes, count)):
+            return await self.lease_near(holder, tickets, lease_s)
+        leases = await self.take_from_table(lanes, holder, count, lease_s)
+        if leases is None and is_far_first and (tickets := self.near.take(lanes, count)):
+            return await self.lease_near(holder, tickets, lease_s)
+        return leases
+
+    def is_table_first(self, lanes: Iterable[Lane]) -> bool:
+        """Whether it has tickets of a lane that comes before those that have some here."""
+        for lane in lanes:
+            if self.depths.get(lane):
+                return True
+            if self.near.depth(lane):
+                return False
+        return False
+
+    async def lease_near(self, holder: UUID, tickets: list[Ticket], lease_s: float) -> list[Lease]:
+        return await turn_into_leases(
+            self.database, self.environment, holder, tickets, lease_s, self.on_taken
+        )
+
+    async def take_from_table(
+        self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float
+    ) -> list[Lease] | None:
         clock = self.environment.clock
         began = clock.monotonic()
+        self.near.note_looked(lanes)
         try:
             taken = await lease_tickets(
                 self.database,
@@ -136,16 +196,38 @@ class PostgresBroker:
             raise
         self.bookmarks.took(clock.monotonic() - began)
         if not taken.tickets:
-            return taken
+            # Others were quicker, if we believed that there were any.
+            self.know_fewer(dict.fromkeys(lanes, DEPTH_COUNTED_MAX))
+            return None
         self.watch.hurry()
         for lane, sequence, _ in taken.tickets:
             self.bookmarks.remember(lane, sequence)
-        self.know_fewer(Counter(lane for lane, _, _ in taken.tickets))
+        numbers = Counter(lane for lane, _, _ in taken.tickets)
+        self.know_fewer(numbers)
+        self.near.note_taken(numbers)
         tickets = [ticket for _, _, ticket in taken.tickets]
         leases = in_ticket_order(tickets, taken.leases)
         if self.on_taken is not None:
             self.on_taken(tickets, leases)
-        return Taken(taken.tickets, leases)
+        return leases
+
+    def start_moving(self) -> None:
+        if self.moving is None:
+            loop = asyncio.get_running_loop()
+            self.moving = loop.create_task(self.move(), name="broker.near")
+
+    async def move(self) -> None:
+        """What lies here for longer than a moment is for everybody. Lives while there is some."""
+        try:
+            while self.near.queues:
+                await asyncio.sleep(NEAR_S)
+                late = self.near.take_late()
+                if late:
+                    await self.publish_to_all(late)
+        except DulyError as error:
+            log.warning("tickets were lost on their way to other processes", error=str(error))
+        finally:
+            self.moving = None
 
     async def count(self, lanes: Sequence[Lane]) -> Mapping[Lane, int]:
         counted = await count_tickets(self.database, self.bookmarks.places(lanes))
@@ -154,11 +236,11 @@ class PostgresBroker:
                 self.depths[lane] = number
             else:
                 self.depths.pop(lane, None)
-        return counted
+        return {lane: self.depth(lane) for lane in lanes}
 
     def know_fewer(self, taken: Mapping[Lane, int]) -> None:
         for lane, number in taken.items():
-            left = self.depth(lane) - number
+            left = self.depths.get(lane, 0) - number
             if left > 0:
                 self.depths[lane] = left
             else:

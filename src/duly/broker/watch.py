@@ -12,7 +12,8 @@ which grows from `POLL_FIRST_S` to `POLL_LAST_S` while nothing happens and start
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 
 from duly.domain.lanes import Lane
 
@@ -77,6 +78,15 @@ class Watch:
         awaited = {lane for waiter in self.waiters for lane in waiter.lanes}
         if not awaited.isdisjoint(lanes):
             self.signal.set()
+
+    def wanted(self, lanes: Collection[Lane]) -> Mapping[Lane, int]:
+        """How many tickets of each of these lanes those who wait would take at once."""
+        wanted: Counter[Lane] = Counter()
+        for waiter in self.waiters:
+            for lane in waiter.lanes:
+                if lane in lanes:
+                    wanted[lane] += waiter.count
+        return wanted
 
     def tell(self, tickets: Mapping[Lane, int]) -> list[Lane]:
         """Wake as many as these tickets can serve; answers where more of them are than that."""

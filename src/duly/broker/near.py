@@ -1,0 +1,105 @@
+"""Tickets that stay in the memory of the process that wrote them, for its own consumers.
+
+Through a table that all processes share each ticket costs an insert and a delete, and batches are
+smaller. Most are taken where they were written; so a lane holds as many here as this process's
+consumers wait for, or have just shown that they take, and none for longer than a moment: then any
+process may have it. That is also how long other processes' tickets are overlooked at most.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from duly.broker.lane_queue import LaneQueue
+from duly.domain.lanes import Lane, Ticket
+from duly.environment import Clock
+
+NEAR_S = 0.05
+
+
+class NearLanes:
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        # Only lanes with tickets.
+        self.queues: dict[Lane, LaneQueue] = {}
+        # What our consumers took, from wherever, in this moment and in the one before.
+        self.took: Counter[Lane] = Counter()
+        self.took_before: Counter[Lane] = Counter()
+        self.turn_at = clock.monotonic() + NEAR_S
+        # When other processes' tickets of these lanes were last looked for.
+        self.looked_at: dict[Lane, float] = {}
+
+    def keep(
+        self, tickets: Sequence[tuple[Lane, Ticket]], rooms: Mapping[Lane, int]
+    ) -> list[tuple[Lane, Ticket]]:
+        """Those for which there is room stay here, the oldest of each lane; answers the others."""
+        kept: dict[Lane, list[Ticket]] = {}
+        others: list[tuple[Lane, Ticket]] = []
+        for lane, ticket in tickets:
+            here = kept.setdefault(lane, [])
+            if len(here) < rooms.get(lane, 0):
+                here.append(ticket)
+            else:
+                others.append((lane, ticket))
+        moment = self.clock.monotonic()
+        for lane, batch in kept.items():
+            if batch:
+                self.queues.setdefault(lane, LaneQueue()).put(batch, moment)
+        return others
+
+    def room(self, lane: Lane, waited_for: int) -> int:
+        self.pass_time()
+        lately = self.took[lane] + self.took_before[lane]
+        return max(waited_for + lately - self.depth(lane), 0)
+
+    def depth(self, lane: Lane) -> int:
+        queue = self.queues.get(lane)
+        return 0 if queue is None else len(queue.tickets)
+
+    def take(self, lanes: Iterable[Lane], count: int) -> list[Ticket]:
+        """Lanes in the order given, oldest ticket first in each."""
+        tickets: list[Ticket] = []
+        for lane in lanes:
+            queue = self.queues.get(lane)
+            if queue is None or len(tickets) == count:
+                continue
+            batch = queue.take(count - len(tickets))
+            tickets += batch
+            self.note_taken({lane: len(batch)})
+            self.drop_empty(lane)
+        return tickets
+
+    def take_late(self) -> list[tuple[Lane, Ticket]]:
+        """What nobody here came for in time."""
+        moment = self.clock.monotonic() - NEAR_S
+        late: list[tuple[Lane, Ticket]] = []
+        for lane, queue in list(self.queues.items()):
+            late += [(lane, ticket) for ticket in queue.take_published_before(moment)]
+            self.drop_empty(lane)
+        return late
+
+    def drop_empty(self, lane: Lane) -> None:
+        if not self.queues[lane].tickets:
+            del self.queues[lane]
+
+    def note_taken(self, taken: Mapping[Lane, int]) -> None:
+        self.pass_time()
+        self.took.update(taken)
+
+    def note_looked(self, lanes: Iterable[Lane]) -> None:
+        self.looked_at.update(dict.fromkeys(lanes, self.clock.monotonic()))
+
+    def is_look_due(self, lanes: Iterable[Lane]) -> bool:
+        """Whether other processes have waited long enough beside what lies here."""
+        looked_before = self.clock.monotonic() - NEAR_S
+        return any(self.looked_at.get(lane, -math.inf) <= looked_before for lane in lanes)
+
+    def pass_time(self) -> None:
+        now = self.clock.monotonic()
+        if now < self.turn_at:
+            return
+        # After a pause of more than a moment, what was taken before it says nothing.
+        self.took_before = self.took if now < self.turn_at + NEAR_S else Counter()
+        self.took = Counter()
+        self.turn_at = now + NEAR_S
+        self.looked_at = {lane: at for lane, at in self.looked_at.items() if at > now - NEAR_S}

@@ -1,0 +1,235 @@
+"""Tickets that stay in the process that wrote them: how many, how long, and who else may wait."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from duly.broker.near import NEAR_S, NearLanes
+from duly.broker.postgres import PostgresBroker
+from duly.domain.errors import DatabaseUnavailable
+from duly.domain.lanes import Lane, Ticket
+from duly.store.ready_queue import SQL
+from duly.testing.clock import ManualClock
+from tests.broker.stage import HIGH_LANE, LANE, Stage, ids, until
+from tests.store.world import World
+
+READ_TICKETS = "SELECT id FROM duly.ready_tickets ORDER BY sequence"
+
+
+@pytest.fixture
+async def stage(world: World) -> AsyncIterator[Stage]:
+    broker = PostgresBroker(world.database, world.environment)
+    yield Stage(world, broker)
+    await broker.close()
+
+
+async def test_what_a_consumer_here_waits_for_never_sees_the_table(stage: Stage) -> None:
+    """An insert and a delete for each task, only to hand it to oneself."""
+    tickets = await stage.submit(3)
+    consumer = await stage.wait_in_turn(2)
+    statements = heard(stage)
+    await stage.publish(tickets[:2])
+    assert ids(await consumer) == ids(tickets[:2])
+    assert not {SQL.publish_tickets, SQL.lease_tickets} & set(statements)
+    assert stage.broker.depth(LANE) == 0
+
+
+async def test_what_nobody_here_waits_for_is_for_everybody(stage: Stage) -> None:
+    """A process with one busy worker must not sit on work that others could do."""
+    tickets = await stage.submit(5)
+    consumer = await stage.wait_in_turn(2)
+    await stage.publish(tickets)
+    assert await in_table(stage) == ids(tickets[2:])
+    assert ids(await consumer) == ids(tickets[:2])
+    assert ids(await stage.lease(9, broker=other_process(stage))) == ids(tickets[2:])
+
+
+async def test_tickets_that_are_not_taken_here_in_time_move_to_the_table(stage: Stage) -> None:
+    """Their consumer hung up, or is stuck: an idle one elsewhere would wait for their deadline."""
+    tickets = await stage.submit(2)
+    consumer = await stage.wait_in_turn(2)
+    await stage.publish(tickets)
+    consumer.cancel()
+    assert await in_table(stage) == []
+    stage.world.node_clock.advance(NEAR_S)
+    await until(lambda: own(stage).moving is None)
+    assert await in_table(stage) == ids(tickets)
+    assert stage.broker.depth(LANE) == 2
+    assert ids(await stage.lease(9, broker=other_process(stage))) == ids(tickets)
+
+
+async def test_tickets_lost_on_the_way_to_the_table_block_nothing(stage: Stage) -> None:
+    """They are void in time, and published again; until then the broker must go on."""
+    lost, next_one = await stage.submit(2)
+    consumer = await stage.wait_in_turn(1)
+    await stage.publish([lost])
+    consumer.cancel()
+    await asyncio.wait([consumer])
+
+    async def broken(statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        raise DatabaseUnavailable(address="here", problem="gone")
+
+    stage.world.database.fetch = broken  # type: ignore[method-assign]
+    stage.world.node_clock.advance(NEAR_S)
+    await until(lambda: own(stage).moving is None)
+    del stage.world.database.fetch
+    assert stage.broker.depth(LANE) == 0
+    await stage.publish([next_one])
+    assert ids(await stage.lease(2)) == [next_one.id]
+
+
+async def test_other_processes_are_not_overlooked_beside_a_steady_supply(stage: Stage) -> None:
+    """Consumers that always find something here would never look for what others wrote."""
+    own_tickets, others = await stage.submit(2), await stage.submit(1)
+    consumer = await stage.wait_in_turn(1)
+    await stage.publish(own_tickets[:1])
+    await consumer
+    await other_process(stage).publish([(LANE, others[0])])
+    keep_near(stage, own_tickets[1:])
+    stage.world.node_clock.advance(NEAR_S)
+    assert ids(await stage.lease(1)) == ids(others)
+    assert ids(await stage.lease(1)) == ids(own_tickets[1:])
+
+
+async def test_what_lies_here_waits_for_older_tickets_in_the_table(stage: Stage) -> None:
+    """A lane has an order; what came later would overtake."""
+    tickets = await stage.submit(4)
+    await stage.publish(tickets[:2])
+    assert ids(await stage.lease(1)) == ids(tickets[:1])
+    # One was taken a moment ago, so there would be room for one here.
+    await stage.publish(tickets[2:])
+    assert await in_table(stage) == ids(tickets[1:])
+    assert ids(await stage.lease(9)) == ids(tickets[1:])
+
+
+async def test_a_lane_that_comes_first_comes_first_wherever_its_tickets_lie(stage: Stage) -> None:
+    """Low work at hand would go before high work in the table."""
+    high, low = await stage.submit(2), await stage.submit(1)
+    await stage.lease(1, LANE, HIGH_LANE)
+    await stage.publish(high, HIGH_LANE)
+    keep_near(stage, low)
+    assert ids(await stage.lease(1, HIGH_LANE, LANE)) == ids(high[:1])
+    assert ids(await stage.lease(1, LANE, HIGH_LANE)) == ids(low)
+
+
+async def test_a_lost_answer_is_asked_for_again(stage: Stage) -> None:
+    """Here the tickets are known, unlike those of the table."""
+    tickets = await stage.submit(1)
+    consumer = await stage.wait_in_turn(1)
+    fetch, is_lost = stage.world.database.fetch, False
+
+    async def lose(statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        nonlocal is_lost
+        rows = await fetch(statement, *arguments)
+        if "UPDATE duly.timers" in statement and not is_lost:
+            is_lost = True
+            raise DatabaseUnavailable(address="here", problem="gone")
+        return rows
+
+    stage.world.database.fetch = lose  # type: ignore[method-assign]
+    await stage.publish(tickets)
+    assert ids(await consumer) == ids(tickets)
+    assert is_lost
+
+
+async def test_empty_lanes_leave_nothing_behind(stage: Stage) -> None:
+    """Tenants come and go for months in one process."""
+    consumer = await stage.wait_in_turn(1)
+    await stage.publish(await stage.submit(1))
+    await consumer
+    near = own(stage).near
+    stage.world.node_clock.advance(3 * NEAR_S)
+    near.pass_time()
+    stage.world.node_clock.advance(3 * NEAR_S)
+    near.pass_time()
+    assert (near.queues, near.took, near.took_before, near.looked_at) == ({}, {}, {}, {})
+    await until(lambda: own(stage).moving is None)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_near_lanes_keep_every_ticket_once_and_in_order(seed: int) -> None:
+    """Against a list for each lane: what is kept, moved and taken is what came, in its order."""
+    random, clock = Random(seed), ManualClock()
+    near, lanes = NearLanes(clock), [Lane(1, 1, band) for band in range(3)]
+    model: dict[Lane, list[tuple[float, Ticket]]] = {lane: [] for lane in lanes}
+    for number in range(400):
+        clock.advance(random.choice([0.0, NEAR_S / 3, NEAR_S]))
+        asked = random.sample(lanes, 2)
+        match random.choice(["keep", "take", "late"]):
+            case "keep":
+                tickets = [(random.choice(asked), Ticket(UUID(int=n), number)) for n in range(6)]
+                rooms = {lane: random.randrange(4) for lane in asked}
+                others = near.keep(tickets, rooms)
+                for lane in asked:
+                    mine = [ticket for each, ticket in tickets if each == lane]
+                    left = [ticket for each, ticket in others if each == lane]
+                    kept = mine[: rooms[lane]]
+                    assert left == mine[rooms[lane] :]
+                    model[lane] += [(clock.monotonic(), ticket) for ticket in kept]
+            case "take":
+                count = random.randrange(6)
+                wanted = [ticket for lane in asked for _, ticket in model[lane]][:count]
+                assert near.take(asked, count) == wanted
+                for lane in asked:
+                    model[lane] = [each for each in model[lane] if each[1] not in wanted]
+            case "late":
+                moment = clock.monotonic() - NEAR_S
+                late = near.take_late()
+                for lane in lanes:
+                    was = [ticket for at, ticket in model[lane] if at <= moment]
+                    assert [ticket for each, ticket in late if each == lane] == was
+                    model[lane] = [each for each in model[lane] if each[0] > moment]
+        assert {lane: near.depth(lane) for lane in lanes} == {
+            lane: len(model[lane]) for lane in lanes
+        }
+
+
+def test_room_follows_what_is_taken_and_is_forgotten() -> None:
+    """A consumer that stopped coming must not have tickets kept for it."""
+    clock = ManualClock()
+    near = NearLanes(clock)
+    assert near.room(LANE, 0) == 0
+    assert near.room(LANE, 7) == 7
+    near.note_taken({LANE: 5})
+    assert near.room(LANE, 7) == 12
+    near.keep([(LANE, Ticket(UUID(int=n), 0)) for n in range(4)], {LANE: 4})
+    assert near.room(LANE, 0) == 1
+    clock.advance(NEAR_S)
+    assert near.room(LANE, 0) == 1
+    clock.advance(NEAR_S)
+    assert near.room(LANE, 0) == 0
+
+
+def own(stage: Stage) -> PostgresBroker:
+    assert isinstance(stage.broker, PostgresBroker)
+    return stage.broker
+
+
+def other_process(stage: Stage) -> PostgresBroker:
+    return PostgresBroker(stage.world.database, stage.world.environment)
+
+
+def keep_near(stage: Stage, tickets: list[Ticket]) -> None:
+    assert own(stage).near.keep([(LANE, each) for each in tickets], {LANE: len(tickets)}) == []
+
+
+async def in_table(stage: Stage) -> list[UUID]:
+    return [row["id"] for row in await stage.world.database.fetch(READ_TICKETS)]
+
+
+def heard(stage: Stage) -> list[str]:
+    """The statements that are asked from now on."""
+    statements: list[str] = []
+    fetch = stage.world.database.fetch
+
+    async def listening(statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        statements.append(statement)
+        return await fetch(statement, *arguments)
+
+    stage.world.database.fetch = listening  # type: ignore[method-assign]
+    return statements
