@@ -5,6 +5,7 @@ Runs in duly's own environment. One consumer is alone, as `duly up` is; more sha
 """
 
 import asyncio
+import signal
 from datetime import UTC, datetime
 
 from benchmarks.peers.contract import Payload, note_start, read_order, run_async
@@ -45,8 +46,11 @@ class DulyPeer:
         calm_collector()
         configure_logs("error", "text")
         database = await Database.open(ORDER.url, CONNECTIONS)
+        # An orderly end, as of `duly serve`: the next step would wait until its slots' leases end.
+        stopping = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
         async with Engine(database, Environment(), handle, is_alone=processes == 1):
-            await asyncio.Event().wait()
+            await stopping.wait()
 
 
 def task_of(kind: str, payload: Payload, run_at: float) -> Submission:

@@ -9,14 +9,14 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from duly.broker.near import NEAR_S, NearLanes
+from duly.broker.near import KEPT_S, MOMENT_S, NearLanes
 from duly.broker.postgres import PostgresBroker
 from duly.domain.errors import DatabaseUnavailable
 from duly.domain.lanes import Lane, Ticket
 from duly.store.ready_queue import SQL
 from duly.testing.clock import ManualClock
 from tests.broker.stage import HIGH_LANE, LANE, Stage, ids, until
-from tests.store.world import World
+from tests.store.world import HOLDER, OTHER_HOLDER, World
 
 READ_TICKETS = "SELECT id FROM duly.ready_tickets ORDER BY sequence"
 
@@ -56,7 +56,7 @@ async def test_tickets_that_are_not_taken_here_in_time_move_to_the_table(stage: 
     await stage.publish(tickets)
     consumer.cancel()
     assert await in_table(stage) == []
-    stage.world.node_clock.advance(NEAR_S)
+    stage.world.node_clock.advance(KEPT_S)
     await until(lambda: own(stage).moving is None)
     assert await in_table(stage) == ids(tickets)
     assert stage.broker.depth(LANE) == 2
@@ -75,7 +75,7 @@ async def test_tickets_lost_on_the_way_to_the_table_block_nothing(stage: Stage) 
         raise DatabaseUnavailable(address="here", problem="gone")
 
     stage.world.database.fetch = broken  # type: ignore[method-assign]
-    stage.world.node_clock.advance(NEAR_S)
+    stage.world.node_clock.advance(KEPT_S)
     await until(lambda: own(stage).moving is None)
     del stage.world.database.fetch
     assert stage.broker.depth(LANE) == 0
@@ -91,7 +91,7 @@ async def test_other_processes_are_not_overlooked_beside_a_steady_supply(stage: 
     await consumer
     await other_process(stage).publish([(LANE, others[0])])
     keep_near(stage, own_tickets[1:])
-    stage.world.node_clock.advance(NEAR_S)
+    stage.world.node_clock.advance(MOMENT_S)
     assert ids(await stage.lease(1)) == ids(others)
     assert ids(await stage.lease(1)) == ids(own_tickets[1:])
 
@@ -101,7 +101,8 @@ async def test_what_lies_here_waits_for_older_tickets_in_the_table(stage: Stage)
     tickets = await stage.submit(4)
     await stage.publish(tickets[:2])
     assert ids(await stage.lease(1)) == ids(tickets[:1])
-    # One was taken a moment ago, so there would be room for one here.
+    own(stage).near.note_came(HOLDER)
+    assert own(stage).near.room(LANE, 0) == 1
     await stage.publish(tickets[2:])
     assert await in_table(stage) == ids(tickets[1:])
     assert ids(await stage.lease(9)) == ids(tickets[1:])
@@ -143,11 +144,10 @@ async def test_empty_lanes_leave_nothing_behind(stage: Stage) -> None:
     await stage.publish(await stage.submit(1))
     await consumer
     near = own(stage).near
-    stage.world.node_clock.advance(3 * NEAR_S)
+    stage.world.node_clock.advance(3 * MOMENT_S)
     near.pass_time()
-    stage.world.node_clock.advance(3 * NEAR_S)
-    near.pass_time()
-    assert (near.queues, near.took, near.took_before, near.looked_at) == ({}, {}, {}, {})
+    assert (near.queues, near.took, near.took_before) == ({}, {}, {})
+    assert (near.gone, near.looked_at) == ({}, {})
     await until(lambda: own(stage).moving is None)
 
 
@@ -158,7 +158,7 @@ def test_near_lanes_keep_every_ticket_once_and_in_order(seed: int) -> None:
     near, lanes = NearLanes(clock), [Lane(1, 1, band) for band in range(3)]
     model: dict[Lane, list[tuple[float, Ticket]]] = {lane: [] for lane in lanes}
     for number in range(400):
-        clock.advance(random.choice([0.0, NEAR_S / 3, NEAR_S]))
+        clock.advance(random.choice([0.0, KEPT_S / 3, KEPT_S]))
         asked = random.sample(lanes, 2)
         match random.choice(["keep", "take", "late"]):
             case "keep":
@@ -174,11 +174,11 @@ def test_near_lanes_keep_every_ticket_once_and_in_order(seed: int) -> None:
             case "take":
                 count = random.randrange(6)
                 wanted = [ticket for lane in asked for _, ticket in model[lane]][:count]
-                assert near.take(asked, count) == wanted
+                assert near.take(asked, count, HOLDER) == wanted
                 for lane in asked:
                     model[lane] = [each for each in model[lane] if each[1] not in wanted]
             case "late":
-                moment = clock.monotonic() - NEAR_S
+                moment = clock.monotonic() - KEPT_S
                 late = near.take_late()
                 for lane in lanes:
                     was = [ticket for at, ticket in model[lane] if at <= moment]
@@ -189,20 +189,30 @@ def test_near_lanes_keep_every_ticket_once_and_in_order(seed: int) -> None:
         }
 
 
-def test_room_follows_what_is_taken_and_is_forgotten() -> None:
-    """A consumer that stopped coming must not have tickets kept for it."""
+def test_room_follows_those_who_come_back_and_is_forgotten() -> None:
+    """A consumer that is busy with what it took must not have more kept for it."""
     clock = ManualClock()
     near = NearLanes(clock)
     assert near.room(LANE, 0) == 0
     assert near.room(LANE, 7) == 7
-    near.note_taken({LANE: 5})
-    assert near.room(LANE, 7) == 12
+    near.note_taken(HOLDER, {LANE: 5})
+    assert near.room(LANE, 7) == 7
+    near.note_came(OTHER_HOLDER)
+    assert near.room(LANE, 7) == 7
+    near.note_came(HOLDER)
+    near.note_came(HOLDER)
+    assert near.room(LANE, 7) == 7
+    assert near.room(LANE, 0) == 5
     near.keep([(LANE, Ticket(UUID(int=n), 0)) for n in range(4)], {LANE: 4})
     assert near.room(LANE, 0) == 1
-    clock.advance(NEAR_S)
+    clock.advance(MOMENT_S)
     assert near.room(LANE, 0) == 1
-    clock.advance(NEAR_S)
+    clock.advance(MOMENT_S)
     assert near.room(LANE, 0) == 0
+    near.note_taken(HOLDER, {LANE: 5})
+    clock.advance(MOMENT_S)
+    near.note_came(HOLDER)
+    assert near.room(LANE, 4) == 0
 
 
 def own(stage: Stage) -> PostgresBroker:

@@ -2,19 +2,25 @@
 
 Through a table that all processes share each ticket costs an insert and a delete, and batches are
 smaller. Most are taken where they were written; so a lane holds as many here as this process's
-consumers wait for, or have just shown that they take, and none for longer than a moment: then any
-process may have it. That is also how long other processes' tickets are overlooked at most.
+consumers wait for, or took a moment ago and came back for more. A ticket that none of them takes
+after all is soon for any process, and other processes' tickets are overlooked for no longer than a
+moment.
 """
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
 
 from duly.broker.lane_queue import LaneQueue
 from duly.domain.lanes import Lane, Ticket
 from duly.environment import Clock
 
-NEAR_S = 0.05
+# Who comes back within this time comes for more; and so long nobody looks into the table, as long
+# as there are tickets here.
+MOMENT_S = 0.05
+# How long a ticket is kept for consumers that came for more, and then did not.
+KEPT_S = 0.2
 
 
 class NearLanes:
@@ -22,10 +28,13 @@ class NearLanes:
         self.clock = clock
         # Only lanes with tickets.
         self.queues: dict[Lane, LaneQueue] = {}
-        # What our consumers took, from wherever, in this moment and in the one before.
+        # What our consumers took, from wherever, until they came back: in this moment, and in the
+        # one before.
         self.took: Counter[Lane] = Counter()
         self.took_before: Counter[Lane] = Counter()
-        self.turn_at = clock.monotonic() + NEAR_S
+        self.turn_at = clock.monotonic() + MOMENT_S
+        # What each has taken since it last came, and when.
+        self.gone: dict[UUID, tuple[float, Mapping[Lane, int]]] = {}
         # When other processes' tickets of these lanes were last looked for.
         self.looked_at: dict[Lane, float] = {}
 
@@ -50,28 +59,31 @@ class NearLanes:
     def room(self, lane: Lane, waited_for: int) -> int:
         self.pass_time()
         lately = self.took[lane] + self.took_before[lane]
-        return max(waited_for + lately - self.depth(lane), 0)
+        return max(max(waited_for, lately) - self.depth(lane), 0)
 
     def depth(self, lane: Lane) -> int:
         queue = self.queues.get(lane)
         return 0 if queue is None else len(queue.tickets)
 
-    def take(self, lanes: Iterable[Lane], count: int) -> list[Ticket]:
+    def take(self, lanes: Iterable[Lane], count: int, holder: UUID) -> list[Ticket]:
         """Lanes in the order given, oldest ticket first in each."""
         tickets: list[Ticket] = []
+        numbers: dict[Lane, int] = {}
         for lane in lanes:
             queue = self.queues.get(lane)
             if queue is None or len(tickets) == count:
                 continue
             batch = queue.take(count - len(tickets))
             tickets += batch
-            self.note_taken({lane: len(batch)})
+            numbers[lane] = len(batch)
             self.drop_empty(lane)
+        if numbers:
+            self.note_taken(holder, numbers)
         return tickets
 
     def take_late(self) -> list[tuple[Lane, Ticket]]:
         """What nobody here came for in time."""
-        moment = self.clock.monotonic() - NEAR_S
+        moment = self.clock.monotonic() - KEPT_S
         late: list[tuple[Lane, Ticket]] = []
         for lane, queue in list(self.queues.items()):
             late += [(lane, ticket) for ticket in queue.take_published_before(moment)]
@@ -82,16 +94,22 @@ class NearLanes:
         if not self.queues[lane].tickets:
             del self.queues[lane]
 
-    def note_taken(self, taken: Mapping[Lane, int]) -> None:
-        self.pass_time()
-        self.took.update(taken)
+    def note_came(self, holder: UUID) -> None:
+        """It came for tickets: if it took some a moment ago, it will take as many again."""
+        taken_at, numbers = self.gone.pop(holder, (-math.inf, {}))
+        if self.clock.monotonic() - taken_at < MOMENT_S:
+            self.pass_time()
+            self.took.update(numbers)
+
+    def note_taken(self, holder: UUID, numbers: Mapping[Lane, int]) -> None:
+        self.gone[holder] = (self.clock.monotonic(), numbers)
 
     def note_looked(self, lanes: Iterable[Lane]) -> None:
         self.looked_at.update(dict.fromkeys(lanes, self.clock.monotonic()))
 
     def is_look_due(self, lanes: Iterable[Lane]) -> bool:
         """Whether other processes have waited long enough beside what lies here."""
-        looked_before = self.clock.monotonic() - NEAR_S
+        looked_before = self.clock.monotonic() - MOMENT_S
         return any(self.looked_at.get(lane, -math.inf) <= looked_before for lane in lanes)
 
     def pass_time(self) -> None:
@@ -99,7 +117,9 @@ class NearLanes:
         if now < self.turn_at:
             return
         # After a pause of more than a moment, what was taken before it says nothing.
-        self.took_before = self.took if now < self.turn_at + NEAR_S else Counter()
+        self.took_before = self.took if now < self.turn_at + MOMENT_S else Counter()
         self.took = Counter()
-        self.turn_at = now + NEAR_S
-        self.looked_at = {lane: at for lane, at in self.looked_at.items() if at > now - NEAR_S}
+        self.turn_at = now + MOMENT_S
+        before = now - MOMENT_S
+        self.looked_at = {lane: at for lane, at in self.looked_at.items() if at > before}
+        self.gone = {holder: each for holder, each in self.gone.items() if each[0] > before}

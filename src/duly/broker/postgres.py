@@ -20,7 +20,7 @@ from uuid import UUID
 
 from duly.broker.bookmarks import Bookmarks
 from duly.broker.contract import OnTaken
-from duly.broker.near import NEAR_S, NearLanes
+from duly.broker.near import MOMENT_S, NearLanes
 from duly.broker.tickets import in_ticket_order, turn_into_leases
 from duly.broker.watch import Watch
 from duly.domain.errors import DatabaseUnavailable, DulyError
@@ -107,6 +107,7 @@ class PostgresBroker:
     ) -> list[Lease]:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + wait_s
+        self.near.note_came(holder)
         while lanes and count > 0 and not self.is_closed:
             seen = self.publications
             leases = await self.take(lanes, holder, count, lease_s)
@@ -155,10 +156,10 @@ class PostgresBroker:
     ) -> list[Lease] | None:
         """None if no ticket was there; none of those that were may have become a lease."""
         is_far_first = self.near.is_look_due(lanes) or self.is_table_first(lanes)
-        if not is_far_first and (tickets := self.near.take(lanes, count)):
+        if not is_far_first and (tickets := self.near.take(lanes, count, holder)):
             return await self.lease_near(holder, tickets, lease_s)
         leases = await self.take_from_table(lanes, holder, count, lease_s)
-        if leases is None and is_far_first and (tickets := self.near.take(lanes, count)):
+        if leases is None and is_far_first and (tickets := self.near.take(lanes, count, holder)):
             return await self.lease_near(holder, tickets, lease_s)
         return leases
 
@@ -204,7 +205,7 @@ class PostgresBroker:
             self.bookmarks.remember(lane, sequence)
         numbers = Counter(lane for lane, _, _ in taken.tickets)
         self.know_fewer(numbers)
-        self.near.note_taken(numbers)
+        self.near.note_taken(holder, numbers)
         tickets = [ticket for _, _, ticket in taken.tickets]
         leases = in_ticket_order(tickets, taken.leases)
         if self.on_taken is not None:
@@ -217,10 +218,10 @@ class PostgresBroker:
             self.moving = loop.create_task(self.move(), name="broker.near")
 
     async def move(self) -> None:
-        """What lies here for longer than a moment is for everybody. Lives while there is some."""
+        """What is not taken here after all is for everybody. Lives while there is some."""
         try:
             while self.near.queues:
-                await asyncio.sleep(NEAR_S)
+                await asyncio.sleep(MOMENT_S)
                 late = self.near.take_late()
                 if late:
                     await self.publish_to_all(late)
