@@ -1,10 +1,7 @@
-"""Tickets that stay in the memory of the process that wrote them, for its own consumers.
-
-Through a table that all processes share each ticket costs an insert and a delete, and batches are
-smaller. Most are taken where they were written; so a lane holds as many here as this process's
-consumers wait for, or took a moment ago and came back for more. A ticket that none of them takes
-after all is soon for any process, and other processes' tickets are overlooked for no longer than a
-moment.
+"""Tickets that stay in the memory of the process that wrote them, for its own consumers: as many as
+these wait for, or took a moment ago and came back for more. Through the table that all processes
+share, each would cost an insert and a delete. What is not taken here after all is soon for anybody,
+and other processes' tickets are overlooked for no longer than a moment.
 """
 
 import math
