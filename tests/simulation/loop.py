@@ -20,10 +20,13 @@ Register = Callable[["asyncio.Task[Any]"], None]
 KeepBack = Callable[["asyncio.Handle", contextvars.Context], bool]
 # Far more than any honest instant needs.
 STEPS_PER_INSTANT_MAX = 200_000
+# Longer than any run takes to heal: roles that tick beside a run that waits for ever pass the time.
+VIRTUAL_S_MAX = 6 * 3600.0
 
 
 class Stuck(AssertionError):
-    """Everybody waits and no timer will wake anybody, or somebody works and time never passes."""
+    """Everybody waits and no timer will wake anybody, or somebody works and time never passes, or
+    it passes and nothing comes of it."""
 
 
 class Step(asyncio.Handle):
@@ -80,7 +83,11 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.elapsed_s
 
     def advance(self, seconds: float) -> None:
+        before_s = self.elapsed_s
         self.elapsed_s += seconds
+        # Once: after it, the tasks that are left are ended.
+        if before_s <= VIRTUAL_S_MAX < self.elapsed_s:
+            raise Stuck
 
     def keeps_back(self, step: asyncio.Handle, context: contextvars.Context) -> bool:
         return self.keep_back is not None and self.keep_back(step, context)

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tests.servers import ServerOfTheRun
 from tests.simulation.__main__ import fresh_database
 from tests.simulation.biting import first_caught, first_caught_by_fleet
 from tests.simulation.case import Case, Kind, keep, kept_cases, plan_of, read_case, run_case
-from tests.simulation.database import Postgres
+from tests.simulation.database import Postgres, SimulatedDatabase
 from tests.simulation.fleet_plan import make_fleet_plan
 from tests.simulation.fleet_run import run_fleet_plan, run_fleet_seed
 from tests.simulation.fleet_teeth import FLEET_BUGS
@@ -269,3 +270,35 @@ def test_a_simulation_in_which_nothing_can_happen_says_so() -> None:
 
     with pytest.raises(Stuck):
         run_virtually(wait_for_nobody(), unregistered)
+
+
+def test_a_run_that_never_ends_is_stuck_though_others_tick() -> None:
+    """Two seeds waited for a connection for ever, while every role went on ticking."""
+
+    async def tick() -> None:
+        for _ in range(10_000):
+            await asyncio.sleep(60.0)
+
+    async def wait_beside() -> None:
+        ticking = asyncio.create_task(tick())
+        await asyncio.Event().wait()
+        await ticking
+
+    with pytest.raises(Stuck):
+        run_virtually(wait_beside(), unregistered)
+
+
+async def test_a_simulated_node_is_told_that_it_asks_for_a_second_connection() -> None:
+    """There is one here; the run would wait for itself."""
+    cluster: Any = SimpleNamespace(
+        turn=asyncio.Lock(), turn_of=None, postgres=SimpleNamespace(url="")
+    )
+    node: Any = SimpleNamespace(turns=0)
+    database = SimulatedDatabase(cluster, node)
+    async with database.turn():
+        with pytest.raises(AssertionError, match="waits for a connection"):
+            async with database.turn():
+                pass
+    async with database.turn():
+        assert node.turns == 1
+    assert (node.turns, cluster.turn_of) == (0, None)
