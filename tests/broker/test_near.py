@@ -1,6 +1,7 @@
 """Tickets that stay in the process that wrote them: how many, how long, and who else may wait."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from random import Random
 from typing import Any
@@ -64,23 +65,25 @@ async def test_tickets_that_are_not_taken_here_in_time_move_to_the_table(stage: 
 
 
 async def test_tickets_lost_on_the_way_to_the_table_block_nothing(stage: Stage) -> None:
-    """They are void in time, and published again; until then the broker must go on."""
-    lost, next_one = await stage.submit(2)
-    consumer = await stage.wait_in_turn(1)
-    await stage.publish([lost])
-    consumer.cancel()
-    await asyncio.wait([consumer])
+    """They are void in time, and published again. What came after them must move all the same, or
+    their lane is full for ever."""
+    lost, later = await stage.submit(2)
+    broker = own(stage)
+    keep_near(stage, [lost])
+    stage.world.node_clock.advance(KEPT_S / 2)
+    keep_near(stage, [later], HIGH_LANE)
 
     async def broken(statement: str, *arguments: Any) -> list[asyncpg.Record]:
         raise DatabaseUnavailable(address="here", problem="gone")
 
     stage.world.database.fetch = broken  # type: ignore[method-assign]
-    stage.world.node_clock.advance(KEPT_S)
-    await until(lambda: own(stage).moving is None)
+    stage.world.node_clock.advance(KEPT_S / 2)
+    broker.start_moving()
+    await until(lambda: broker.depth(LANE) == 0)
     del stage.world.database.fetch
-    assert stage.broker.depth(LANE) == 0
-    await stage.publish([next_one])
-    assert ids(await stage.lease(2)) == [next_one.id]
+    stage.world.node_clock.advance(KEPT_S / 2)
+    await until(lambda: broker.moving is None)
+    assert await in_table(stage) == [later.id]
 
 
 async def test_other_processes_are_not_overlooked_beside_a_steady_supply(stage: Stage) -> None:
@@ -116,6 +119,67 @@ async def test_a_lane_that_comes_first_comes_first_wherever_its_tickets_lie(stag
     keep_near(stage, low)
     assert ids(await stage.lease(1, HIGH_LANE, LANE)) == ids(high[:1])
     assert ids(await stage.lease(1, LANE, HIGH_LANE)) == ids(low)
+
+
+async def test_foreign_work_of_a_later_lane_does_not_overtake(stage: Stage) -> None:
+    """A look into the table for the sake of other processes must not bring low before high."""
+    high, low = await stage.submit(1), await stage.submit(1)
+    await other_process(stage).publish([(LANE, low[0])])
+    keep_near(stage, high, HIGH_LANE)
+    assert ids(await stage.lease(1, HIGH_LANE, LANE)) == ids(high)
+    assert ids(await stage.lease(1, HIGH_LANE, LANE)) == ids(low)
+
+
+async def test_a_lane_keeps_its_order_across_memory_and_table(stage: Stage) -> None:
+    """The oldest are kept here, the others go to the table: here comes first."""
+    tickets = await stage.submit(5)
+    await stage.lease(1)
+    keep_near(stage, tickets[:2])
+    await stage.publish(tickets[2:])
+    taken = [await stage.lease(count) for count in (1, 2, 2, 2)]
+    assert [task for part in taken for task in ids(part)] == ids(tickets)
+
+
+async def test_a_consumer_that_leaves_while_it_looks_wakes_the_next(stage: Stage) -> None:
+    """The tickets it was woken for would lie here until they move."""
+    tickets = await stage.submit(1)
+    leaving = await stage.wait_in_turn(1)
+    staying = await stage.wait_in_turn(1)
+    own(stage).watch.interval_s = 60.0
+    fetch, is_asked = stage.world.database.fetch, asyncio.Event()
+
+    async def slow(statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        if statement == SQL.lease_tickets and not is_asked.is_set():
+            is_asked.set()
+            await asyncio.sleep(60.0)
+        return await fetch(statement, *arguments)
+
+    stage.world.node_clock.advance(MOMENT_S)
+    stage.world.database.fetch = slow  # type: ignore[method-assign]
+    await stage.publish(tickets)
+    await is_asked.wait()
+    leaving.cancel()
+    async with asyncio.timeout(5.0):
+        assert ids(await staying) == ids(tickets)
+
+
+async def test_a_consumer_of_many_lanes_has_no_more_kept_than_it_takes(stage: Stage) -> None:
+    """One of each lane would lie here in vain, with idle consumers elsewhere."""
+    tickets = await stage.submit(3)
+    lanes = [Lane(LANE.tenant, LANE.pool, band) for band in range(3)]
+    consumer = await stage.wait_in_turn(1, *lanes)
+    await stage.broker.publish(list(zip(lanes, tickets, strict=True)))
+    assert await in_table(stage) == ids(tickets[1:])
+    assert ids(await consumer) == ids(tickets[:1])
+
+
+async def test_many_consumers_of_one_do_not_starve_other_processes(stage: Stage) -> None:
+    """A look that brings one ticket, once in a moment, would be next to nothing."""
+    foreign, own_tickets = await stage.submit(3), await stage.submit(3)
+    await other_process(stage).publish([(LANE, each) for each in foreign])
+    keep_near(stage, own_tickets)
+    stage.world.node_clock.advance(MOMENT_S)
+    assert [ids(await stage.lease(1)) for _ in range(3)] == [[each.id] for each in foreign]
 
 
 async def test_a_lost_answer_is_asked_for_again(stage: Stage) -> None:
@@ -173,17 +237,18 @@ def test_near_lanes_keep_every_ticket_once_and_in_order(seed: int) -> None:
                     model[lane] += [(clock.monotonic(), ticket) for ticket in kept]
             case "take":
                 count = random.randrange(6)
-                wanted = [ticket for lane in asked for _, ticket in model[lane]][:count]
-                assert near.take(asked, count, HOLDER) == wanted
+                wanted = [(lane, ticket) for lane in asked for _, ticket in model[lane]][:count]
+                assert near.take(asked, count) == wanted
                 for lane in asked:
-                    model[lane] = [each for each in model[lane] if each[1] not in wanted]
+                    model[lane] = [each for each in model[lane] if (lane, each[1]) not in wanted]
             case "late":
                 moment = clock.monotonic() - KEPT_S
                 late = near.take_late()
                 for lane in lanes:
-                    was = [ticket for at, ticket in model[lane] if at <= moment]
+                    is_late = any(at <= moment for at, _ in model[lane])
+                    was = [ticket for _, ticket in model[lane]] if is_late else []
                     assert [ticket for each, ticket in late if each == lane] == was
-                    model[lane] = [each for each in model[lane] if each[0] > moment]
+                    model[lane] = [] if is_late else model[lane]
         assert {lane: near.depth(lane) for lane in lanes} == {
             lane: len(model[lane]) for lane in lanes
         }
@@ -195,7 +260,9 @@ def test_room_follows_those_who_come_back_and_is_forgotten() -> None:
     near = NearLanes(clock)
     assert near.room(LANE, 0) == 0
     assert near.room(LANE, 7) == 7
-    near.note_taken(HOLDER, {LANE: 5})
+    # Two consumers that share a holder.
+    near.note_taken(HOLDER, Counter({LANE: 3}))
+    near.note_taken(HOLDER, Counter({LANE: 2}))
     assert near.room(LANE, 7) == 7
     near.note_came(OTHER_HOLDER)
     assert near.room(LANE, 7) == 7
@@ -209,7 +276,7 @@ def test_room_follows_those_who_come_back_and_is_forgotten() -> None:
     assert near.room(LANE, 0) == 1
     clock.advance(MOMENT_S)
     assert near.room(LANE, 0) == 0
-    near.note_taken(HOLDER, {LANE: 5})
+    near.note_taken(HOLDER, Counter({LANE: 5}))
     clock.advance(MOMENT_S)
     near.note_came(HOLDER)
     assert near.room(LANE, 4) == 0
@@ -224,8 +291,8 @@ def other_process(stage: Stage) -> PostgresBroker:
     return PostgresBroker(stage.world.database, stage.world.environment)
 
 
-def keep_near(stage: Stage, tickets: list[Ticket]) -> None:
-    assert own(stage).near.keep([(LANE, each) for each in tickets], {LANE: len(tickets)}) == []
+def keep_near(stage: Stage, tickets: list[Ticket], lane: Lane = LANE) -> None:
+    assert own(stage).near.keep([(lane, each) for each in tickets], {lane: len(tickets)}) == []
 
 
 async def in_table(stage: Stage) -> list[UUID]:

@@ -18,6 +18,7 @@ from duly.environment import Clock
 MOMENT_S = 0.05
 # How long a ticket is kept for consumers that came for more, and then did not.
 KEPT_S = 0.2
+NEVER_TAKEN: tuple[float, Counter[Lane]] = (-math.inf, Counter())
 
 
 class NearLanes:
@@ -31,7 +32,7 @@ class NearLanes:
         self.took_before: Counter[Lane] = Counter()
         self.turn_at = clock.monotonic() + MOMENT_S
         # What each has taken since it last came, and when.
-        self.gone: dict[UUID, tuple[float, Mapping[Lane, int]]] = {}
+        self.gone: dict[UUID, tuple[float, Counter[Lane]]] = {}
         # When other processes' tickets of these lanes were last looked for.
         self.looked_at: dict[Lane, float] = {}
 
@@ -62,29 +63,25 @@ class NearLanes:
         queue = self.queues.get(lane)
         return 0 if queue is None else len(queue.tickets)
 
-    def take(self, lanes: Iterable[Lane], count: int, holder: UUID) -> list[Ticket]:
+    def take(self, lanes: Iterable[Lane], count: int) -> list[tuple[Lane, Ticket]]:
         """Lanes in the order given, oldest ticket first in each."""
-        tickets: list[Ticket] = []
-        numbers: dict[Lane, int] = {}
+        taken: list[tuple[Lane, Ticket]] = []
         for lane in lanes:
             queue = self.queues.get(lane)
-            if queue is None or len(tickets) == count:
+            if queue is None or len(taken) == count:
                 continue
-            batch = queue.take(count - len(tickets))
-            tickets += batch
-            numbers[lane] = len(batch)
+            taken += [(lane, ticket) for ticket in queue.take(count - len(taken))]
             self.drop_empty(lane)
-        if numbers:
-            self.note_taken(holder, numbers)
-        return tickets
+        return taken
 
     def take_late(self) -> list[tuple[Lane, Ticket]]:
-        """What nobody here came for in time."""
+        """The lanes from which nobody here took in time: whole, for a lane has an order."""
         moment = self.clock.monotonic() - KEPT_S
         late: list[tuple[Lane, Ticket]] = []
         for lane, queue in list(self.queues.items()):
-            late += [(lane, ticket) for ticket in queue.take_published_before(moment)]
-            self.drop_empty(lane)
+            if queue.marks[0][0] <= moment:
+                late += [(lane, ticket) for ticket in queue.take(len(queue.tickets))]
+                del self.queues[lane]
         return late
 
     def drop_empty(self, lane: Lane) -> None:
@@ -93,16 +90,23 @@ class NearLanes:
 
     def note_came(self, holder: UUID) -> None:
         """It came for tickets: if it took some a moment ago, it will take as many again."""
-        taken_at, numbers = self.gone.pop(holder, (-math.inf, {}))
+        self.pass_time()
+        taken_at, numbers = self.gone.pop(holder, NEVER_TAKEN)
         if self.clock.monotonic() - taken_at < MOMENT_S:
-            self.pass_time()
             self.took.update(numbers)
 
-    def note_taken(self, holder: UUID, numbers: Mapping[Lane, int]) -> None:
-        self.gone[holder] = (self.clock.monotonic(), numbers)
+    def note_taken(self, holder: UUID, numbers: Counter[Lane]) -> None:
+        """Several consumers may share a holder: what they took is added up."""
+        _, before = self.gone.get(holder, NEVER_TAKEN)
+        self.gone[holder] = (self.clock.monotonic(), before + numbers)
 
     def note_looked(self, lanes: Iterable[Lane]) -> None:
         self.looked_at.update(dict.fromkeys(lanes, self.clock.monotonic()))
+
+    def look_again(self, lanes: Iterable[Lane]) -> None:
+        """The table had as much as was asked for: there is more."""
+        for lane in lanes:
+            self.looked_at.pop(lane, None)
 
     def is_look_due(self, lanes: Iterable[Lane]) -> bool:
         """Whether other processes have waited long enough beside what lies here."""

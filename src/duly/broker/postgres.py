@@ -79,9 +79,9 @@ class PostgresBroker:
         wanted = self.watch.wanted(published)
         # Not beside older ones that lie in the table: a lane has an order.
         rooms = {
-            lane: self.near.room(lane, wanted.get(lane, 0))
-            for lane in published
-            if not self.depths.get(lane)
+            lane: self.near.room(lane, number)
+            for lane, number in wanted.items()
+            if not self.depths.get(lane) and not self.is_closed
         }
         others = self.near.keep(tickets, rooms)
         if len(others) < len(tickets):
@@ -110,7 +110,10 @@ class PostgresBroker:
         self.near.note_came(holder)
         while lanes and count > 0 and not self.is_closed:
             seen = self.publications
-            leases = await self.take(lanes, holder, count, lease_s)
+            try:
+                leases = await self.take(lanes, holder, count, lease_s)
+            finally:
+                self.tell_near(lanes)
             if leases:
                 return leases
             left_s = ends_at - loop.time()
@@ -155,27 +158,38 @@ class PostgresBroker:
         self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float
     ) -> list[Lease] | None:
         """None if no ticket was there; none of those that were may have become a lease."""
-        is_far_first = self.near.is_look_due(lanes) or self.is_table_first(lanes)
-        if not is_far_first and (tickets := self.near.take(lanes, count, holder)):
-            return await self.lease_near(holder, tickets, lease_s)
-        leases = await self.take_from_table(lanes, holder, count, lease_s)
-        if leases is None and is_far_first and (tickets := self.near.take(lanes, count, holder)):
-            return await self.lease_near(holder, tickets, lease_s)
-        return leases
+        before = self.lanes_up_to_near(lanes)
+        if before is None:
+            return await self.take_from_table(lanes, holder, count, lease_s)
+        if self.near.is_look_due(before) or any(map(self.depths.get, before[:-1])):
+            leases = await self.take_from_table(before, holder, count, lease_s)
+            if leases is not None:
+                return leases
+        taken = self.near.take(lanes, count)
+        return await self.lease_near(holder, taken, lease_s) if taken else None
 
-    def is_table_first(self, lanes: Iterable[Lane]) -> bool:
-        """Whether it has tickets of a lane that comes before those that have some here."""
-        for lane in lanes:
-            if self.depths.get(lane):
-                return True
+    def lanes_up_to_near(self, lanes: Sequence[Lane]) -> Sequence[Lane] | None:
+        """Those that come before what lies here, and its own; None if nothing does."""
+        for index, lane in enumerate(lanes):
             if self.near.depth(lane):
-                return False
-        return False
+                return lanes[: index + 1]
+        return None
 
-    async def lease_near(self, holder: UUID, tickets: list[Ticket], lease_s: float) -> list[Lease]:
-        return await turn_into_leases(
+    async def lease_near(
+        self, holder: UUID, taken: list[tuple[Lane, Ticket]], lease_s: float
+    ) -> list[Lease]:
+        tickets = [ticket for _, ticket in taken]
+        leases = await turn_into_leases(
             self.database, self.environment, holder, tickets, lease_s, self.on_taken
         )
+        self.near.note_taken(holder, Counter(lane for lane, _ in taken))
+        return leases
+
+    def tell_near(self, lanes: Iterable[Lane]) -> None:
+        """Who was woken for tickets here may have found others, or have left: wake the next."""
+        depths = {lane: depth for lane in lanes if (depth := self.near.depth(lane))}
+        if depths:
+            self.watch.tell(depths)
 
     async def take_from_table(
         self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float
@@ -206,6 +220,8 @@ class PostgresBroker:
         numbers = Counter(lane for lane, _, _ in taken.tickets)
         self.know_fewer(numbers)
         self.near.note_taken(holder, numbers)
+        if len(taken.tickets) == count:
+            self.near.look_again(lanes)
         tickets = [ticket for _, _, ticket in taken.tickets]
         leases = in_ticket_order(tickets, taken.leases)
         if self.on_taken is not None:
@@ -213,7 +229,7 @@ class PostgresBroker:
         return leases
 
     def start_moving(self) -> None:
-        if self.moving is None:
+        if self.moving is None and not self.is_closed:
             loop = asyncio.get_running_loop()
             self.moving = loop.create_task(self.move(), name="broker.near")
 
@@ -222,13 +238,16 @@ class PostgresBroker:
         try:
             while self.near.queues:
                 await asyncio.sleep(MOMENT_S)
-                late = self.near.take_late()
-                if late:
-                    await self.publish_to_all(late)
-        except DulyError as error:
-            log.warning("tickets were lost on their way to other processes", error=str(error))
+                if late := self.near.take_late():
+                    await self.move_to_table(late)
         finally:
             self.moving = None
+
+    async def move_to_table(self, tickets: list[tuple[Lane, Ticket]]) -> None:
+        try:
+            await self.publish_to_all(tickets)
+        except DulyError as error:
+            log.warning("tickets were lost on their way to other processes", error=str(error))
 
     async def count(self, lanes: Sequence[Lane]) -> Mapping[Lane, int]:
         counted = await count_tickets(self.database, self.bookmarks.places(lanes))

@@ -12,8 +12,7 @@ which grows from `POLL_FIRST_S` to `POLL_LAST_S` while nothing happens and start
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
 from duly.domain.lanes import Lane
 
@@ -79,19 +78,24 @@ class Watch:
         if not awaited.isdisjoint(lanes):
             self.signal.set()
 
-    def wanted(self, lanes: Collection[Lane]) -> Mapping[Lane, int]:
-        """How many tickets of each of these lanes those who wait would take at once."""
-        wanted: Counter[Lane] = Counter()
-        for waiter in self.waiters:
-            for lane in waiter.lanes:
-                if lane in lanes:
-                    wanted[lane] += waiter.count
-        return wanted
+    def wanted(self, tickets: Mapping[Lane, int]) -> dict[Lane, int]:
+        """How many of these tickets those who wait would take at once."""
+        left = dict(tickets)
+        for _ in self.served(left):
+            continue
+        return {lane: number - left[lane] for lane, number in tickets.items()}
 
     def tell(self, tickets: Mapping[Lane, int]) -> list[Lane]:
         """Wake as many as these tickets can serve; answers where more of them are than that."""
         left = {lane: number for lane, number in tickets.items() if number > 0}
-        for waiter in list(self.waiters) if left else ():
+        for waiter in list(self.served(left)):
+            del self.waiters[waiter]
+            waiter.woken.set_result(None)
+        return [lane for lane, number in left.items() if number]
+
+    def served(self, left: dict[Lane, int]) -> Iterator[Waiter]:
+        """Who gets some of them, in the order in which they came; `left` is what is left."""
+        for waiter in self.waiters if left else ():
             wanted = waiter.count
             for lane in waiter.lanes:
                 served = min(wanted, left.get(lane, 0))
@@ -99,9 +103,7 @@ class Watch:
                     wanted -= served
                     left[lane] -= served
             if wanted < waiter.count:
-                del self.waiters[waiter]
-                waiter.woken.set_result(None)
-        return [lane for lane, number in left.items() if number]
+                yield waiter
 
     def start(self) -> None:
         if self.polling is None:
