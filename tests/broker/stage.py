@@ -9,6 +9,7 @@ from uuid import UUID
 import asyncpg
 
 from duly.broker.contract import Broker
+from duly.broker.postgres import PostgresBroker
 from duly.domain.lanes import TICKET_S, Lane, Ticket
 from duly.store.lease import Lease
 from duly.store.submit import Stored
@@ -77,6 +78,15 @@ class CountedStatements:
 
     def __exit__(self, *_: object) -> None:
         del self.database.fetch
+
+
+def own(stage: Stage) -> PostgresBroker:
+    assert isinstance(stage.broker, PostgresBroker)
+    return stage.broker
+
+
+def other_process(stage: Stage) -> PostgresBroker:
+    return PostgresBroker(stage.world.database, stage.world.environment)
 
 
 async def until(holds: Callable[[], bool]) -> None:

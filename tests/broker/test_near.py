@@ -16,7 +16,7 @@ from duly.domain.errors import DatabaseUnavailable
 from duly.domain.lanes import Lane, Ticket
 from duly.store.ready_queue import SQL
 from duly.testing.clock import ManualClock
-from tests.broker.stage import HIGH_LANE, LANE, Stage, ids, until
+from tests.broker.stage import HIGH_LANE, LANE, Stage, ids, other_process, own, until
 from tests.store.world import HOLDER, OTHER_HOLDER, World
 
 READ_TICKETS = "SELECT id FROM duly.ready_tickets ORDER BY sequence"
@@ -280,15 +280,6 @@ def test_room_follows_those_who_come_back_and_is_forgotten() -> None:
     clock.advance(MOMENT_S)
     near.note_came(HOLDER)
     assert near.room(LANE, 4) == 0
-
-
-def own(stage: Stage) -> PostgresBroker:
-    assert isinstance(stage.broker, PostgresBroker)
-    return stage.broker
-
-
-def other_process(stage: Stage) -> PostgresBroker:
-    return PostgresBroker(stage.world.database, stage.world.environment)
 
 
 def keep_near(stage: Stage, tickets: list[Ticket], lane: Lane = LANE) -> None:

@@ -17,7 +17,16 @@ from duly.domain.ids import shard_of
 from duly.domain.lanes import TICKET_S, Lane, Ticket
 from duly.store.ready_queue import FIRST_SPOT, SQL, sweep_tickets
 from tests.broker.conformance import Conformance
-from tests.broker.stage import HIGH_LANE, LANE, CountedStatements, Stage, ids, until
+from tests.broker.stage import (
+    HIGH_LANE,
+    LANE,
+    CountedStatements,
+    Stage,
+    ids,
+    other_process,
+    own,
+    until,
+)
 from tests.store.world import LEASE_S, OTHER_HOLDER, World
 
 FULL = 3_000
@@ -197,15 +206,6 @@ class TestPostgres(Conformance):
                     assert not re.findall(r"Seq Scan|Hash Join|Merge Join", plan), (mode, name)
         finally:
             await engine.close()
-
-
-def own(stage: Stage) -> PostgresBroker:
-    assert isinstance(stage.broker, PostgresBroker)
-    return stage.broker
-
-
-def other_process(stage: Stage) -> PostgresBroker:
-    return PostgresBroker(stage.world.database, stage.world.environment)
 
 
 def now(stage: Stage) -> str:

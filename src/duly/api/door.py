@@ -38,12 +38,11 @@ from duly.domain.errors import DulyError, StatementRefused
 from duly.domain.limits import key_reason
 from duly.store.audit import append_audit
 from duly.store.calls import claim_call, keep_answer
-from duly.store.database import Database, Session
+from duly.store.database import CONFLICT_CODES, Database, Session
 from duly.telemetry import Metrics, get_logger
 
 BODY_BYTES_MAX = 256 * 1024
 REQUEST_TIMEOUT_S = 30.0
-CONFLICT_CODES = frozenset({"40001", "40P01"})
 CONFLICT_TRIES_MAX = 3
 NO_CONTENT_TYPE = b""
 

@@ -11,7 +11,7 @@ the row agrees (fence, no holder, due by the database's clock, before the ticket
 | ticket early, late or of an earlier fence | nothing: it is gone, and the row is untouched |
 | consumer cancelled while it waits | its tickets are left or given back to the others |
 | consumer cancelled during its lease statement | like a lost answer: such leases run out |
-| answer lost | asked for again where the tickets are known (memory), else the leases run out |
+| answer lost | asked for again where the tickets were in memory, else the leases run out |
 | ticket repeated to one holder, an answer lost | the same (id, fence) may come again: drop it |
 """
 

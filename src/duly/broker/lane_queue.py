@@ -37,9 +37,7 @@ class LaneQueue:
             self.marks.popleft()
         return tickets
 
-    def take_published_before(self, moment: float) -> list[Ticket]:
-        tickets: list[Ticket] = []
+    def drop_published_before(self, moment: float) -> None:
         while self.marks and self.marks[0][0] <= moment:
             _, number = self.marks.popleft()
-            tickets += self.take(max(number - self.taken, 0))
-        return tickets
+            self.take(max(number - self.taken, 0))

@@ -87,7 +87,7 @@ class MemoryBroker:
         for lane in lanes:
             queue = self.queues.get(lane)
             if queue is not None:
-                queue.take_published_before(void_before)
+                queue.drop_published_before(void_before)
                 if not queue.tickets:
                     del self.queues[lane]
 

@@ -71,7 +71,8 @@ class NearLanes:
             if queue is None or len(taken) == count:
                 continue
             taken += [(lane, ticket) for ticket in queue.take(count - len(taken))]
-            self.drop_empty(lane)
+            if not queue.tickets:
+                del self.queues[lane]
         return taken
 
     def take_late(self) -> list[tuple[Lane, Ticket]]:
@@ -83,10 +84,6 @@ class NearLanes:
                 late += [(lane, ticket) for ticket in queue.take(len(queue.tickets))]
                 del self.queues[lane]
         return late
-
-    def drop_empty(self, lane: Lane) -> None:
-        if not self.queues[lane].tickets:
-            del self.queues[lane]
 
     def note_came(self, holder: UUID) -> None:
         """It came for tickets: if it took some a moment ago, it will take as many again."""

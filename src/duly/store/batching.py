@@ -19,12 +19,11 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from duly.domain.errors import DulyError, Overloaded, StatementRefused, TooManyPools
+from duly.store.database import CONFLICT_CODES
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
-# The server rolled the statement back for the sake of another one; the item may pass next time.
-CONFLICT_CODES = frozenset({"40001", "40P01"})
 CONFLICT_TRIES_MAX = 5
 
 

@@ -47,6 +47,10 @@ REFUSALS = (
     asyncpg.exceptions.ProgramLimitExceededError,
     asyncpg.QueryCanceledError,
 )
+SERIALIZATION_FAILURE = "40001"
+DEADLOCK = "40P01"
+# Rolled back for the sake of another statement; it may pass next time.
+CONFLICT_CODES = frozenset({SERIALIZATION_FAILURE, DEADLOCK})
 # The server answered, and will give the same answer next time.
 LOGIN_FAULTS = (
     asyncpg.exceptions.InvalidAuthorizationSpecificationError,

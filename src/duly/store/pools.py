@@ -5,13 +5,12 @@ from typing import NoReturn, TypeAlias
 
 from duly.domain.errors import StatementRefused, TooManyPools
 from duly.domain.limits import POOLS_PER_TENANT_MAX
-from duly.store.database import Database, Session
+from duly.store.database import SERIALIZATION_FAILURE, Database, Session
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
 RACES_MAX = 100
 CHECK_VIOLATION = "23514"
-SERIALIZATION_FAILURE = "40001"
 
 Numbers: TypeAlias = dict[tuple[int, str], int]
 
