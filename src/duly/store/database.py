@@ -18,6 +18,7 @@ from duly.domain.errors import (
     DatabaseUnfit,
     StatementRefused,
 )
+from duly.store.instants import use_instants
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -128,6 +129,7 @@ class Database:
                 command_timeout=STATEMENT_TIMEOUT_S,
                 # The driver's reset is a round trip per release, and no session state is kept.
                 reset=keep_session,
+                init=use_instants,
                 **statement_options(is_pooled),
             )
             # The first connection is made now, so that a wrong URL is known at once.
