@@ -5,6 +5,8 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from duly.broker.memory import MemoryBroker
 from duly.domain.ids import make_task_id, shard_of
 from duly.domain.states import Outcome, State
@@ -77,11 +79,11 @@ async def test_only_what_others_count_is_told_to_others() -> None:
     desk = Desk()
     told, keyed = task_in(THEIR_SHARD), task_in(THEIR_SHARD)
     settled = [
-        (end(told, 3), DONE._replace(tenant=CAPPED)),
-        (end(keyed, 5), DONE._replace(tenant=PLAIN, has_key=True)),
-        (end(task_in(THEIR_SHARD)), DONE._replace(tenant=PLAIN)),
-        (end(task_in(OUR_SHARD)), DONE._replace(tenant=CAPPED)),
-        (end(task_in(THEIR_SHARD)), STALE._replace(tenant=CAPPED)),
+        (end(told, 3), replace(DONE, tenant=CAPPED)),
+        (end(keyed, 5), replace(DONE, tenant=PLAIN, has_key=True)),
+        (end(task_in(THEIR_SHARD)), replace(DONE, tenant=PLAIN)),
+        (end(task_in(OUR_SHARD)), replace(DONE, tenant=CAPPED)),
+        (end(task_in(THEIR_SHARD)), replace(STALE, tenant=CAPPED)),
     ]
     desk.freed.tell([item for item, _ in settled], [answer for _, answer in settled])
     assert desk.sent == [(FREED, [f"{told.hex} 3", f"{keyed.hex} 5"])]
@@ -117,5 +119,5 @@ async def test_nobody_is_told_where_nobody_listens() -> None:
     """Alone, or behind a pooler, there is no channel: settling must not need one."""
     desk = Desk()
     alone = Freed(NOBODY, desk.dispatcher, None)
-    alone.tell([end(task_in(THEIR_SHARD))], [DONE._replace(tenant=CAPPED)])
+    alone.tell([end(task_in(THEIR_SHARD))], [replace(DONE, tenant=CAPPED)])
     assert desk.sent == []

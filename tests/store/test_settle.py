@@ -6,6 +6,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from duly.domain.ids import tenant_shard
 from duly.domain.retry import RETRY_AFTER_MAX_S, RetryPolicy
@@ -256,9 +257,9 @@ async def test_a_stale_fence_or_holder_changes_nothing(world: World, outcome: Ou
     assert await world.settle(lost, outcome) == STALE
     assert await world.settle(current, outcome, HOLDER) == STALE
     assert await world.settle(lost, outcome, OTHER_HOLDER) == STALE
-    future = current._replace(fence=current.fence + 1)
+    future = replace(current, fence=current.fence + 1)
     assert await world.settle(future, outcome, OTHER_HOLDER) == STALE
-    assert await world.settle(current._replace(id=uuid4()), outcome, OTHER_HOLDER) == STALE
+    assert await world.settle(replace(current, id=uuid4()), outcome, OTHER_HOLDER) == STALE
     assert await tables(world) == before
     assert (await world.settle(current, Outcome.COMPLETED, OTHER_HOLDER)).state is State.COMPLETED
 
@@ -313,7 +314,7 @@ async def test_one_batch_may_hold_every_outcome(world: World) -> None:
         Settlement(lease.id, lease.fence, HOLDER, outcome, retry_in_s=1.0)
         for lease, outcome in zip(leases, outcomes, strict=True)
     ]
-    settlements[8] = settlements[8]._replace(holder=OTHER_HOLDER)
+    settlements[8] = replace(settlements[8], holder=OTHER_HOLDER)
     answers = await world.settler.settle(settlements[::-1])
     assert answers[::-1] == [
         answer(State.COMPLETED),

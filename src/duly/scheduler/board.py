@@ -9,8 +9,9 @@ that a sweep, a doorbell and a load that all bring it make one entry.
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from duly.domain.fairness import BandQueue, RoundRobin
 from duly.domain.task import BANDS
@@ -29,7 +30,7 @@ Member = tuple[int, int]
 Obstacle = tuple[str, int, str]
 
 
-class Ready(NamedTuple):
+class Ready(msgspec.Struct, frozen=True, gc=False):
     due: Due
     place: Place
     member: Member

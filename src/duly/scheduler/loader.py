@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 
 from duly.coordinator.ownership import Coordinator
 from duly.domain.ids import SLOTS, shards_of
@@ -48,7 +48,7 @@ PAGE_MIN = 100
 HUNGRY_PAGE = 400
 PLACES_PER_LOAD = 256
 # Of a timer: its place, as a plain tuple.
-ADDRESS = itemgetter(slice(3))
+ADDRESS = attrgetter("tenant", "shard", "lane")
 
 log = get_logger("duly.scheduler.loader")
 

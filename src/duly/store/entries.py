@@ -3,7 +3,6 @@
 Nothing here talks to the database.
 """
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -16,8 +15,7 @@ from duly.store.columns import given, once
 from duly.store.policies import encode_policy
 
 
-@dataclass(slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """One submission on its way: its address and its place in the caller's batch."""
 
     ordinal: int

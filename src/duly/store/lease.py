@@ -17,6 +17,8 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
+
 from duly.domain.ids import shard_of
 from duly.domain.lanes import Ticket
 from duly.domain.task import Policy
@@ -33,7 +35,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 HANDED_OVER = UUID("d0177e57-0000-7000-8000-000000000001")
 
 
-class Lease(NamedTuple):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """One attempt, held by us until `lease_until` by the database's clock."""
 
     id: UUID

@@ -1,9 +1,10 @@
 """What is due, place by place: the one question behind future work, retries and herds."""
 
 from datetime import UTC, datetime
-from functools import partial
 from typing import NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from duly.domain.ids import shard_of
 from duly.store.database import Database
@@ -33,7 +34,7 @@ class Cursor(NamedTuple):
     id: UUID = FIRST_ID
 
 
-class Due(NamedTuple):
+class Due(msgspec.Struct, frozen=True, gc=False):
     """A timer that fires soon, as far as dispatch needs it."""
 
     tenant: int
@@ -51,7 +52,7 @@ class Due(NamedTuple):
 
     @property
     def place(self) -> Place:
-        return Place._make(self[:3])
+        return Place(self.tenant, self.shard, self.lane)
 
 
 class Frontier(NamedTuple):
@@ -82,8 +83,7 @@ async def load_due(
         horizon_s,
         limit,
     )
-    # Three times as fast as `Due(*row)`, for what is read more often than anything else.
-    return list(map(partial(tuple.__new__, Due), rows))
+    return [Due(*row) for row in rows]
 
 
 class CappedLease(NamedTuple):

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
+
+import msgspec
 
 from duly.domain.fingerprint import fingerprint
 from duly.domain.ids import shard_of
@@ -33,7 +35,7 @@ SQL = statements_beside(__file__)
 ROUNDS_MAX = 2
 
 
-class Settlement(NamedTuple):
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """What the holder of a lease says about how it ended."""
 
     id: UUID
@@ -53,7 +55,7 @@ class SettleStatus(StrEnum):
     STALE = "stale"
 
 
-class SettleAnswer(NamedTuple):
+class SettleAnswer(msgspec.Struct, frozen=True, gc=False):
     status: SettleStatus
     state: State | None = None
     due_at: datetime | None = None

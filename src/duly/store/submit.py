@@ -18,6 +18,7 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
 
+import msgspec
 from asyncpg.pgproto import pgproto
 
 from duly.domain.ids import key_shard, make_octets, milliseconds, shard_of, tenant_shard
@@ -50,7 +51,7 @@ DOORBELL_REACH = timedelta(seconds=10)
 RANGE_AGE_MAX_S = 300.0
 
 
-class Stored(NamedTuple):
+class Stored(msgspec.Struct, frozen=True, gc=False):
     """The task is durable and will fire at `run_at`."""
 
     id: UUID
