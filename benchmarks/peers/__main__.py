@@ -1,4 +1,4 @@
-"""`python -m benchmarks.peers [PEER...] [--quick] [--json | --markdown]`: duly beside its peers.
+"""`python -m benchmarks.peers [PEER...]`: duly beside its peers, in turns.
 
 Installs the peers on the first run, starts its own PostgreSQL and Redis, and ends what it started.
 """
@@ -15,63 +15,47 @@ from typing import Any
 import uvloop
 from rich.console import Console
 
-from benchmarks.peers import duly_rows, table
+from benchmarks.peers import table
 from benchmarks.peers.catalogue import DULY, PEERS, PeerInfo
 from benchmarks.peers.driver import FULL, QUICK, Bench, Show
+from benchmarks.peers.duly_rows import Duly
 from benchmarks.peers.installation import install, versions
+from benchmarks.peers.rounds import System, measure_in_turns
 from benchmarks.peers.services import Postgres, Redis, open_postgres, open_redis
 from duly import __version__
 from duly.telemetry import configure_logs
 
-# The rows of duly that are drained by real processes; the others come from its benchmark command.
-DULY_ROWS = ("drain_1", "drain_2")
+ROUNDS, ROUNDS_QUICK = 3, 1
 
 
-async def run(names: list[str], *, quick: bool, show: Show) -> dict[str, Any]:
-    ours = asyncio.current_task()
-    assert ours is not None
+async def run(names: list[str], *, rounds: int, quick: bool, show: Show) -> dict[str, Any]:
+    running = asyncio.current_task()
+    assert running is not None
     # As Ctrl-C already does: everything that was started is ended on the way out.
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ours.cancel)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
     peers = [PEERS[name] for name in names]
     show("installing")
     skipped = await asyncio.to_thread(install, peers)
     sizes = QUICK if quick else FULL
     async with open_postgres() as postgres, open_redis() as redis:
-        if redis is None:
-            missing = "no `redis-server` on the PATH"
-            skipped |= {peer.name: missing for peer in peers if peer.store == "redis"}
-        duly = await run_duly(Bench(DULY, postgres, sizes, show), quick=quick, show=show)
-        found = {
-            peer.name: await run_peer(peer, postgres, redis, skipped, quick=quick, show=show)
-            for peer in peers
-        }
-    return compose(asdict(sizes), duly, found, versions(peers))
-
-
-async def run_duly(bench: Bench, *, quick: bool, show: Show) -> dict[str, Any]:
-    """Its command reports the machine too; without that, nothing here could be read later."""
-    measured = await bench.run(DULY_ROWS)
-    show(f"duly: {', '.join(duly_rows.SCENARIOS)}")
-    report = await duly_rows.measure(quick=quick)
-    measured["figures"] |= duly_rows.rows_of(report)
-    return facts(DULY) | measured | {"version": __version__, "machine": report["machine"]}
-
-
-async def run_peer(
-    peer: PeerInfo,
-    postgres: Postgres,
-    redis: Redis | None,
-    skipped: dict[str, str],
-    *,
-    quick: bool,
-    show: Show,
-) -> dict[str, Any]:
-    if peer.name in skipped:
-        show(f"{peer.name}: skipped, {skipped[peer.name]}")
-        return facts(peer) | {"skipped": skipped[peer.name]}
-    store = postgres if peer.store == "postgres" else redis
-    assert store is not None
-    return facts(peer) | await Bench(peer, store, QUICK if quick else FULL, show).run()
+        stores: dict[str, Postgres | Redis | None] = {"postgres": postgres, "redis": redis}
+        duly = Duly(Bench(DULY, postgres, sizes), quick=quick)
+        systems: list[System] = [duly]
+        for peer in peers:
+            store = stores[peer.store]
+            if store is None:
+                skipped[peer.name] = "no `redis-server` on the PATH"
+            elif peer.name not in skipped:
+                systems.append(Bench(peer, store, sizes))
+        for name, reason in skipped.items():
+            show(f"{name}: skipped, {reason}")
+        measured = await measure_in_turns(systems, rounds, show)
+    ours = facts(DULY) | measured[DULY.name] | {"version": __version__, "machine": duly.machine}
+    found = {
+        peer.name: facts(peer) | measured.get(peer.name, {"skipped": skipped.get(peer.name)})
+        for peer in peers
+    }
+    return compose(asdict(sizes) | {"rounds": rounds}, ours, found, versions(peers))
 
 
 def facts(peer: PeerInfo) -> dict[str, Any]:
@@ -119,6 +103,12 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="small backlogs: to try it, not to cite"
     )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        metavar="N",
+        help=f"how often each is measured, in turns ({ROUNDS}; {ROUNDS_QUICK} with --quick)",
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", dest="as_json")
     form.add_argument("--markdown", action="store_true", dest="as_markdown")
@@ -130,6 +120,11 @@ def main() -> None:
     unknown = set(arguments.peers) - PEERS.keys()
     if unknown:
         parser.error(f"unknown peer {', '.join(sorted(unknown))}")
+    rounds = arguments.rounds
+    if rounds is None:
+        rounds = ROUNDS_QUICK if arguments.quick else ROUNDS
+    if rounds < 1:
+        parser.error("--rounds is at least 1")
     configure_logs("error", "text")
 
     def show(text: str) -> None:
@@ -138,7 +133,7 @@ def main() -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             names = arguments.peers or list(PEERS)
-            report = runner.run(run(names, quick=arguments.quick, show=show))
+            report = runner.run(run(names, rounds=rounds, quick=arguments.quick, show=show))
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(1)
     write(report, arguments)

@@ -1,4 +1,4 @@
-"""Puts one peer through every row: programs started, told, listened to, and always ended.
+"""Puts one peer through a row: programs started, told, listened to, and always ended.
 
 Producers and consumers are processes of their own. Whether a backlog is gone is asked of the
 database by us; how long a task waited is written by its handler.
@@ -98,36 +98,24 @@ class Child:
 class Bench:
     """One peer on its store."""
 
-    def __init__(self, peer: PeerInfo, store: Postgres | Redis, sizes: Sizes, show: Show) -> None:
+    def __init__(self, peer: PeerInfo, store: Postgres | Redis, sizes: Sizes) -> None:
+        self.name = peer.name
         self.peer = peer
         self.store = store
         self.sizes = sizes
-        self.show = show
         self.folder = Path()
-
-    async def run(self, names: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Figures by name; a row that fails says why and does not stop the others."""
-        rows: dict[str, Callable[[], Awaitable[dict[str, float]]]] = {
+        self.rows: dict[str, Callable[[], Awaitable[dict[str, float]]]] = {
             "single": self.single,
             "drain_1": lambda: self.drain(1),
             "drain_2": lambda: self.drain(2),
             "latency": self.latency,
             "herd": self.herd,
         }
-        figures: dict[str, Any] = {}
-        problems: dict[str, str] = {}
+
+    async def measure(self, row: str) -> dict[str, float]:
         with tempfile.TemporaryDirectory(prefix="duly-peer-") as folder:
             self.folder = Path(folder)
-            for name in names or tuple(rows):
-                self.show(f"{self.peer.name}: {name}")
-                try:
-                    figures |= await rows[name]()
-                except (PeerFailed, TimeoutError) as error:
-                    problems[name] = str(error) or "took too long"
-        bulk = [figures.pop(name) for name in ("bulk_1", "bulk_2") if name in figures]
-        if bulk:
-            figures["bulk_per_s"] = max(bulk)
-        return {"figures": figures, "problems": problems}
+            return await self.rows[row]()
 
     async def single(self) -> dict[str, float]:
         """One caller, then 64: the better of the two counts."""
@@ -167,7 +155,7 @@ class Bench:
                 raise PeerFailed(f"{left} tasks came back after the end")
         return {
             f"drain_{processes}_per_s": self.sizes.backlog / passed_s,
-            f"bulk_{processes}": bulk,
+            "bulk_per_s": bulk,
         }
 
     def bulk(self, url: str) -> Order:

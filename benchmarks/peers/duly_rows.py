@@ -1,4 +1,5 @@
-"""duly's own figures that stay inside one process or cross HTTP, from its benchmark command."""
+"""duly's own rows: drains through the contract of the peers; what stays inside one process or
+crosses HTTP from its benchmark command."""
 
 import asyncio
 import json
@@ -6,20 +7,37 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE
 from typing import Any
 
-from benchmarks.peers.driver import PeerFailed
+from benchmarks.peers.driver import Bench, PeerFailed
 from benchmarks.peers.installation import PROJECT
 
-# scenario -> what of it is which row
+# row -> its scenario, and what of that is which figure
 SCENARIOS = {
-    "submit-single": {"tasks_per_s": "single_per_s"},
-    "lone": {"p50_ms": "latency_p50_ms", "p99_ms": "latency_p99_ms"},
-    "herd": {"p50_ms": "herd_p50_ms", "p99_ms": "herd_p99_ms"},
+    "single": ("submit-single", {"tasks_per_s": "single_per_s"}),
+    "latency": ("lone", {"p50_ms": "latency_p50_ms", "p99_ms": "latency_p99_ms"}),
+    "herd": ("herd", {"p50_ms": "herd_p50_ms", "p99_ms": "herd_p99_ms"}),
 }
 
 
-async def measure(*, quick: bool) -> dict[str, Any]:
-    """The command's whole report: the machine's facts stand beside the results."""
-    words = [sys.executable, "-m", "duly", "bench", *SCENARIOS, "--json"]
+class Duly:
+    def __init__(self, bench: Bench, *, quick: bool) -> None:
+        self.name = bench.name
+        self.bench = bench
+        self.quick = quick
+        # Its command reports the machine too; without that, no figure could be read later.
+        self.machine: dict[str, Any] = {}
+
+    async def measure(self, row: str) -> dict[str, float]:
+        if row not in SCENARIOS:
+            return await self.bench.measure(row)
+        scenario, fields = SCENARIOS[row]
+        report = await run_scenario(scenario, quick=self.quick)
+        self.machine = report["machine"]
+        (result,) = report["results"]
+        return {name: float(result[field]) for field, name in fields.items()}
+
+
+async def run_scenario(scenario: str, *, quick: bool) -> dict[str, Any]:
+    words = [sys.executable, "-m", "duly", "bench", scenario, "--json"]
     if quick:
         words.append("--quick")
     process = await asyncio.create_subprocess_exec(*words, stdout=PIPE, stderr=DEVNULL, cwd=PROJECT)
@@ -33,11 +51,3 @@ async def measure(*, quick: bool) -> dict[str, Any]:
         raise PeerFailed(f"{' '.join(words[1:])} ended with {process.returncode}")
     report: dict[str, Any] = json.loads(output)
     return report
-
-
-def rows_of(report: dict[str, Any]) -> dict[str, float]:
-    found: dict[str, float] = {}
-    for result in report["results"]:
-        for field, row in SCENARIOS.get(result["scenario"], {}).items():
-            found[row] = float(result[field])
-    return found

@@ -172,7 +172,7 @@ def markdown(report: Mapping[str, Any]) -> str:
     place = (
         f"{machine['processor']}, {machine['cores']} cores, Python {machine['python']}, "
         f"PostgreSQL {machine['postgresql']['server_version']}, duly at {machine['commit']}; "
-        f"backlog {report['sizes']['backlog']:,}."
+        f"backlog {report['sizes']['backlog']:,}; {counted(report['sizes']['rounds'])}."
     )
     lines = [
         place,
@@ -187,6 +187,10 @@ def markdown(report: Mapping[str, Any]) -> str:
         for row, text in peer.get("problems", {}).items()
     ]
     return "\n".join([*lines, *(["", *problems] if problems else [])]) + "\n"
+
+
+def counted(rounds: int) -> str:
+    return "one round" if rounds == 1 else f"medians of {rounds} rounds in turns"
 
 
 def table_lines(headings: list[str], body: list[list[str]]) -> list[str]:
