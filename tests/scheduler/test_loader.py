@@ -8,7 +8,7 @@ from duly.coordinator.ownership import Coordinator
 from duly.environment import Environment
 from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
-from duly.scheduler.loader import Loader, PlaceState
+from duly.scheduler.loader import Loader
 from duly.store.database import Database
 from duly.store.load import Cursor, Due, Place
 
@@ -33,13 +33,14 @@ def test_a_doorbell_that_finds_no_room_is_read_next(environment: Environment) ->
     loader = make_loader(environment)
     now = environment.clock.now()
     ahead = now + timedelta(seconds=9)
-    loader.places[PLACE] = PlaceState(cursor=Cursor(ahead), is_caught_up=False, load_at=100.0)
+    loader.know(PLACE).cursor = Cursor(ahead)
+    loader.loads.put(PLACE, 100.0)
     due_at = now + timedelta(seconds=1)
     loader.admit([due(PLACE, 1, due_at)])
     state = loader.places[PLACE]
     assert len(loader.board.known) == 0
     assert state.cursor.due_at < due_at
-    assert state.load_at == 0.0
+    assert loader.loads.next_at() == 0.0
 
 
 def test_what_is_known_is_counted_and_read_past(environment: Environment) -> None:

@@ -20,6 +20,7 @@ from operator import attrgetter
 from duly.coordinator.ownership import Coordinator
 from duly.domain.ids import SLOTS, shards_of
 from duly.environment import Environment
+from duly.scheduler.agenda import Agenda
 from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.store.database import Database
@@ -58,8 +59,6 @@ class PlaceState:
     cursor: Cursor = field(default_factory=Cursor)
     sweep: Cursor = field(default_factory=Cursor)
     is_caught_up: bool = False
-    load_at: float = 0.0
-    sweep_at: float = 0.0
 
 
 class Loader:
@@ -83,6 +82,8 @@ class Loader:
         self.wake: Callable[[], None] = lambda: None
         self.wake_dispatcher: Callable[[], None] = lambda: None
         self.places: dict[Place, PlaceState] = {}
+        self.loads = Agenda()
+        self.sweeps = Agenda()
         self.slots: frozenset[int] = frozenset()
         self.placements_at = 0.0
 
@@ -119,6 +120,7 @@ class Loader:
         if slots != self.slots:
             self.slots = slots
             self.places.clear()
+            self.loads, self.sweeps = Agenda(), Agenda()
             self.placements_at = 0.0
             if self.time.is_known:
                 self.board.clear(self.time.now())
@@ -128,18 +130,27 @@ class Loader:
             page = await list_placements(self.database, first, last)
             while page:
                 for place in page:
-                    self.places.setdefault(place, PlaceState())
+                    self.know(place)
                 if len(page) < PLACEMENTS_PAGE:
                     break
                 page = await list_placements(self.database, first, last, page[-1])
 
+    def know(self, place: Place, *, is_caught_up: bool = False) -> PlaceState:
+        """What is new is looked at as soon as possible."""
+        state = self.places.get(place)
+        if state is None:
+            state = self.places[place] = PlaceState(is_caught_up=is_caught_up)
+            self.loads.put(place, 0.0)
+            self.sweeps.put(place, 0.0)
+        return state
+
     def expect(self, place: Place, due_at: datetime) -> None:
         """A doorbell without the timer itself: read this place again from that instant."""
-        state = self.places.setdefault(place, PlaceState())
+        state = self.know(place)
         just_before = due_at - timedelta(microseconds=1)
         if state.cursor.due_at > just_before:
             state.cursor = Cursor(just_before)
-        state.load_at = 0.0
+        self.loads.put(place, 0.0)
 
     def admit(self, timers: list[Due]) -> None:
         """A doorbell with the timers: straight to the board, unless older work is unloaded."""
@@ -148,9 +159,7 @@ class Loader:
         now = self.time.now()
         for due in timers:
             place = due.place
-            state = self.places.get(place)
-            if state is None:
-                state = self.places[place] = PlaceState(is_caught_up=True)
+            state = self.know(place, is_caught_up=True)
             if state.is_caught_up and self.board.room(place) > 0:
                 self.board.add(due, place, now)
             else:
@@ -159,11 +168,7 @@ class Loader:
                 self.expect(place, due.due_at)
 
     async def load(self, now: float) -> int:
-        wanted = [
-            place
-            for place, state in self.places.items()
-            if state.load_at <= now and self.has_room(place)
-        ][:PLACES_PER_LOAD]
+        wanted = self.loads.due(now, self.has_room, PLACES_PER_LOAD)
         if not wanted:
             return 0
         # Asked before the load: whoever is still writing then may commit behind our cursor.
@@ -183,18 +188,19 @@ class Loader:
             if state.is_caught_up:
                 # Somebody may still commit a timer before this instant.
                 state.cursor = min(state.cursor, oldest_writer)
-                state.load_at = next_round(now, RELOAD_S)
+                self.loads.put(place, next_round(now, RELOAD_S))
+            else:
+                # Behind those that waited as long.
+                self.loads.put(place, now)
         return len(timers)
 
     async def sweep(self, now: float) -> int:
         """Every place from its beginning now and then, a page at a time where blocked work fills
         the first; and where work was let go whose obstacle has room again, from there."""
         hungry = self.board.hungry_places()
-        wanted = [
-            place
-            for place, state in self.places.items()
-            if (state.sweep_at <= now or place in hungry) and self.has_room(place)
-        ][:PLACES_PER_LOAD]
+        wanted = [place for place in hungry if place in self.places and self.has_room(place)]
+        wanted += self.sweeps.due(now, self.has_room, PLACES_PER_LOAD)
+        wanted = list(dict.fromkeys(wanted))[:PLACES_PER_LOAD]
         if not wanted:
             return 0
         page = min(page_of(wanted), HUNGRY_PAGE if hungry else PAGE)
@@ -214,9 +220,11 @@ class Loader:
         """What was not read yet needs no sweep: a place that is not caught up starts again."""
         state = self.places[place]
         if more_after is not None and state.is_caught_up:
-            state.sweep, state.sweep_at = more_after, next_round(now, SWEEP_PAGE_S)
+            state.sweep = more_after
+            self.sweeps.put(place, next_round(now, SWEEP_PAGE_S))
         else:
-            state.sweep, state.sweep_at = Cursor(), next_round(now, SWEEP_S)
+            state.sweep = Cursor()
+            self.sweeps.put(place, next_round(now, SWEEP_S))
 
     def take_in(self, timers: list[Due]) -> dict[Place, "PlaceRead"]:
         """Timers of one place follow each other. Beside a long backlog a sweep brings back
@@ -239,11 +247,8 @@ class Loader:
     def pause_s(self, now: float) -> float:
         if any(self.has_room(place) for place in self.board.hungry_places()):
             return 0.0
-        waits = [self.placements_at - now]
-        for place, state in self.places.items():
-            if self.has_room(place):
-                waits += (state.sweep_at - now, state.load_at - now)
-        return max(0.0, min(waits))
+        next_at = min(self.placements_at, self.loads.next_at(), self.sweeps.next_at())
+        return max(0.0, next_at - now)
 
 
 @dataclass(slots=True)
