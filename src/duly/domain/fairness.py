@@ -6,7 +6,7 @@ waits gets a minimum share, and waiting promotes a task by one band each `aging_
 """
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -19,6 +19,7 @@ AGING_S = 300.0
 # Out of every hundred picks, how many a band gets at least while it has work.
 MINIMUM_SHARES = {HIGH: 0, NORMAL: 20, LOW: 10}
 SHARE_BASE = 100
+NONE_CLOSED: frozenset[int] = frozenset()
 
 
 # A consumer's order of bands over ten turns: each comes first often enough to keep its share.
@@ -76,6 +77,10 @@ class RoundRobin(Generic[Member]):
             self.turn_is_open = False
         return None
 
+    def take_back(self, member: Member) -> None:
+        """A pick of this member came to nothing: it is its turn as before."""
+        self.deficits[member] += 1.0
+
 
 @dataclass(slots=True)
 class BandQueue(Generic[Entry]):
@@ -97,16 +102,24 @@ class BandQueue(Generic[Entry]):
         """Put back what could not be dispatched, without losing its place."""
         self.bands[band].appendleft((due_at, entry))
 
-    def pop(self, now: float) -> tuple[int, float, Entry] | None:
-        """The next task and the band it waited in."""
-        band = self.choose(now)
+    def waiting(self) -> list[int]:
+        """The bands that have tasks, the highest first."""
+        return [band for band, entries in enumerate(self.bands) if entries]
+
+    def pop(
+        self, now: float, closed: Collection[int] = NONE_CLOSED
+    ) -> tuple[int, float, Entry] | None:
+        """The next task of a band that is not closed, and the band it waited in."""
+        band = self.choose(now, closed)
         if band is None:
             return None
         due_at, entry = self.bands[band].popleft()
         return band, due_at, entry
 
-    def choose(self, now: float) -> int | None:
-        waiting = [band for band, entries in enumerate(self.bands) if entries]
+    def choose(self, now: float, closed: Collection[int] = NONE_CLOSED) -> int | None:
+        waiting = self.waiting()
+        if closed:
+            waiting = [band for band in waiting if band not in closed]
         if len(waiting) < 2:
             return waiting[0] if waiting else None
         # Every pick earns a waiting lower band its share; a full share is owed a pick.

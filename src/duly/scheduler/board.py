@@ -13,9 +13,11 @@ from uuid import UUID
 
 import msgspec
 
-from duly.domain.fairness import BandQueue, RoundRobin
-from duly.domain.task import BANDS
+from duly.domain.fairness import NONE_CLOSED, BandQueue, RoundRobin
+from duly.domain.lanes import ALL_TENANTS, LANE_DEPTH_MAX, Lane
+from duly.domain.task import BANDS, WEBHOOK_POOL
 from duly.domain.wheel import Wheel
+from duly.scheduler.held import Held, Member
 from duly.store.load import Cursor, Due, Place
 
 # Half of what a person could notice, and a start is at most this late because of it.
@@ -24,8 +26,10 @@ TICK_S = 0.005
 PLACE_ENTRIES_MAX = 20_000
 PARKED_MAX = 64
 
-# Whoever takes turns: one pool of one tenant.
-Member = tuple[int, int]
+# Of those who wait for a lane, how many come back at once: as many as it has room for.
+COME_BACK_MAX = LANE_DEPTH_MAX // 2
+# Webhooks of all tenants, as one member's lanes are named.
+SHARED: Member = (ALL_TENANTS, WEBHOOK_POOL)
 # Why entries are parked: ("key", tenant, key), ("type", tenant, type), ("pool", tenant, pool), ...
 Obstacle = tuple[str, int, str]
 
@@ -57,6 +61,9 @@ class Board:
         self.overflowed: dict[Obstacle, dict[Place, Cursor]] = {}
         self.drained: set[Obstacle] = set()
         self.blocked: set[Member] = set()
+        # Bands whose lane is full, by whose lanes they are.
+        self.closed: dict[Member, frozenset[int]] = {}
+        self.held = Held()
         self.tickets: deque[tuple[float, list[tuple[UUID, int]]]] = deque()
 
     def weight_of(self, member: Member) -> float:
@@ -105,21 +112,72 @@ class Board:
         if queue is None:
             queue = self.queues[entry.member] = BandQueue()
         queue.push(entry.band, entry.fires_at, entry)
-        if entry.member not in self.blocked:
-            self.turns.join(entry.member)
+        self.join(entry.member, entry.band)
+
+    def join(self, member: Member, band: int) -> None:
+        """It has work in this band; who waits for the lane of another may go on with this."""
+        if member in self.blocked:
+            return
+        if member in self.held:
+            if band in self.closed.get(lanes_of(member), ()):
+                return
+            self.held.release(member)
+        self.turns.join(member)
 
     def next_ready(self, now: float) -> Ready | None:
-        """The next task in fair order, taken out of its queue."""
-        while (member := self.turns.pick()) is not None:
-            popped = self.queues[member].pop(now)
+        """The next task in fair order whose lane has room, taken out of its queue."""
+        while (member := self.next_member()) is not None:
+            queue = self.queues[member]
+            closed = self.closed.get(lanes_of(member), NONE_CLOSED) if self.closed else NONE_CLOSED
+            popped = queue.pop(now, closed)
             if popped is not None:
+                self.held.served(member)
                 return popped[2]
             self.turns.leave(member)
-            del self.queues[member]
+            if waiting := queue.waiting():
+                self.held.hold(member, Lane(*lanes_of(member), waiting[0]))
+            else:
+                del self.queues[member]
         return None
 
+    def next_member(self) -> Member | None:
+        member = self.turns.pick()
+        if member is None and self.may_go_on():
+            self.let_back()
+            member = self.turns.pick()
+        return member
+
+    def let_back(self) -> None:
+        """Some of those who wait for a lane that has room; not only when nobody else has work."""
+        for lane in [lane for lane in self.held.queues if not self.is_closed(lane)]:
+            for member in self.held.come_back(lane, COME_BACK_MAX):
+                self.turns.join(member)
+
+    def close(self, lane: Lane) -> None:
+        """It is full: its tasks wait, and nothing else does."""
+        lanes = (lane.tenant, lane.pool)
+        self.closed[lanes] = self.closed.get(lanes, NONE_CLOSED) | {lane.band}
+
+    def open(self, lane: Lane) -> None:
+        """It has room again."""
+        lanes = (lane.tenant, lane.pool)
+        self.closed[lanes] -= {lane.band}
+        if not self.closed[lanes]:
+            del self.closed[lanes]
+
+    def closed_lanes(self) -> list[Lane]:
+        return [Lane(*lanes, band) for lanes, bands in self.closed.items() for band in bands]
+
+    def may_go_on(self) -> bool:
+        """Whether somebody waits for a lane that has room."""
+        return any(not self.is_closed(lane) for lane in self.held.queues)
+
+    def is_closed(self, lane: Lane) -> bool:
+        return lane.band in self.closed.get((lane.tenant, lane.pool), ())
+
     def put_back(self, entry: Ready) -> None:
-        """It could not be dispatched now, and keeps its place in its queue."""
+        """It could not be dispatched now: it keeps its place, and its member its turn."""
+        self.turns.take_back(entry.member)
         self.queues[entry.member].push_front(entry.band, entry.fires_at, entry)
 
     def block(self, member: Member) -> None:
@@ -129,9 +187,10 @@ class Board:
 
     def unblock(self, members: Iterable[Member]) -> None:
         for member in members:
-            self.blocked.discard(member)
-            if self.queues.get(member):
-                self.turns.join(member)
+            if member in self.blocked:
+                self.blocked.discard(member)
+                if self.queues.get(member):
+                    self.turns.join(member)
 
     def unblock_tenant(self, tenant: int) -> None:
         self.unblock([member for member in self.blocked if member[0] == tenant])
@@ -163,8 +222,7 @@ class Board:
             self.per_place[entry.place] = self.per_place.get(entry.place, 0) + 1
             queue = self.queues.setdefault(entry.member, BandQueue())
             queue.push_front(entry.band, entry.fires_at, entry)
-            if entry.member not in self.blocked:
-                self.turns.join(entry.member)
+            self.join(entry.member, entry.band)
         return len(chosen)
 
     def hungry_places(self) -> dict[Place, Cursor]:
@@ -224,6 +282,11 @@ class Board:
                     del self.known[task_id]
                     voided.append(task_id)
         return voided
+
+
+def lanes_of(member: Member) -> Member:
+    """Whose lanes its tasks go to: its own, or everybody's."""
+    return SHARED if member[1] == WEBHOOK_POOL else member
 
 
 def just_before(due: Due) -> Cursor:

@@ -23,9 +23,10 @@ from duly.domain.ids import shard_of, slot_of
 from duly.domain.lanes import LANE_DEPTH_MAX, TICKET_S, Lane, Ticket, lane_for
 from duly.environment import Environment
 from duly.scheduler.accounts import Accounts, Charge, key_of
-from duly.scheduler.board import TICK_S, Board, Member, Obstacle, Ready
+from duly.scheduler.board import TICK_S, Board, Obstacle, Ready
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.gatekeeper import Gatekeeper
+from duly.scheduler.held import Member
 from duly.store.lease import Lease
 from duly.store.load import Place
 from duly.telemetry import Metrics
@@ -73,7 +74,6 @@ class Dispatcher:
         self.expect: Callable[[Place, datetime], None] = lambda _place, _due_at: None
         # Members that wait for an instant: a refilled bucket, a hand-over.
         self.until: dict[Member, float] = {}
-        self.full: dict[Lane, set[Member]] = {}
         # Lanes that were ever used, by (tenant, pool, band); shared ones appear more than once.
         self.lanes: dict[tuple[int, int, int], Lane] = {}
         broker.on_taken = self.on_taken
@@ -84,7 +84,7 @@ class Dispatcher:
         if not self.coordinator.is_trusted:
             return UNCERTAIN_POLL_S
         now = self.time.now()
-        if self.void_tickets(now) or self.full:
+        if self.void_tickets(now) or self.board.closed:
             # Others take from the lanes too, and void tickets lie in them: ask how deep they are.
             await self.broker.refresh(sorted(set(self.lanes.values())))
         self.reopen(now)
@@ -105,6 +105,7 @@ class Dispatcher:
         """The next tasks in fair order that pass every gate."""
         chosen: list[tuple[Lane, Ready]] = []
         depths: dict[Lane, int] = {}
+        self.board.let_back()
         owned = self.coordinator.owned
         gatekeeper = self.gatekeeper
         while len(chosen) < DISPATCH_MAX:
@@ -165,8 +166,7 @@ class Dispatcher:
                 self.board.forget(entry)
             case Gate.LANE_FULL:
                 self.board.put_back(entry)
-                self.board.block(entry.member)
-                self.full.setdefault(lane, set()).add(entry.member)
+                self.board.close(lane)
             case Gate.TENANT_RATE:
                 self.board.put_back(entry)
                 self.sit_out(entry.member, refusal)
@@ -197,17 +197,16 @@ class Dispatcher:
         for member in passed:
             del self.until[member]
         self.board.unblock(passed)
-        for lane in [lane for lane in self.full if self.broker.depth(lane) <= LANE_DEPTH_MAX // 2]:
-            self.board.unblock(self.full.pop(lane))
+        for lane in self.board.closed_lanes():
+            if self.broker.depth(lane) <= LANE_DEPTH_MAX // 2:
+                self.board.open(lane)
 
     def release_parked(self) -> None:
         """Bounds changed or time passed: everything parked for them is asked again."""
         for obstacle in [o for o in self.board.parked if o[0] != Gate.CONCURRENCY_KEY]:
             self.board.unpark(obstacle, len(self.board.parked[obstacle]))
-        for tenant in {member[0] for member in self.board.blocked}:
-            self.board.unblock_tenant(tenant)
+        self.board.unblock(list(self.board.blocked))
         self.until.clear()
-        self.full.clear()
 
     def void_tickets(self, now: float) -> bool:
         self.accounts.pass_deadlines(now)
@@ -224,7 +223,7 @@ class Dispatcher:
         if self.accounts.tickets or len(leases) < len(tickets):
             self.account_for(tickets, {lease.id for lease in leases})
         self.board.taken((ticket.id, ticket.fence) for ticket in tickets)
-        if self.full or self.board.turns:
+        if self.board.closed or self.board.turns:
             self.wake()
 
     def account_for(self, tickets: list[Ticket], leased: set[UUID]) -> None:
@@ -286,9 +285,9 @@ class Dispatcher:
         self.metrics.show_in_flight({names.get(n, str(n)): count for n, count in counts})
 
     def pause_s(self, now: float, *, is_full: bool) -> float:
-        if is_full or self.board.turns:
+        if is_full or self.board.turns or self.board.may_go_on():
             return 0.0
-        waits = [FULL_POLL_S if self.full else IDLE_S]
+        waits = [FULL_POLL_S if self.board.closed else IDLE_S]
         tick = self.board.wheel.next_tick()
         if tick is not None:
             waits.append(tick * TICK_S - now)

@@ -1,0 +1,187 @@
+"""Turns where a lane is full: whose come next, who need not wait, and what asking costs."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from random import Random
+from uuid import UUID
+
+import pytest
+
+from duly.domain.lanes import Lane, lane_for
+from duly.domain.task import HIGH, LOW, NORMAL, WEBHOOK_POOL, lane_of
+from duly.scheduler.board import Board, Ready
+from duly.scheduler.held import Member
+from duly.store.load import Due, Place
+
+NOW = 1_800_000_000.0
+DUE_AT = datetime.fromtimestamp(NOW, UTC)
+ROOM = 200
+PRIORITIES = {HIGH: 9, NORMAL: 5, LOW: 1}
+
+
+class Crowd:
+    """A board whose lanes take so many tasks, and then are full until somebody says otherwise."""
+
+    def __init__(self) -> None:
+        self.board = Board(NOW)
+        self.number = 0
+        self.rooms: dict[Lane, int] = {}
+        self.picks = 0
+        pick = self.board.turns.pick
+
+        def counted() -> Member | None:
+            self.picks += 1
+            return pick()
+
+        self.board.turns.pick = counted  # type: ignore[method-assign]
+
+    def add(self, member: Member, band: int = NORMAL, count: int = 1) -> None:
+        tenant, pool = member
+        for _ in range(count):
+            self.number += 1
+            lane = lane_of(pool, PRIORITIES[band])
+            due = Due(
+                tenant, 0, lane, UUID(int=self.number), 0, DUE_AT, 5, None, "t", None, None, None
+            )
+            self.board.add(due, Place(tenant, 0, lane), NOW)
+
+    def dispatch(self) -> list[Ready]:
+        """As the dispatcher does, until nothing more can be done."""
+        chosen: list[Ready] = []
+        self.board.let_back()
+        while (entry := self.board.next_ready(NOW)) is not None:
+            lane = lane_for(*entry.member, entry.band)
+            room = self.rooms.setdefault(lane, ROOM)
+            if room == 0:
+                self.board.put_back(entry)
+                self.board.close(lane)
+                continue
+            self.rooms[lane] = room - 1
+            chosen.append(entry)
+        return chosen
+
+    def empty_lanes(self) -> None:
+        self.rooms.clear()
+        for lane in self.board.closed_lanes():
+            self.board.open(lane)
+
+
+def webhooks(tenant: int) -> Member:
+    return tenant, WEBHOOK_POOL
+
+
+def test_in_a_crowd_everybody_has_a_turn_before_anybody_has_two() -> None:
+    """Ten times as many tenants as a lane takes at once: whoever comes last must not stay last."""
+    crowd = Crowd()
+    for tenant in range(10 * ROOM):
+        crowd.add(webhooks(tenant), count=3)
+    served: Counter[int] = Counter()
+    for _ in range(20):
+        served.update(entry.due.tenant for entry in crowd.dispatch())
+        crowd.empty_lanes()
+        counts = [served[tenant] for tenant in range(10 * ROOM)]
+        assert max(counts) - min(counts) <= 1
+    assert set(served.values()) == {2}
+
+
+def test_a_crowd_costs_what_is_served_not_what_waits() -> None:
+    """Asking everybody whenever there is room made ten thousand tenants three times as slow."""
+    crowd = Crowd()
+    for tenant in range(10 * ROOM):
+        crowd.add(webhooks(tenant), count=3)
+    crowd.dispatch()
+    for _ in range(10):
+        crowd.empty_lanes()
+        crowd.picks = 0
+        assert len(crowd.dispatch()) == ROOM
+        assert crowd.picks < 5 * ROOM
+
+
+def test_weights_hold_in_a_crowd() -> None:
+    """Who pays for more turns gets them, though the lane is full after each round of some."""
+    crowd = Crowd()
+    heavy = range(0, 5 * ROOM, 10)
+    crowd.board.weights = dict.fromkeys(heavy, 3.0)
+    for tenant in range(5 * ROOM):
+        crowd.add(webhooks(tenant), count=90)
+    served: Counter[int] = Counter()
+    for _ in range(120):
+        served.update(entry.due.tenant for entry in crowd.dispatch())
+        crowd.empty_lanes()
+    mean_heavy = sum(served[tenant] for tenant in heavy) / len(heavy)
+    light = [tenant for tenant in range(5 * ROOM) if tenant not in heavy]
+    mean_light = sum(served[tenant] for tenant in light) / len(light)
+    assert mean_heavy / mean_light == pytest.approx(3.0, rel=0.1)
+
+
+def test_urgent_work_does_not_wait_for_the_lane_of_another_band() -> None:
+    """A flood of what can wait fills its lane; what cannot has a lane of its own."""
+    crowd = Crowd()
+    crowd.add(webhooks(1), NORMAL, 2 * ROOM)
+    assert len(crowd.dispatch()) == ROOM
+    crowd.add(webhooks(1), HIGH)
+    (urgent,) = crowd.dispatch()
+    assert urgent.band == HIGH
+    crowd.empty_lanes()
+    assert [entry.band for entry in crowd.dispatch()] == [NORMAL] * ROOM
+
+
+def test_who_goes_on_with_urgent_work_keeps_its_place_for_the_rest() -> None:
+    """Else a tenant with a little urgent work each second would never come to its other work."""
+    crowd = Crowd()
+    for tenant in range(3 * ROOM):
+        crowd.add(webhooks(tenant), NORMAL, 2)
+    crowd.dispatch()
+    next_one = ROOM
+    for _ in range(5):
+        crowd.add(webhooks(next_one), HIGH)
+        assert [entry.due.tenant for entry in crowd.dispatch()] == [next_one]
+    crowd.empty_lanes()
+    assert next_one in {entry.due.tenant for entry in crowd.dispatch()}
+
+
+def test_a_full_lane_of_one_pool_stops_nobody_else() -> None:
+    """Workers that are gone are their own tenant's trouble."""
+    crowd = Crowd()
+    crowd.add((1, 7), count=2 * ROOM)
+    crowd.add((1, 8), count=5)
+    crowd.add((2, 7), count=5)
+    crowd.add(webhooks(1), count=5)
+    served = Counter(entry.member for entry in crowd.dispatch())
+    assert served == {(1, 7): ROOM, (1, 8): 5, (2, 7): 5, webhooks(1): 5}
+
+
+def test_whoever_waits_for_a_lane_comes_back_beside_endless_other_work() -> None:
+    """Only asked when nobody else has work, it would wait for ever."""
+    crowd = Crowd()
+    crowd.add(webhooks(1), count=ROOM + 1)
+    crowd.dispatch()
+    crowd.add((2, 7), count=ROOM)
+    crowd.empty_lanes()
+    crowd.board.let_back()
+    first = [crowd.board.next_ready(NOW) for _ in range(4)]
+    assert webhooks(1) in {entry.member for entry in first if entry is not None}
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_nothing_is_lost_or_repeated_however_lanes_close_and_open(seed: int) -> None:
+    """A member that is neither in turn nor held is never asked again."""
+    random, crowd = Random(seed), Crowd()
+    members: list[Member] = [*(webhooks(n) for n in range(30)), (1, 7), (2, 7), (3, 8)]
+    seen: list[UUID] = []
+    for _ in range(60):
+        for _ in range(random.randrange(40)):
+            crowd.add(random.choice(members), random.choice((HIGH, NORMAL, LOW)))
+        crowd.rooms = {lane: random.randrange(20) for lane in crowd.rooms}
+        for lane in crowd.board.closed_lanes():
+            if random.random() < 0.5:
+                crowd.board.open(lane)
+        member = random.choice(members)
+        if random.random() < 0.3:
+            crowd.board.unblock([member])
+        seen += [entry.due.id for entry in crowd.dispatch()]
+    while crowd.board.closed or crowd.board.may_go_on():
+        crowd.empty_lanes()
+        seen += [entry.due.id for entry in crowd.dispatch()]
+    assert len(seen) == len(set(seen)) == crowd.number
+    assert not crowd.board.held.queues
