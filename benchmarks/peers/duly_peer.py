@@ -32,6 +32,8 @@ class DulyPeer:
         """The driver has migrated already, with the owner's login."""
 
     async def connect(self, callers: int) -> None:
+        # As every process of duly does.
+        calm_collector()
         database = await Database.open(ORDER.url, min(callers, CONNECTIONS))
         self.submitter = Submitter(database, Environment())
         self.desk = SubmitDesk(self.submitter)
