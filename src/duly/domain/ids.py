@@ -7,6 +7,7 @@ when the task is due. There are 1,024 shards for ever; owners hold slots, which 
 """
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import sha256
 from random import Random
 from uuid import UUID
@@ -71,6 +72,7 @@ def milliseconds(instant: datetime) -> int:
     return result
 
 
+@lru_cache(4096)
 def tenant_shard(tenant: int, spread: int, choice: int) -> int:
     """One of the `spread` (a power of two) neighbouring shards of a tenant.
 

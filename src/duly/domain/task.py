@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -64,6 +65,7 @@ def lane_of(pool: int, priority: int) -> int:
     return 1 + pool * BANDS + band_of(priority)
 
 
+@lru_cache(1024)
 def host_of(url: str | None) -> str | None:
     """Where a webhook goes, for breakers; `duly.host_of` in SQL is the same."""
     _, mark, rest = (url or "").partition("://")

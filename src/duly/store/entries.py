@@ -39,10 +39,9 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 def lanes_of(entries: list[Entry]) -> set[tuple[int, int, int]]:
-    return {
-        (entry.task.tenant, entry.shard, lane_of(entry.pool, entry.task.priority))
-        for entry in entries
-    }
+    """Many tasks, few lanes: each is reckoned once."""
+    kinds = {(entry.task.tenant, entry.shard, entry.pool, entry.task.priority) for entry in entries}
+    return {(tenant, shard, lane_of(pool, priority)) for tenant, shard, pool, priority in kinds}
 
 
 def key_of(entry: Entry) -> tuple[int, int, str]:
