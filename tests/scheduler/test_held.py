@@ -57,12 +57,13 @@ class Crowd:
                 self.board.close(lane)
                 continue
             self.rooms[lane] = room - 1
+            self.board.held.served(entry.member)
             chosen.append(entry)
         return chosen
 
     def empty_lanes(self) -> None:
         self.rooms.clear()
-        for lane in self.board.closed_lanes():
+        for lane in [*self.board.full]:
             self.board.open(lane)
 
 
@@ -140,6 +141,37 @@ def test_who_goes_on_with_urgent_work_keeps_its_place_for_the_rest() -> None:
     assert next_one in {entry.due.tenant for entry in crowd.dispatch()}
 
 
+def test_new_work_does_not_jump_the_queue() -> None:
+    """In the moment in which a lane has room again, whoever gets one more task would go first; a
+    tenant that submits all the time would have many turns for each of the others."""
+    crowd = Crowd()
+    for tenant in range(4 * ROOM):
+        crowd.add(webhooks(tenant), NORMAL, 9)
+    served: Counter[int] = Counter()
+    last = 4 * ROOM - 1
+    for _ in range(12):
+        crowd.empty_lanes()
+        crowd.add(webhooks(last), NORMAL)
+        served.update(entry.due.tenant for entry in crowd.dispatch())
+    assert set(served.values()) == {3}
+
+
+def test_a_turn_in_which_nothing_was_started_is_no_turn() -> None:
+    """Whoever finds the lane full, or has only blocked work in front, comes first the next time."""
+    crowd = Crowd()
+    for tenant in range(3 * ROOM):
+        crowd.add(webhooks(tenant), NORMAL, 9)
+    crowd.dispatch()
+    crowd.empty_lanes()
+    crowd.board.let_back()
+    came = crowd.board.next_ready(NOW)
+    assert came is not None
+    crowd.board.park(("paused", came.due.tenant, "t"), came)
+    crowd.dispatch()
+    crowd.empty_lanes()
+    assert came.due.tenant in {entry.due.tenant for entry in crowd.dispatch()}
+
+
 def test_a_full_lane_of_one_pool_stops_nobody_else() -> None:
     """Workers that are gone are their own tenant's trouble."""
     crowd = Crowd()
@@ -173,7 +205,7 @@ def test_nothing_is_lost_or_repeated_however_lanes_close_and_open(seed: int) -> 
         for _ in range(random.randrange(40)):
             crowd.add(random.choice(members), random.choice((HIGH, NORMAL, LOW)))
         crowd.rooms = {lane: random.randrange(20) for lane in crowd.rooms}
-        for lane in crowd.board.closed_lanes():
+        for lane in [*crowd.board.full]:
             if random.random() < 0.5:
                 crowd.board.open(lane)
         member = random.choice(members)

@@ -13,8 +13,9 @@ class Agenda:
 
     def __init__(self) -> None:
         self.times: dict[Place, float] = {}
-        # Also entries of earlier times, which are dropped when they come up.
+        # Also entries of other times that a place had, dropped when they come up; each once.
         self.heap: list[tuple[float, Place]] = []
+        self.entries: set[tuple[float, Place]] = set()
         # Due, and without room: whoever makes room asks again.
         self.full: set[Place] = set()
 
@@ -22,16 +23,26 @@ class Agenda:
         if self.times.get(place) != at:
             self.times[place] = at
             self.full.discard(place)
+            self.push(at, place)
+
+    def push(self, at: float, place: Place) -> None:
+        if (at, place) not in self.entries:
+            self.entries.add((at, place))
             heappush(self.heap, (at, place))
+
+    def pop(self) -> tuple[float, Place]:
+        entry = heappop(self.heap)
+        self.entries.discard(entry)
+        return entry
 
     def due(self, now: float, has_room: Callable[[Place], bool], most: int) -> list[Place]:
         """Those whose time has come, the earliest first; they stay due until they are put off."""
         for place in [place for place in self.full if has_room(place)]:
             self.full.discard(place)
-            heappush(self.heap, (self.times[place], place))
+            self.push(self.times[place], place)
         chosen: dict[Place, float] = {}
         while self.heap and self.heap[0][0] <= now and len(chosen) < most:
-            at, place = heappop(self.heap)
+            at, place = self.pop()
             if self.times[place] != at:
                 continue
             if has_room(place):
@@ -39,11 +50,11 @@ class Agenda:
             else:
                 self.full.add(place)
         for place, at in chosen.items():
-            heappush(self.heap, (at, place))
+            self.push(at, place)
         return list(chosen)
 
     def next_at(self) -> float:
         """When the next is due that has room, as far as is known."""
         while self.heap and self.times[self.heap[0][1]] != self.heap[0][0]:
-            heappop(self.heap)
+            self.pop()
         return self.heap[0][0] if self.heap else math.inf

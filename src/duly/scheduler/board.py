@@ -61,8 +61,11 @@ class Board:
         self.overflowed: dict[Obstacle, dict[Place, Cursor]] = {}
         self.drained: set[Obstacle] = set()
         self.blocked: set[Member] = set()
-        # Bands whose lane is full, by whose lanes they are.
+        # Lanes that are full; and their bands, by whose lanes they are.
+        self.full: dict[Lane, None] = {}
         self.closed: dict[Member, frozenset[int]] = {}
+        # Lanes that have room again, and for which somebody waits still.
+        self.opened: dict[Lane, None] = {}
         self.held = Held()
         self.tickets: deque[tuple[float, list[tuple[UUID, int]]]] = deque()
 
@@ -115,11 +118,13 @@ class Board:
         self.join(entry.member, entry.band)
 
     def join(self, member: Member, band: int) -> None:
-        """It has work in this band; who waits for the lane of another may go on with this."""
+        """It has work in this band. Who waits for the lane of another may go on with this; who
+        waits for this one waits for its turn, also where the lane has just got room."""
         if member in self.blocked:
             return
         if member in self.held:
-            if band in self.closed.get(lanes_of(member), ()):
+            is_awaited = self.held.waits_for[member].band == band
+            if is_awaited or band in self.closed.get(lanes_of(member), ()):
                 return
             self.held.release(member)
         self.turns.join(member)
@@ -131,7 +136,6 @@ class Board:
             closed = self.closed.get(lanes_of(member), NONE_CLOSED) if self.closed else NONE_CLOSED
             popped = queue.pop(now, closed)
             if popped is not None:
-                self.held.served(member)
                 return popped[2]
             self.turns.leave(member)
             if waiting := queue.waiting():
@@ -149,31 +153,32 @@ class Board:
 
     def let_back(self) -> None:
         """Some of those who wait for a lane that has room; not only when nobody else has work."""
-        for lane in [lane for lane in self.held.queues if not self.is_closed(lane)]:
+        for lane in list(self.opened):
             for member in self.held.come_back(lane, COME_BACK_MAX):
                 self.turns.join(member)
+            if lane not in self.held.queues:
+                del self.opened[lane]
 
     def close(self, lane: Lane) -> None:
         """It is full: its tasks wait, and nothing else does."""
+        self.full[lane] = None
+        self.opened.pop(lane, None)
         lanes = (lane.tenant, lane.pool)
         self.closed[lanes] = self.closed.get(lanes, NONE_CLOSED) | {lane.band}
 
     def open(self, lane: Lane) -> None:
         """It has room again."""
+        del self.full[lane]
+        if lane in self.held.queues:
+            self.opened[lane] = None
         lanes = (lane.tenant, lane.pool)
         self.closed[lanes] -= {lane.band}
         if not self.closed[lanes]:
             del self.closed[lanes]
 
-    def closed_lanes(self) -> list[Lane]:
-        return [Lane(*lanes, band) for lanes, bands in self.closed.items() for band in bands]
-
     def may_go_on(self) -> bool:
         """Whether somebody waits for a lane that has room."""
-        return any(not self.is_closed(lane) for lane in self.held.queues)
-
-    def is_closed(self, lane: Lane) -> bool:
-        return lane.band in self.closed.get((lane.tenant, lane.pool), ())
+        return bool(self.opened)
 
     def put_back(self, entry: Ready) -> None:
         """It could not be dispatched now: it keeps its place, and its member its turn."""

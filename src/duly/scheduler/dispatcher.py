@@ -84,7 +84,7 @@ class Dispatcher:
         if not self.coordinator.is_trusted:
             return UNCERTAIN_POLL_S
         now = self.time.now()
-        if self.void_tickets(now) or self.board.closed:
+        if self.void_tickets(now) or self.board.full:
             # Others take from the lanes too, and void tickets lie in them: ask how deep they are.
             await self.broker.refresh(sorted(set(self.lanes.values())))
         self.reopen(now)
@@ -128,6 +128,8 @@ class Dispatcher:
                 if gatekeeper.is_counted(due):
                     self.accounts.ticketed(due, now + TICKET_S)
             depths[lane] = depth + 1
+            # What was held back or let go is no turn.
+            self.board.held.served(entry.member)
             chosen.append((lane, entry))
         return chosen
 
@@ -197,7 +199,7 @@ class Dispatcher:
         for member in passed:
             del self.until[member]
         self.board.unblock(passed)
-        for lane in self.board.closed_lanes():
+        for lane in [*self.board.full]:
             if self.broker.depth(lane) <= LANE_DEPTH_MAX // 2:
                 self.board.open(lane)
 
@@ -223,7 +225,7 @@ class Dispatcher:
         if self.accounts.tickets or len(leases) < len(tickets):
             self.account_for(tickets, {lease.id for lease in leases})
         self.board.taken((ticket.id, ticket.fence) for ticket in tickets)
-        if self.board.closed or self.board.turns:
+        if self.board.full or self.board.turns:
             self.wake()
 
     def account_for(self, tickets: list[Ticket], leased: set[UUID]) -> None:
@@ -287,7 +289,7 @@ class Dispatcher:
     def pause_s(self, now: float, *, is_full: bool) -> float:
         if is_full or self.board.turns or self.board.may_go_on():
             return 0.0
-        waits = [FULL_POLL_S if self.board.closed else IDLE_S]
+        waits = [FULL_POLL_S if self.board.full else IDLE_S]
         tick = self.board.wheel.next_tick()
         if tick is not None:
             waits.append(tick * TICK_S - now)

@@ -150,7 +150,9 @@ class Loader:
         just_before = due_at - timedelta(microseconds=1)
         if state.cursor.due_at > just_before:
             state.cursor = Cursor(just_before)
-        self.loads.put(place, 0.0)
+        # Behind those that were due before: however often one is rung for, all have their turn.
+        now = self.environment.clock.monotonic()
+        self.loads.put(place, min(self.loads.times[place], now))
 
     def admit(self, timers: list[Due]) -> None:
         """A doorbell with the timers: straight to the board, unless older work is unloaded."""
@@ -198,7 +200,8 @@ class Loader:
         """Every place from its beginning now and then, a page at a time where blocked work fills
         the first; and where work was let go whose obstacle has room again, from there."""
         hungry = self.board.hungry_places()
-        wanted = [place for place in hungry if place in self.places and self.has_room(place)]
+        known = [place for place in hungry if place in self.places and self.has_room(place)]
+        wanted = known[: PLACES_PER_LOAD // 2]
         wanted += self.sweeps.due(now, self.has_room, PLACES_PER_LOAD)
         wanted = list(dict.fromkeys(wanted))[:PLACES_PER_LOAD]
         if not wanted:
