@@ -115,6 +115,20 @@ def test_weights_hold_in_a_crowd() -> None:
     assert mean_heavy / mean_light == pytest.approx(3.0, rel=0.1)
 
 
+@pytest.mark.parametrize("weight", [0.5, 0.25, 0.1])
+def test_a_small_weight_is_served_less_often_and_not_never(weight: float) -> None:
+    """It saves over several turns, and in a crowd each of them ends at a full lane."""
+    crowd = Crowd()
+    crowd.board.weights = {7: weight}
+    for tenant in range(5 * ROOM):
+        crowd.add(webhooks(tenant), count=90)
+    served: Counter[int] = Counter()
+    for _ in range(300):
+        served.update(entry.due.tenant for entry in crowd.dispatch())
+        crowd.empty_lanes()
+    assert 0 < served[7] <= served[8]
+
+
 def test_urgent_work_does_not_wait_for_the_lane_of_another_band() -> None:
     """A flood of what can wait fills its lane; what cannot has a lane of its own."""
     crowd = Crowd()

@@ -47,10 +47,10 @@ class RoundRobin(Generic[Member]):
     def __len__(self) -> int:
         return len(self.turns)
 
-    def join(self, member: Member) -> None:
+    def join(self, member: Member, savings: float = 0.0) -> None:
         """The member has work; joining twice changes nothing."""
         if member not in self.deficits:
-            self.deficits[member] = 0.0
+            self.deficits[member] = savings
             self.turns.append(member)
 
     def leave(self, member: Member) -> None:

@@ -141,6 +141,7 @@ class Board:
             if waiting := queue.waiting():
                 self.held.hold(member, Lane(*lanes_of(member), waiting[0]))
             else:
+                self.held.served(member)
                 del self.queues[member]
         return None
 
@@ -155,9 +156,14 @@ class Board:
         """Some of those who wait for a lane that has room; not only when nobody else has work."""
         for lane in list(self.opened):
             for member in self.held.come_back(lane, COME_BACK_MAX):
-                self.turns.join(member)
+                self.turns.join(member, self.savings_of(member))
             if lane not in self.held.queues:
                 del self.opened[lane]
+
+    def savings_of(self, member: Member) -> float:
+        """A weight below one needs several turns for a task, and they may end at a full lane."""
+        weight, fruitless = self.weight_of(member), self.held.unserved[member] - 1
+        return min(fruitless * weight, 1.0) if weight < 1.0 else 0.0
 
     def close(self, lane: Lane) -> None:
         """It is full: its tasks wait, and nothing else does."""

@@ -24,8 +24,8 @@ class Held:
         self.queues: dict[Lane, Queue] = {}
         # For which lane each waits. Who went on with something else keeps its place in a queue.
         self.waits_for: dict[Member, Lane] = {}
-        # Came back, and nothing of theirs was dispatched since.
-        self.unserved: set[Member] = set()
+        # How often each came back since something of theirs was dispatched.
+        self.unserved: dict[Member, int] = {}
 
     def __contains__(self, member: Member) -> bool:
         return member in self.waits_for
@@ -36,14 +36,13 @@ class Held:
         if member not in queue.members:
             queue.members.add(member)
             (queue.first if member in self.unserved else queue.others).append(member)
-        self.unserved.discard(member)
 
     def release(self, member: Member) -> None:
         """There is something else that it can do."""
         del self.waits_for[member]
 
     def served(self, member: Member) -> None:
-        self.unserved.discard(member)
+        self.unserved.pop(member, None)
 
     def come_back(self, lane: Lane, most: int) -> list[Member]:
         """The next of those who wait for this lane."""
@@ -55,7 +54,7 @@ class Held:
             if self.waits_for.get(member) == lane:
                 del self.waits_for[member]
                 members.append(member)
+                self.unserved[member] = self.unserved.get(member, 0) + 1
         if not queue.members:
             del self.queues[lane]
-        self.unserved.update(members)
         return members
