@@ -66,20 +66,32 @@ class Crowd:
         for lane in [*self.board.full]:
             self.board.open(lane)
 
+    def serve(self, openings: int) -> Counter[int]:
+        """How often each tenant was served while the lanes filled and emptied so often."""
+        served: Counter[int] = Counter()
+        for _ in range(openings):
+            served.update(entry.due.tenant for entry in self.dispatch())
+            self.empty_lanes()
+        return served
+
 
 def webhooks(tenant: int) -> Member:
     return tenant, WEBHOOK_POOL
 
 
+def crowd_of(tenants: int, count: int) -> Crowd:
+    """So many tenants, each with so many webhooks."""
+    crowd = Crowd()
+    for tenant in range(tenants):
+        crowd.add(webhooks(tenant), count=count)
+    return crowd
+
+
 def test_in_a_crowd_everybody_has_a_turn_before_anybody_has_two() -> None:
     """Ten times as many tenants as a lane takes at once: whoever comes last must not stay last."""
-    crowd = Crowd()
-    for tenant in range(10 * ROOM):
-        crowd.add(webhooks(tenant), count=3)
-    served: Counter[int] = Counter()
+    crowd, served = crowd_of(10 * ROOM, 3), Counter[int]()
     for _ in range(20):
-        served.update(entry.due.tenant for entry in crowd.dispatch())
-        crowd.empty_lanes()
+        served += crowd.serve(1)
         counts = [served[tenant] for tenant in range(10 * ROOM)]
         assert max(counts) - min(counts) <= 1
     assert set(served.values()) == {2}
@@ -87,9 +99,7 @@ def test_in_a_crowd_everybody_has_a_turn_before_anybody_has_two() -> None:
 
 def test_a_crowd_costs_what_is_served_not_what_waits() -> None:
     """Asking everybody whenever there is room made ten thousand tenants three times as slow."""
-    crowd = Crowd()
-    for tenant in range(10 * ROOM):
-        crowd.add(webhooks(tenant), count=3)
+    crowd = crowd_of(10 * ROOM, 3)
     crowd.dispatch()
     for _ in range(10):
         crowd.empty_lanes()
@@ -100,15 +110,9 @@ def test_a_crowd_costs_what_is_served_not_what_waits() -> None:
 
 def test_weights_hold_in_a_crowd() -> None:
     """Who pays for more turns gets them, though the lane is full after each round of some."""
-    crowd = Crowd()
-    heavy = range(0, 5 * ROOM, 10)
+    crowd, heavy = crowd_of(5 * ROOM, 90), range(0, 5 * ROOM, 10)
     crowd.board.weights = dict.fromkeys(heavy, 3.0)
-    for tenant in range(5 * ROOM):
-        crowd.add(webhooks(tenant), count=90)
-    served: Counter[int] = Counter()
-    for _ in range(120):
-        served.update(entry.due.tenant for entry in crowd.dispatch())
-        crowd.empty_lanes()
+    served = crowd.serve(120)
     mean_heavy = sum(served[tenant] for tenant in heavy) / len(heavy)
     light = [tenant for tenant in range(5 * ROOM) if tenant not in heavy]
     mean_light = sum(served[tenant] for tenant in light) / len(light)
@@ -118,14 +122,9 @@ def test_weights_hold_in_a_crowd() -> None:
 @pytest.mark.parametrize("weight", [0.5, 0.25, 0.1])
 def test_a_small_weight_is_served_less_often_and_not_never(weight: float) -> None:
     """It saves over several turns, and in a crowd each of them ends at a full lane."""
-    crowd = Crowd()
+    crowd = crowd_of(5 * ROOM, 90)
     crowd.board.weights = {7: weight}
-    for tenant in range(5 * ROOM):
-        crowd.add(webhooks(tenant), count=90)
-    served: Counter[int] = Counter()
-    for _ in range(300):
-        served.update(entry.due.tenant for entry in crowd.dispatch())
-        crowd.empty_lanes()
+    served = crowd.serve(300)
     assert 0 < served[7] <= served[8]
 
 
@@ -143,9 +142,7 @@ def test_urgent_work_does_not_wait_for_the_lane_of_another_band() -> None:
 
 def test_who_goes_on_with_urgent_work_keeps_its_place_for_the_rest() -> None:
     """Else a tenant with a little urgent work each second would never come to its other work."""
-    crowd = Crowd()
-    for tenant in range(3 * ROOM):
-        crowd.add(webhooks(tenant), NORMAL, 2)
+    crowd = crowd_of(3 * ROOM, 2)
     crowd.dispatch()
     next_one = ROOM
     for _ in range(5):
@@ -158,9 +155,7 @@ def test_who_goes_on_with_urgent_work_keeps_its_place_for_the_rest() -> None:
 def test_new_work_does_not_jump_the_queue() -> None:
     """In the moment in which a lane has room again, whoever gets one more task would go first; a
     tenant that submits all the time would have many turns for each of the others."""
-    crowd = Crowd()
-    for tenant in range(4 * ROOM):
-        crowd.add(webhooks(tenant), NORMAL, 9)
+    crowd = crowd_of(4 * ROOM, 9)
     served: Counter[int] = Counter()
     last = 4 * ROOM - 1
     for _ in range(12):
@@ -172,9 +167,7 @@ def test_new_work_does_not_jump_the_queue() -> None:
 
 def test_a_turn_in_which_nothing_was_started_is_no_turn() -> None:
     """Whoever finds the lane full, or has only blocked work in front, comes first the next time."""
-    crowd = Crowd()
-    for tenant in range(3 * ROOM):
-        crowd.add(webhooks(tenant), NORMAL, 9)
+    crowd = crowd_of(3 * ROOM, 9)
     crowd.dispatch()
     crowd.empty_lanes()
     crowd.board.let_back()

@@ -34,8 +34,14 @@ class Ticket(NamedTuple):
     deadline: datetime | None = None
 
 
-WEBHOOK_LANES = tuple(Lane(ALL_TENANTS, WEBHOOK_POOL, band) for band in range(BANDS))
+SHARED = (ALL_TENANTS, WEBHOOK_POOL)
+WEBHOOK_LANES = tuple(Lane(*SHARED, band) for band in range(BANDS))
 
 
 def lane_for(tenant: int, pool: int, band: int) -> Lane:
-    return Lane(ALL_TENANTS if pool == WEBHOOK_POOL else tenant, pool, band)
+    return Lane(*lanes_of((tenant, pool)), band)
+
+
+def lanes_of(member: tuple[int, int]) -> tuple[int, int]:
+    """Whose lanes the tasks of a tenant's pool go to: its own, or everybody's."""
+    return SHARED if member[1] == WEBHOOK_POOL else member

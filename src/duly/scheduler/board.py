@@ -1,4 +1,4 @@
-"""The scheduler's memory: what is loaded, what is ready, what is parked, what has a ticket.
+"""The scheduler's memory: what is loaded, ready or parked, who waits for a lane, what has a ticket.
 
 Everything here is a cache of timer rows and may be thrown away at any time. No input or output:
 the loader fills it, the dispatcher empties it.
@@ -14,8 +14,8 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.fairness import NONE_CLOSED, BandQueue, RoundRobin
-from duly.domain.lanes import ALL_TENANTS, LANE_DEPTH_MAX, Lane
-from duly.domain.task import BANDS, WEBHOOK_POOL
+from duly.domain.lanes import LANE_DEPTH_MAX, Lane, lane_for, lanes_of
+from duly.domain.task import BANDS
 from duly.domain.wheel import Wheel
 from duly.scheduler.held import Held, Member
 from duly.store.load import Cursor, Due, Place
@@ -25,11 +25,8 @@ TICK_S = 0.005
 # Entries of one place held in memory, and of one blocked key or pause kept at hand.
 PLACE_ENTRIES_MAX = 20_000
 PARKED_MAX = 64
-
 # Of those who wait for a lane, how many come back at once: as many as it has room for.
 COME_BACK_MAX = LANE_DEPTH_MAX // 2
-# Webhooks of all tenants, as one member's lanes are named.
-SHARED: Member = (ALL_TENANTS, WEBHOOK_POOL)
 # Why entries are parked: ("key", tenant, key), ("type", tenant, type), ("pool", tenant, pool), ...
 Obstacle = tuple[str, int, str]
 
@@ -139,7 +136,7 @@ class Board:
                 return popped[2]
             self.turns.leave(member)
             if waiting := queue.waiting():
-                self.held.hold(member, Lane(*lanes_of(member), waiting[0]))
+                self.held.hold(member, lane_for(*member, waiting[0]))
             else:
                 self.held.served(member)
                 del self.queues[member]
@@ -293,11 +290,6 @@ class Board:
                     del self.known[task_id]
                     voided.append(task_id)
         return voided
-
-
-def lanes_of(member: Member) -> Member:
-    """Whose lanes its tasks go to: its own, or everybody's."""
-    return SHARED if member[1] == WEBHOOK_POOL else member
 
 
 def just_before(due: Due) -> Cursor:
