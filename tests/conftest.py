@@ -32,7 +32,19 @@ SLOW_FOLDERS = frozenset(
 )
 # Many small tests, none of which minds that others wrote to its database before it was emptied.
 USED_AGAIN = frozenset(
-    {"api", "broker", "cli", "client", "coordinator", "execution", "maintenance", "testing"}
+    {
+        "api",
+        "broker",
+        "cli",
+        "client",
+        "coordinator",
+        "execution",
+        "guards",
+        "interleaving",
+        "maintenance",
+        "scheduler",
+        "testing",
+    }
 )
 POOL_CONNECTIONS_MAX = 10
 
