@@ -70,3 +70,23 @@ async def test_a_refusal_that_stored_nothing_reaches_only_the_task_it_is_about(
     assert answers[:2] + answers[3:] == [b"0", b"1", b"3"]
     assert isinstance(answers[2], ApiError)
     assert isinstance(answers[2], Invalid) == (status == 422)
+
+
+async def test_what_is_put_in_a_row_goes_in_one_call() -> None:
+    """The first of many alone, and the rest behind it, would be two calls instead of one."""
+    connection = StubConnection(500, "none", bad=-1)
+    queue = SubmitQueue(cast(Any, connection))
+    async with asyncio.timeout(WAIT_S):
+        answers = [await queue.put(str(number).encode(), None) for number in range(5)]
+        assert await asyncio.gather(*answers) == [b"0", b"1", b"2", b"3", b"4"]
+    assert connection.sent == [[0, 1, 2, 3, 4]]
+
+
+async def test_what_was_put_just_before_the_end_is_sent() -> None:
+    """Its caller may be gone already; what it asked for is not."""
+    connection = StubConnection(500, "none", bad=-1)
+    queue = SubmitQueue(cast(Any, connection))
+    async with asyncio.timeout(WAIT_S):
+        answer = await queue.put(b"7", None)
+        await queue.close()
+    assert answer.result() == b"7"

@@ -34,7 +34,9 @@ UNKNOWN_FIELD = re.compile(r"Object contains unknown field `(?P<name>.*)`", re.D
 MISSING_FIELD = re.compile(r"Object missing required field `(?P<name>.*)`", re.DOTALL)
 STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 CONTAINERS = frozenset({dict, list})
-LOOSE_QUOTES = (b'" ', b'"\n', b'"\r', b'"\t')
+# White space that can follow a quote; inside a text it has to be escaped, and one byte is
+# looked for much faster than two.
+OTHER_SPACE = (b"\n", b"\r", b"\t")
 
 Model = TypeVar("Model")
 
@@ -89,7 +91,9 @@ def is_written_once(body: bytes, names: int) -> bool:
     Where nothing but a colon, comma or bracket follows a quote, each member written shows as `":`,
     as does a quote inside a text at times; so with no more of these than names nothing is twice.
     """
-    return body.count(b'":') == names and not any(mark in body for mark in LOOSE_QUOTES)
+    if any(mark in body for mark in OTHER_SPACE) or b'" ' in body:
+        return False
+    return body.count(b'":') == names
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

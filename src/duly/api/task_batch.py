@@ -24,7 +24,7 @@ from duly.api.tasks import (
     mismatch,
     target_problems,
 )
-from duly.api.wire import TaskRequest, TaskView, task_view
+from duly.api.wire import TaskRequest, TaskView, fresh_view, task_view
 from duly.domain.access import PRODUCERS
 from duly.domain.limits import Problem, submission_problems
 from duly.domain.task import Submission
@@ -109,10 +109,10 @@ class TaskBatchDoor:
                 problems += moved(refused.errors, ordinal)
                 continue
             task = request.submission(call.tenant, defaults=defaults)
-            found = submission_problems(task, now, self.tasks.rules.outbound) + target_problems(
-                request
-            )
-            problems += moved(found, ordinal)
+            found = submission_problems(task, now, self.tasks.rules.outbound)
+            found += target_problems(request)
+            if found:
+                problems += moved(found, ordinal)
             tasks.append(task)
         if problems:
             raise invalid(problems)
@@ -121,9 +121,13 @@ class TaskBatchDoor:
     async def views_of(
         self, tenant: int, tasks: list[Submission], answers: list[SubmitAnswer]
     ) -> list[TaskView]:
+        stored = [answer for answer in answers if isinstance(answer, Stored)]
+        if len(stored) == len(answers):
+            return [
+                fresh_view(task, answer.id, answer.created_at, answer.run_at)
+                for task, answer in zip(tasks, stored, strict=True)
+            ]
         pairs = zip(tasks, answers, strict=True)
-        if all(isinstance(answer, Stored) for answer in answers):
-            return [await self.tasks.view_of(tenant, *pair) for pair in pairs]
         return await asyncio.gather(*(self.tasks.view_of(tenant, *pair) for pair in pairs))
 
 

@@ -45,9 +45,12 @@ class SubmitQueue:
         while len(self.waiting) >= WAITING_MAX:
             self.has_room.clear()
             await self.has_room.wait()
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[bytes] = loop.create_future()
         self.waiting.append(Waiting(body, key, answer))
-        self.take_off()
+        if len(self.waiting) == 1:
+            # After whoever puts several in a row has put them all.
+            loop.call_soon(self.take_off)
         return answer
 
     def take_off(self) -> None:
@@ -118,6 +121,7 @@ class SubmitQueue:
         await self.fly([entry for ordinal, entry in enumerate(batch) if ordinal not in guilty])
 
     async def close(self) -> None:
+        self.take_off()
         while self.flights:
             await asyncio.wait(self.flights)
 

@@ -92,19 +92,29 @@ def submission_problems(
     checks = [
         ("/type", type_reason(task.type)),
         ("/payload", bytes_reason(task.payload, PAYLOAD_BYTES_MAX)),
+        ("/target/pool", pattern_reason(task.pool, POOL_PATTERN)),
+        ("/priority", number_reason(task.priority, 0, PRIORITY_MAX)),
+    ]
+    # Most tasks say nothing more, and the default policy is within every bound.
+    if task.run_at is not None or task.delay_s:
+        checks += time_checks(task, now)
+    if task.url is not None:
+        checks.append(("/target/url", target_reason(task.url, outbound)))
+    if task.idempotency_key is not None:
+        checks.append(("/idempotency_key", key_reason(task.idempotency_key)))
+    if task.tags is not None:
+        checks.append(("/tags", tags_reason(task.tags)))
+    found = problems(checks)
+    return found if task.policy is DEFAULT_POLICY else found + policy_problems(task.policy, now)
+
+
+def time_checks(task: Submission, now: datetime) -> list[tuple[str, str | None]]:
+    is_double = task.run_at is not None and task.delay_s
+    return [
         ("/run_at", run_at_reason(task.run_at, now)),
         ("/delay_s", number_reason(task.delay_s, 0.0, DELAY_S_MAX)),
-        ("/target/pool", pattern_reason(task.pool, POOL_PATTERN)),
-        ("/target/url", target_reason(task.url, outbound)),
-        ("/priority", number_reason(task.priority, 0, PRIORITY_MAX)),
-        ("/idempotency_key", key_reason(task.idempotency_key)),
-        ("/tags", tags_reason(task.tags)),
+        ("/delay_s", "give run_at or delay_s, not both" if is_double else None),
     ]
-    if task.run_at is not None and task.delay_s:
-        checks.append(("/delay_s", "give run_at or delay_s, not both"))
-    found = problems(checks)
-    # Most tasks say nothing about their policy, and the default is within every bound.
-    return found if task.policy is DEFAULT_POLICY else found + policy_problems(task.policy, now)
 
 
 def policy_problems(policy: Policy, now: datetime) -> list[Problem]:
@@ -242,9 +252,7 @@ def start_by_reason(start_by: datetime | None, now: datetime) -> str | None:
     return "has passed already" if start_by <= now else None
 
 
-def target_reason(url: str | None, outbound: OutboundRules | None) -> str | None:
-    if url is None:
-        return None
+def target_reason(url: str, outbound: OutboundRules | None) -> str | None:
     reason = text_reason(url, URL_CHARACTERS_MAX)
     return url_reason(url, outbound) if reason is None and outbound is not None else reason
 
@@ -257,9 +265,7 @@ def concurrency_reason(policy: Policy) -> str | None:
     return number_reason(policy.concurrency_limit, 1, CONCURRENCY_LIMIT_MAX)
 
 
-def tags_reason(tags: dict[str, str] | None) -> str | None:
-    if tags is None:
-        return None
+def tags_reason(tags: dict[str, str]) -> str | None:
     if len(tags) > TAGS_MAX:
         return f"has more than {TAGS_MAX} entries"
     for name, value in tags.items():

@@ -90,7 +90,8 @@ class Settler:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         await self.environment.crash_point(CrashPoint.SETTLE_BEFORE)
-        ordered = sorted(enumerate(settlements), key=lambda item: item[1].id)
+        # By id, as rows are locked everywhere; its bytes have the same order and compare faster.
+        ordered = sorted(enumerate(settlements), key=lambda item: item[1].id.bytes)
         completed = [item for item in ordered if item[1].outcome is Outcome.COMPLETED]
         others = [item for item in ordered if item[1].outcome is not Outcome.COMPLETED]
         answers: dict[int, SettleAnswer] = {}
