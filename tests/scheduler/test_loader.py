@@ -1,6 +1,8 @@
 """What the loader remembers: of a doorbell that it cannot follow at once, of what it has read."""
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 from typing import cast
 from uuid import UUID
 
@@ -10,7 +12,7 @@ from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.loader import Loader
 from duly.store.database import Database
-from duly.store.load import Cursor, Due, Place
+from duly.store.load import SQL, Cursor, Due, Place
 
 PLACE = Place(1, 5, 2)
 
@@ -21,6 +23,21 @@ def make_loader(environment: Environment) -> Loader:
     time.observe(environment.clock.now())
     nobody = cast("Coordinator", None)
     return Loader(cast("Database", None), environment, nobody, Board(time.now()), time)
+
+
+class RungMeanwhile:
+    """A database that answers a load with nothing; somebody rings while it does."""
+
+    def __init__(self, environment: Environment, ring: Callable[[], None]) -> None:
+        self.environment = environment
+        self.ring = ring
+
+    async def fetch(self, statement: str, *_: object) -> list[tuple[datetime, datetime]]:
+        if statement == SQL.read_frontier:
+            now = self.environment.clock.now()
+            return [(now, now)]
+        self.ring()
+        return []
 
 
 def due(place: Place, number: int, due_at: datetime) -> Due:
@@ -41,6 +58,24 @@ def test_a_doorbell_that_finds_no_room_is_read_next(environment: Environment) ->
     assert len(loader.board.known) == 0
     assert state.cursor.due_at < due_at
     assert loader.loads.next_at() <= environment.clock.monotonic()
+
+
+async def test_a_doorbell_during_a_load_of_its_place_is_followed_by_another(
+    environment: Environment,
+) -> None:
+    """The load may have looked before the task was there; without another it would be found by the
+    next round, seconds after its instant."""
+    loader = make_loader(environment)
+    due_at = environment.clock.now() + timedelta(seconds=1)
+    ring = partial(loader.expect, PLACE, due_at)
+    loader.database = cast("Database", RungMeanwhile(environment, ring))
+    loader.know(PLACE).cursor = Cursor(due_at + timedelta(seconds=5))
+    await loader.load(environment.clock.monotonic())
+    assert loader.places[PLACE].cursor.due_at < due_at
+    assert loader.loads.next_at() <= environment.clock.monotonic()
+    loader.database = cast("Database", RungMeanwhile(environment, lambda: None))
+    await loader.load(environment.clock.monotonic())
+    assert loader.loads.next_at() > environment.clock.monotonic(), "one more is enough"
 
 
 def test_what_is_known_is_counted_and_read_past(environment: Environment) -> None:

@@ -3,6 +3,7 @@
 | event | what happens |
 |---|---|
 | a doorbell is lost | the next load from the cursor, or the sweep, finds the timer |
+| a doorbell rings for a place that is being read | it is read once more, from there |
 | a transaction commits late | loads overlap back to the oldest writer; the sweep finds the rest |
 | a page ends inside a herd | the cursor is (due_at, id), so the next page goes on there |
 | parked work was let go | read again from the first of it, once its obstacle has room |
@@ -59,6 +60,8 @@ class PlaceState:
     cursor: Cursor = field(default_factory=Cursor)
     sweep: Cursor = field(default_factory=Cursor)
     is_caught_up: bool = False
+    # What a doorbell asked for since the place was last looked at.
+    rung: Cursor | None = None
 
 
 class Loader:
@@ -147,9 +150,9 @@ class Loader:
     def expect(self, place: Place, due_at: datetime) -> None:
         """A doorbell without the timer itself: read this place again from that instant."""
         state = self.know(place)
-        just_before = due_at - timedelta(microseconds=1)
-        if state.cursor.due_at > just_before:
-            state.cursor = Cursor(just_before)
+        before = Cursor(due_at - timedelta(microseconds=1))
+        state.cursor = min(state.cursor, before)
+        state.rung = before if state.rung is None else min(state.rung, before)
         # Behind those that were due before: however often one is rung for, all have their turn.
         now = self.environment.clock.monotonic()
         self.loads.put(place, min(self.loads.times[place], now))
@@ -179,6 +182,8 @@ class Loader:
         oldest_writer = Cursor(frontier.oldest_writer_at - timedelta(microseconds=1))
         page = page_of(wanted)
         cursors = {place: self.places[place].cursor for place in wanted}
+        for place in wanted:
+            self.places[place].rung = None
         timers = await load_due(self.database, cursors, HORIZON_S, page)
         reads = self.take_in(timers)
         for place in wanted:
@@ -190,10 +195,12 @@ class Loader:
             if state.is_caught_up:
                 # Somebody may still commit a timer before this instant.
                 state.cursor = min(state.cursor, oldest_writer)
-                self.loads.put(place, next_round(now, RELOAD_S))
-            else:
-                # Behind those that waited as long.
-                self.loads.put(place, now)
+            if state.rung is not None:
+                # Rung for while it was read: we may have looked too early.
+                state.cursor = min(state.cursor, state.rung)
+            is_done = state.is_caught_up and state.rung is None
+            # What is not done goes behind those that waited as long.
+            self.loads.put(place, next_round(now, RELOAD_S) if is_done else now)
         return len(timers)
 
     async def sweep(self, now: float) -> int:
