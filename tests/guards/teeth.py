@@ -269,27 +269,28 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I8",
         acted.a_key_stands_for_one_request,
         [
-            without(submit, "claim_keys", "WHERE held.expires_at <= duly.now()"),
+            without(submit, "submit_keyed", "WHERE held.expires_at <= duly.now()"),
             with_edits(
                 "that never frees a key",
                 submit,
-                "claim_keys",
+                "submit_keyed",
                 ("WHERE held.expires_at <= duly.now()", "WHERE false"),
             ),
             without(
                 submit,
-                "claim_keys",
+                "submit_keyed",
                 """ON CONFLICT (shard, tenant, key) DO UPDATE
-   SET request_hash = excluded.request_hash,
-       task_id = excluded.task_id,
-       expires_at = excluded.expires_at
- WHERE held.expires_at <= duly.now()""",
+       SET request_hash = excluded.request_hash,
+           task_id = excluded.task_id,
+           expires_at = excluded.expires_at
+     WHERE held.expires_at <= duly.now()""",
             ),
             with_edits(
                 "that keeps the old request",
                 submit,
-                "claim_keys",
-                ("request_hash = excluded.request_hash,\n       task_id = excluded.task_id,\n", ""),
+                "submit_keyed",
+                ("request_hash = excluded.request_hash,\n           ", ""),
+                ("task_id = excluded.task_id,\n           ", ""),
             ),
         ],
     ),

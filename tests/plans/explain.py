@@ -114,7 +114,8 @@ def literal(value: Any) -> str:
 def element(value: Any) -> str:
     if value is None:
         return "NULL"
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    text = f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 

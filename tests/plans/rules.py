@@ -27,6 +27,7 @@ LOOKUP = Rule(KEY, ("shard", "id"))
 LOAD = Rule(DUE, ("tenant", "shard", "lane", "due_at"))
 RULES = {
     "submit_tasks": Rule(None),
+    "submit_keyed": Rule(None),
     "load_due": LOAD,
     "lease_tasks": LOOKUP,
     "extend_leases": LOOKUP,

@@ -10,6 +10,7 @@ from duly.domain.errors import DatabaseUnavailable
 from duly.domain.retry import Failure, GiveUp, Retry, RetryPolicy, decide
 from duly.domain.task import Submission
 from duly.store import control, dead_letters, lease, purge, reap, settle, submit
+from duly.store.database import Session
 from duly.store.entries import Entry
 from duly.store.statements import Statements
 from duly.store.submit import Replayed, SubmitAnswer, Submitter
@@ -71,6 +72,7 @@ class Both:
 
 
 SOUND_SUBMIT = Submitter.submit
+SOUND_CLAIMED = Submitter.store_claimed
 SOUND_KNOWN = Submitter.answer_known
 
 
@@ -82,12 +84,16 @@ async def submit_again(submitter: Submitter, tasks: Sequence[Submission]) -> lis
         return await SOUND_SUBMIT(submitter, tasks)
 
 
-async def answer_early(submitter: Submitter, entries: list[Entry]) -> dict[int, SubmitAnswer]:
+async def answer_early(
+    submitter: Submitter, session: Session, entries: list[Entry]
+) -> dict[int, SubmitAnswer]:
     """Whatever becomes of the commit."""
+    if session is not submitter.database:
+        return await SOUND_CLAIMED(submitter, session, entries)
     answers: dict[int, SubmitAnswer] = {}
     try:
-        async with submitter.database.transaction() as session:
-            answers = await submitter.store_claimed(session, entries, [])
+        async with submitter.database.transaction() as transaction:
+            answers = await SOUND_CLAIMED(submitter, transaction, entries)
     except DatabaseUnavailable:
         if not answers:
             raise
@@ -177,7 +183,9 @@ BUGS: list[Bug | Slip] = [
         "",
     ),
     Bug("a move keeps the fence", control.SQL, "move_tasks", FENCE_UP, FENCE_KEPT),
-    Bug("a key is taken over", submit.SQL, "claim_keys", "WHERE held.expires_at <= duly.now()", ""),
+    Bug(
+        "a key is taken over", submit.SQL, "submit_keyed", "WHERE held.expires_at <= duly.now()", ""
+    ),
     Bug(
         "a letter is replayed twice",
         dead_letters.SQL,
@@ -235,7 +243,7 @@ BUGS: list[Bug | Slip] = [
         "coalesce(attempts.holder = asked.holder OR true OR attempts.holder = asked.holder",
     ),
     Slip("a submit is repeated with new ids", Submitter, "submit", submit_again),
-    Slip("a submit is answered before its commit", Submitter, "store_keyed", answer_early),
+    Slip("a submit is answered before its commit", Submitter, "store_claimed", answer_early),
     Slip("a key with another request is a replay", Submitter, "answer_known", take_for_the_same),
     Slip("one attempt too many", settle, "decide", decide_late),
 ]

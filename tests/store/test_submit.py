@@ -24,7 +24,7 @@ from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission, lane_of
 from duly.store.load import Place, list_placements
 from duly.store.pools import PoolNumbers
-from duly.store.submit import Mismatch, Stored
+from duly.store.submit import SQL, Mismatch, Stored
 from tests.store.world import OTHER_TENANT, START, TENANT, World, wish
 
 HOUR_S = 3600.0
@@ -54,6 +54,14 @@ async def test_a_submitted_task_is_ready_and_as_it_was_asked(world: World) -> No
     assert (task.created_at, task.run_at, task.attempt, task.fence) == (START, START, 0, 0)
     assert task.execution_key == str(stored.id)
     assert stored == Stored(stored.id, START, START)
+
+
+def test_a_task_with_a_key_is_stored_as_one_without() -> None:
+    """Two statements that store tasks: what is mended in one must be mended in the other."""
+    plain = SQL.submit_tasks.partition("WITH placed AS")[2]
+    keyed = SQL.submit_keyed.partition("), placed AS")[2]
+    keyed = keyed.replace("     WHERE asked.id NOT IN (SELECT lost.id FROM lost)\n", "")
+    assert keyed.replace(", ARRAY(SELECT lost.id FROM lost) AS lost", "") == plain
 
 
 async def test_answers_come_in_the_order_of_the_questions(world: World) -> None:

@@ -78,6 +78,8 @@ class Gone(NamedTuple):
 
 
 SubmitAnswer = Stored | Replayed | Mismatch | Gone
+# Of a key: shard, tenant, key, what was asked as a digest, and the task that it is to stand for.
+Claim = tuple[int, int, str, bytes, UUID]
 
 
 class CallKey(NamedTuple):
@@ -123,7 +125,8 @@ class Submitter:
         # Keys first: a refused call is sent again with new ids, and only a key makes that harmless.
         keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
         for tenant in sorted({entry.task.tenant for entry in keyed}):
-            answers |= await self.store_keyed([e for e in keyed if e.task.tenant == tenant])
+            own = [entry for entry in keyed if entry.task.tenant == tenant]
+            answers |= await self.store_claimed(self.database, own)
         plain = [entry for entry in entries if entry.task.idempotency_key is None]
         if plain:
             answers |= await self.store(self.database, plain)
@@ -155,9 +158,7 @@ class Submitter:
             known = await claim_call(session, entries[0].task.tenant, *call)
             if known is not None:
                 raise Undone(answers_again(known, call, len(entries)))
-        keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
-        plain = [entry for entry in entries if entry.task.idempotency_key is None]
-        answers = await self.store_claimed(session, keyed, plain)
+        answers = await self.store_claimed(session, entries)
         answers |= await gone_among(session, answers)
         if any(isinstance(answer, Mismatch | Gone) for answer in answers.values()):
             raise Undone(answers)
@@ -239,31 +240,29 @@ class Submitter:
             self.range_until = now + RANGE_AGE_MAX_S
         return self.range
 
-    async def store(self, session: Session, entries: list[Entry]) -> dict[int, SubmitAnswer]:
+    async def store(
+        self, session: Session, entries: list[Entry], claims: Sequence[Claim] = ()
+    ) -> dict[int, SubmitAnswer]:
+        """All but those that lost the key they claim, which have no answer here."""
         new = sorted(lanes_of(entries) - self.placements)
-        (row,) = await session.fetch(SQL.submit_tasks, *task_columns(entries), *columns(new, 3))
-        return {entry.ordinal: stored_at(entry, row["now"]) for entry in entries}
-
-    async def store_keyed(self, entries: list[Entry]) -> dict[int, SubmitAnswer]:
-        async with self.database.transaction() as session:
-            return await self.store_claimed(session, entries, [])
+        asked = [*task_columns(entries), *columns(new, 3)]
+        if not claims:
+            (row,) = await session.fetch(SQL.submit_tasks, *asked)
+            return {entry.ordinal: stored_at(entry, row["now"]) for entry in entries}
+        (row,) = await session.fetch(SQL.submit_keyed, *asked, *columns(claims, 5), KEY_TTL_S)
+        lost = frozenset(row["lost"])
+        won = [entry for entry in entries if entry.id not in lost]
+        return {entry.ordinal: stored_at(entry, row["now"]) for entry in won}
 
     async def store_claimed(
-        self, session: Session, keyed: list[Entry], plain: list[Entry]
+        self, session: Session, entries: list[Entry]
     ) -> dict[int, SubmitAnswer]:
-        """The keys decide first, then only the winners are stored, with those that need no key."""
-        if not keyed:
-            return await self.store(session, plain)
+        """Those with a key claim it; the answer to a loser is what its key stands for."""
+        keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
         hashes = {entry.ordinal: request_hash(entry.task) for entry in keyed}
         claims = sorted((*key_of(entry), hashes[entry.ordinal], entry.id) for entry in keyed)
-        await session.fetch(SQL.bound_key_wait)
-        rows = await session.fetch(SQL.claim_keys, *columns(claims, 5), KEY_TTL_S)
-        won = {row[0] for row in rows}
-        winners = plain + [entry for entry in keyed if entry.id in won]
-        answers: dict[int, SubmitAnswer] = {}
-        if winners:
-            answers |= await self.store(session, winners)
-        losers = [entry for entry in keyed if entry.id not in won]
+        answers = await self.store(session, entries, claims)
+        losers = [entry for entry in keyed if entry.ordinal not in answers]
         if losers:
             answers |= await self.answer_known(session, losers, hashes)
         return answers

@@ -36,25 +36,67 @@ WITH placed AS (
 )
 SELECT duly.now() AS now
 
+-- name: submit_keyed
+-- The same for tasks of which some have a key, in the same round trip: the row that wins a key decides
+-- which request becomes the task, and who loses is not stored. A key past its time to live counts as
+-- free; one that somebody's open transaction holds is waited for, but not for long. Apart from the
+-- statement above, because most tasks have no key, and a tenant's own session may not claim one.
+WITH bounded AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '1s', true)
+), claimed AS (
+    INSERT INTO duly.idempotency_keys AS held (shard, tenant, key, request_hash, task_id, expires_at)
+    SELECT asked.shard, asked.tenant, asked.key, asked.request_hash, asked.task_id,
+           duly.now() + make_interval(secs => $24)
+      FROM bounded,
+           unnest($19::smallint[], $20::integer[], $21::text[], $22::bytea[], $23::uuid[])
+           AS asked(shard, tenant, key, request_hash, task_id)
+        ON CONFLICT (shard, tenant, key) DO UPDATE
+       SET request_hash = excluded.request_hash,
+           task_id = excluded.task_id,
+           expires_at = excluded.expires_at
+     WHERE held.expires_at <= duly.now()
+    RETURNING task_id
+), lost AS (
+    SELECT unnest($23::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
+), placed AS (
+    INSERT INTO duly.placements (tenant, shard, lane)
+    SELECT * FROM unnest($16::integer[], $17::smallint[], $18::smallint[])
+        ON CONFLICT DO NOTHING
+), stored AS (
+    INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at,
+                            start_by, type, payload, policy, url, execution_key, tags)
+    SELECT shard, id, tenant, pool, priority, timeout_ms, duly.now(),
+           coalesce(run_at, duly.now() + make_interval(secs => delay_s)),
+           start_by, type, payload, policy, url, execution_key, tags::jsonb
+      FROM (SELECT id, coalesce(shard, ($1)[1]) AS shard, coalesce(tenant, ($3)[1]) AS tenant,
+                   coalesce(pool, ($4)[1]) AS pool, coalesce(priority, ($5)[1]) AS priority,
+                   coalesce(timeout_ms, ($6)[1]) AS timeout_ms, run_at,
+                   coalesce(delay_s, ($8)[1]) AS delay_s, start_by,
+                   coalesce(type, ($10)[1]) AS type, payload, policy, url, execution_key, tags
+              FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::smallint[], $5::smallint[],
+                          $6::integer[], $7::timestamptz[], $8::double precision[],
+                          $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[],
+                          $14::text[], $15::text[])
+                   AS sent(shard, id, tenant, pool, priority, timeout_ms, run_at, delay_s, start_by,
+                           type, payload, policy, url, execution_key, tags)) AS asked
+     WHERE asked.id NOT IN (SELECT lost.id FROM lost)
+    RETURNING shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, start_by, type,
+              policy, url
+), armed AS (
+    INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, start_by,
+                             type, concurrency_key, concurrency_limit, host)
+    SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms,
+           greatest(run_at, created_at), start_by, type, duly.concurrency_key_of(policy),
+           duly.concurrency_limit_of(policy), duly.host_of(url)
+      FROM stored
+)
+SELECT duly.now() AS now, ARRAY(SELECT lost.id FROM lost) AS lost
+
 -- name: read_stored
 -- Which of these tasks exist.
 SELECT tasks.id
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
   JOIN duly.tasks ON tasks.shard = asked.shard AND tasks.id = asked.id
-
--- name: claim_keys
--- The row that wins here decides which request becomes the task. A key past its time to live counts
--- as free; a key held by an open transaction makes us wait, but only for the lock timeout.
-INSERT INTO duly.idempotency_keys AS held (shard, tenant, key, request_hash, task_id, expires_at)
-SELECT shard, tenant, key, request_hash, task_id, duly.now() + make_interval(secs => $6)
-  FROM unnest($1::smallint[], $2::integer[], $3::text[], $4::bytea[], $5::uuid[])
-       AS asked(shard, tenant, key, request_hash, task_id)
-    ON CONFLICT (shard, tenant, key) DO UPDATE
-   SET request_hash = excluded.request_hash,
-       task_id = excluded.task_id,
-       expires_at = excluded.expires_at
- WHERE held.expires_at <= duly.now()
-RETURNING task_id
 
 -- name: read_keys
 -- What the keys that were not free stand for; a second statement, to see what the winner committed.
@@ -68,10 +110,6 @@ SELECT held.key, held.request_hash, held.task_id
 SELECT request_hash, task_id
   FROM duly.idempotency_keys
  WHERE shard = $1 AND tenant = $2 AND key = $3 AND expires_at > duly.now()
-
--- name: bound_key_wait
--- Somebody's own open transaction may hold a key; a batch must not wait for it for long.
-SET LOCAL lock_timeout = '1s'
 
 -- name: delete_expired_keys
 -- A bounded bite of keys whose time to live is over.
