@@ -32,7 +32,7 @@ READY_MAX_S = 60.0
 STEP_MAX_S = 900.0
 LAGS_MAX_S = 180.0
 END_MAX_S = 15.0
-POLL_S = 0.02
+POLL_S, POLL_MAX_S = 0.02, 0.25
 
 Show = Callable[[str], None]
 
@@ -146,8 +146,9 @@ class Bench:
                     while not await watch.is_empty():
                         self.check(children)
                         asked_s = time.perf_counter() - asked
-                        # A costly question is asked less often: looking must not slow the drain.
-                        await asyncio.sleep(max(POLL_S, asked_s * 10))
+                        # A costly question is asked less often: looking must not slow the drain,
+                        # nor add to it.
+                        await asyncio.sleep(max(POLL_S, min(asked_s * 10, POLL_MAX_S)))
                         asked = time.perf_counter()
                 passed_s = time.perf_counter() - began
             left = await watch.count()
