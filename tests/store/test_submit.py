@@ -22,6 +22,7 @@ from duly.domain.limits import POOLS_PER_TENANT_MAX
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission, lane_of
+from duly.store.database import CONFLICT_CODES
 from duly.store.load import Place, list_placements
 from duly.store.pools import PoolNumbers
 from duly.store.submit import SQL, Mismatch, Stored
@@ -62,6 +63,18 @@ def test_a_task_with_a_key_is_stored_as_one_without() -> None:
     keyed = SQL.submit_keyed.partition("), placed AS")[2]
     keyed = keyed.replace("     WHERE asked.id NOT IN (SELECT lost.id FROM lost)\n", "")
     assert keyed.replace(", ARRAY(SELECT lost.id FROM lost) AS lost", "") == plain
+
+
+async def test_a_key_that_is_freed_between_two_looks_is_tried_again(world: World) -> None:
+    """It was another's when it was claimed and nobody's when it was read: not a mistake of ours,
+    and whoever batches submits tries such a conflict again."""
+    await world.submit(idempotency_key="k")
+    (entry,) = await world.submitter.address([wish(idempotency_key="k")])
+    await world.database.fetch("DELETE FROM duly.idempotency_keys")
+    with pytest.raises(StatementRefused) as refused:
+        await world.submitter.answer_known(world.database, [entry], {0: b""})
+    assert refused.value.facts["code"] in CONFLICT_CODES
+    assert isinstance(await world.ask(idempotency_key="k"), Stored)
 
 
 async def test_answers_come_in_the_order_of_the_questions(world: World) -> None:

@@ -158,7 +158,8 @@ async def run_client(stage: Stage) -> Figures:
 
 
 async def run_end_to_end_http(stage: Stage) -> Figures:
-    """Batches through the SDK as fast as the worker keeps up, until the last one is settled."""
+    """Batches through the SDK as fast as the worker keeps up, until the last one is settled; a
+    tenth of them before, to warm up."""
     async with duly_up(stage) as running, AsyncClient(running.url, running.api_key) as client:
         worker = make_worker(running, concurrency=WORKER_CONCURRENCY)
         meter = Meter(stage.environment.clock)
@@ -167,22 +168,24 @@ async def run_end_to_end_http(stage: Stage) -> Figures:
         async def noop(_ctx: object, **_fields: object) -> None:
             meter.add()
 
-        async with serving(worker), asyncio.TaskGroup() as group:
-            meter = Meter(stage.environment.clock)
-            group.create_task(sustain(stage, client, meter))
-            group.create_task(all_settled(stage, client, meter))
-        passed_s = stage.now_s - meter.began
+        async with serving(worker):
+            for tasks in (max(stage.tasks // 10, 1), stage.tasks):
+                meter = Meter(stage.environment.clock)
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(sustain(client, meter, tasks))
+                    group.create_task(all_settled(stage, client, meter, tasks))
+                passed_s = stage.now_s - meter.began
     return meter.figures() | {"tasks_per_s": stage.tasks / passed_s}
 
 
-async def sustain(stage: Stage, client: AsyncClient, meter: Meter) -> None:
+async def sustain(client: AsyncClient, meter: Meter, tasks: int) -> None:
     """Two batches on their way, and no more ahead of the worker than it takes in a moment."""
-    starts = iter(range(0, stage.tasks, BATCH))
+    starts = iter(range(0, tasks, BATCH))
 
     async def submit() -> None:
         for start in starts:
             task = TaskSpec(type="bench.noop", payload=PAYLOAD, pool=POOL)
-            await client.submit_many([task] * min(BATCH, stage.tasks - start))
+            await client.submit_many([task] * min(BATCH, tasks - start))
             while start - meter.count > AHEAD_MAX:
                 await asyncio.sleep(AHEAD_POLL_S)
 
@@ -191,14 +194,14 @@ async def sustain(stage: Stage, client: AsyncClient, meter: Meter) -> None:
             group.create_task(submit())
 
 
-async def all_settled(stage: Stage, client: AsyncClient, meter: Meter) -> None:
+async def all_settled(stage: Stage, client: AsyncClient, meter: Meter, tasks: int) -> None:
     """Asked of the server, not of the worker: every task was run, and nothing is live."""
-    live, patience = stage.tasks, stage.patience("the worker")
+    live, patience = tasks, stage.patience("the worker")
     while live:
         await asyncio.sleep(SETTLED_POLL_S)
-        patience.look(f"{meter.count} run, {live} live", stage.tasks)
+        patience.look(f"{meter.count} run, {live} live", tasks)
         stage.show(meter.count, stage.tasks)
-        if meter.count >= stage.tasks:
+        if meter.count >= tasks:
             now: dict[str, Any] = await client.call("GET", "/v1/stats/now")
             live = now["in_flight"] + sum(band["ready"] for band in now["bands"])
 

@@ -21,6 +21,7 @@ from uuid import UUID
 import msgspec
 from asyncpg.pgproto import pgproto
 
+from duly.domain.errors import StatementRefused
 from duly.domain.ids import key_shard, make_octets, milliseconds, shard_of, tenant_shard
 from duly.domain.task import (
     WEBHOOK_POOL,
@@ -33,7 +34,7 @@ from duly.domain.task import (
 from duly.environment import CrashPoint, Environment
 from duly.store.calls import Remembered, claim_call, keep_answer
 from duly.store.columns import columns
-from duly.store.database import Database, Session
+from duly.store.database import SERIALIZATION_FAILURE, Database, Session
 from duly.store.entries import Entry, key_of, lanes_of, task_columns
 from duly.store.load import Due
 from duly.store.partitions import PlacementRange, placement_range
@@ -274,7 +275,11 @@ class Submitter:
         known = {row["key"]: row for row in rows}
         answers: dict[int, SubmitAnswer] = {}
         for entry in entries:
-            row = known[entry.task.idempotency_key]
+            row = known.get(entry.task.idempotency_key)
+            if row is None:
+                # Claimed in vain, and free a moment later; what was stored is a replay then.
+                problem = "a key was freed while it was asked about"
+                raise StatementRefused(problem=problem, code=SERIALIZATION_FAILURE)
             is_same = row["request_hash"] == hashes[entry.ordinal]
             answers[entry.ordinal] = (Replayed if is_same else Mismatch)(row["task_id"])
         return answers
