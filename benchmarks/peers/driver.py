@@ -147,8 +147,9 @@ class Bench:
                         self.check(children)
                         asked_s = time.perf_counter() - asked
                         # A costly question is asked less often: looking must not slow the drain,
-                        # nor add to it.
-                        await asyncio.sleep(max(POLL_S, min(asked_s * 10, POLL_MAX_S)))
+                        # nor add much to it.
+                        pause_s = min(asked_s * 10, max(asked_s * 3, POLL_MAX_S))
+                        await asyncio.sleep(max(POLL_S, pause_s))
                         asked = time.perf_counter()
                 passed_s = time.perf_counter() - began
             left = await watch.count()

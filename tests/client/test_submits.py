@@ -90,3 +90,26 @@ async def test_what_was_put_just_before_the_end_is_sent() -> None:
         answer = await queue.put(b"7", None)
         await queue.close()
     assert answer.result() == b"7"
+
+
+async def test_what_is_put_while_the_last_call_lands_is_sent_before_the_end() -> None:
+    """Sent after the end it would open the connection once more; and who waits for it in another
+    thread would wait for ever, because nothing runs there any longer."""
+    queue = SubmitQueue(cast(Any, StubConnection(500, "none", bad=-1)))
+    loop = asyncio.get_running_loop()
+    second: asyncio.Future[bytes] = loop.create_future()
+
+    async def put_another() -> None:
+        (await queue.put(b"2", None)).add_done_callback(
+            lambda done: second.set_result(done.result())
+        )
+
+    async with asyncio.timeout(WAIT_S):
+        await queue.put(b"1", None)
+        queue.take_off()
+        (flight,) = queue.flights
+        flight.add_done_callback(lambda _: putting.append(loop.create_task(put_another())))
+        putting: list[asyncio.Task[None]] = []
+        await queue.close()
+        assert not queue.waiting
+        assert await second == b"2"

@@ -1,14 +1,17 @@
 """What the loader remembers: of a doorbell that it cannot follow at once, of what it has read."""
 
+import itertools
 from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
-from typing import cast
+from typing import Any, cast
 from uuid import UUID
+
+from msgspec.structs import astuple
 
 from duly.coordinator.ownership import Coordinator
 from duly.environment import Environment
-from duly.scheduler.board import Board
+from duly.scheduler.board import PLACE_ENTRIES_MAX, Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.loader import Loader
 from duly.store.database import Database
@@ -40,6 +43,24 @@ class RungMeanwhile:
         return []
 
 
+class Backlog:
+    """A database with many timers of one place; somebody submits another during every load."""
+
+    def __init__(self, environment: Environment, timers: list[Due]) -> None:
+        self.environment = environment
+        self.timers = timers
+        self.submit: Callable[[], None] = lambda: None
+
+    async def fetch(self, statement: str, *arguments: Any) -> list[Any]:
+        if statement == SQL.read_frontier:
+            now = self.environment.clock.now()
+            return [(now, now)]
+        (after_due_at,), (after_id,), limit = arguments[3], arguments[4], arguments[6]
+        self.submit()
+        found = [t for t in self.timers if (t.due_at, t.id) > (after_due_at, after_id)]
+        return [astuple(timer) for timer in found[:limit]]
+
+
 def due(place: Place, number: int, due_at: datetime) -> Due:
     return Due(*place, UUID(int=number), 0, due_at, 5, None, "t", None, None, None)
 
@@ -52,12 +73,40 @@ def test_a_doorbell_that_finds_no_room_is_read_next(environment: Environment) ->
     ahead = now + timedelta(seconds=9)
     loader.know(PLACE).cursor = Cursor(ahead)
     loader.loads.put(PLACE, environment.clock.monotonic() + 100.0)
+    loader.board.per_place[PLACE] = PLACE_ENTRIES_MAX
     due_at = now + timedelta(seconds=1)
     loader.admit([due(PLACE, 1, due_at)])
     state = loader.places[PLACE]
     assert len(loader.board.known) == 0
     assert state.cursor.due_at < due_at
     assert loader.loads.next_at() <= environment.clock.monotonic()
+
+
+def test_what_fires_among_what_was_read_needs_no_load(environment: Environment) -> None:
+    """All that fires before it is on the board; what fires after the last that was read is not, and
+    would jump the queue."""
+    loader = make_loader(environment)
+    now = environment.clock.now()
+    loader.know(PLACE).cursor = Cursor(now + timedelta(seconds=5))
+    loader.admit([due(PLACE, number, now + timedelta(seconds=number)) for number in (4, 6)])
+    assert [entry.due.id.int for entry in loader.board.known.values()] == [4]
+    assert loader.places[PLACE].cursor == Cursor(now + timedelta(seconds=5))
+
+
+async def test_what_is_brought_during_a_load_is_not_overlooked(environment: Environment) -> None:
+    """The load looked before it was there, and went on behind it."""
+    loader = make_loader(environment)
+    ahead = environment.clock.now() + timedelta(seconds=8)
+    database = Backlog(environment, [due(PLACE, number, ahead) for number in range(1, 2001)])
+    loader.database = cast("Database", database)
+    loader.know(PLACE)
+    brought = [due(PLACE, 3000, ahead - timedelta(seconds=1)), due(PLACE, 4000, ahead)]
+    database.submit = lambda: loader.admit(brought)
+    await loader.load(environment.clock.monotonic())
+    assert not loader.places[PLACE].is_caught_up
+    numbers = {task_id.int for task_id in loader.board.known}
+    assert 3000 in numbers
+    assert 4000 not in numbers, "it is behind the last that was read, and will be read"
 
 
 async def test_a_doorbell_during_a_load_of_its_place_is_followed_by_another(
@@ -76,6 +125,24 @@ async def test_a_doorbell_during_a_load_of_its_place_is_followed_by_another(
     loader.database = cast("Database", RungMeanwhile(environment, lambda: None))
     await loader.load(environment.clock.monotonic())
     assert loader.loads.next_at() > environment.clock.monotonic(), "one more is enough"
+
+
+async def test_a_place_catches_up_though_something_is_submitted_during_every_load(
+    environment: Environment,
+) -> None:
+    """Led back to the beginning by each of them, the loader would read the first page for ever."""
+    loader = make_loader(environment)
+    now = environment.clock.now()
+    ahead = now + timedelta(seconds=8)
+    database = Backlog(environment, [due(PLACE, number, ahead) for number in range(1, 6001)])
+    numbers = itertools.count(10_000)
+    database.submit = lambda: loader.admit([due(PLACE, next(numbers), now)])
+    loader.database = cast("Database", database)
+    loader.know(PLACE)
+    for _ in range(8):
+        await loader.load(environment.clock.monotonic())
+    assert loader.places[PLACE].is_caught_up
+    assert len(loader.board.known) >= 6000
 
 
 def test_what_is_known_is_counted_and_read_past(environment: Environment) -> None:

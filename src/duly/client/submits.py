@@ -121,8 +121,8 @@ class SubmitQueue:
         await self.fly([entry for ordinal, entry in enumerate(batch) if ordinal not in guilty])
 
     async def close(self) -> None:
-        self.take_off()
-        while self.flights:
+        while self.waiting or self.flights:
+            self.take_off()
             await asyncio.wait(self.flights)
 
 

@@ -60,8 +60,14 @@ class PlaceState:
     cursor: Cursor = field(default_factory=Cursor)
     sweep: Cursor = field(default_factory=Cursor)
     is_caught_up: bool = False
-    # What a doorbell asked for since the place was last looked at.
+    # While it is being read: what a doorbell asked for, and what one brought.
+    is_being_read: bool = False
     rung: Cursor | None = None
+    brought: list[Due] = field(default_factory=list)
+
+    def covers(self, due: Due) -> bool:
+        """Whether all that fires before it is on the board."""
+        return self.is_caught_up or Cursor(due.due_at, due.id) <= self.cursor
 
 
 class Loader:
@@ -158,19 +164,22 @@ class Loader:
         self.loads.put(place, min(self.loads.times[place], now))
 
     def admit(self, timers: list[Due]) -> None:
-        """A doorbell with the timers: straight to the board, unless older work is unloaded."""
+        """A doorbell with the timers: straight to the board, unless older work is unloaded. What
+        lies ahead of the cursor is there already for the load that comes to it."""
         if not self.time.is_known:
             return
         now = self.time.now()
         for due in timers:
             place = due.place
             state = self.know(place, is_caught_up=True)
-            if state.is_caught_up and self.board.room(place) > 0:
-                self.board.add(due, place, now)
-            else:
+            if self.board.room(place) <= 0:
                 # It may fire before what is in memory: the next load starts no later than here.
                 state.is_caught_up = False
                 self.expect(place, due.due_at)
+            elif state.covers(due):
+                self.board.add(due, place, now)
+            elif state.is_being_read:
+                state.brought.append(due)
 
     async def load(self, now: float) -> int:
         wanted = self.loads.due(now, self.has_room, PLACES_PER_LOAD)
@@ -181,10 +190,7 @@ class Loader:
         self.observe(frontier.now)
         oldest_writer = Cursor(frontier.oldest_writer_at - timedelta(microseconds=1))
         page = page_of(wanted)
-        cursors = {place: self.places[place].cursor for place in wanted}
-        for place in wanted:
-            self.places[place].rung = None
-        timers = await load_due(self.database, cursors, HORIZON_S, page)
+        timers = await self.read(wanted, page)
         reads = self.take_in(timers)
         for place in wanted:
             state = self.places[place]
@@ -194,14 +200,25 @@ class Loader:
             state.is_caught_up = read is None or read.count < page
             if state.is_caught_up:
                 # Somebody may still commit a timer before this instant.
-                state.cursor = min(state.cursor, oldest_writer)
-            if state.rung is not None:
-                # Rung for while it was read: we may have looked too early.
-                state.cursor = min(state.cursor, state.rung)
+                state.cursor = min(state.cursor, oldest_writer, state.rung or state.cursor)
             is_done = state.is_caught_up and state.rung is None
             # What is not done goes behind those that waited as long.
             self.loads.put(place, next_round(now, RELOAD_S) if is_done else now)
+            # We may have looked before they were there; what is ahead is still to be read.
+            self.admit([due for due in state.brought if state.covers(due)])
         return len(timers)
+
+    async def read(self, places: list[Place], page: int) -> list[Due]:
+        """From their cursors on; who rings meanwhile is not forgotten."""
+        states = [self.places[place] for place in places]
+        for state in states:
+            state.is_being_read, state.rung, state.brought = True, None, []
+        try:
+            cursors = {place: self.places[place].cursor for place in places}
+            return await load_due(self.database, cursors, HORIZON_S, page)
+        finally:
+            for state in states:
+                state.is_being_read = False
 
     async def sweep(self, now: float) -> int:
         """Every place from its beginning now and then, a page at a time where blocked work fills

@@ -48,6 +48,8 @@ KEY_TTL_S = 7 * 86400.0
 STORED_STATUS = 201
 # Timers further away are found by loading.
 DOORBELL_REACH = timedelta(seconds=10)
+# A key that was taken and is free again when it is asked about is claimed anew.
+CLAIM_TRIES_MAX = 3
 # How long a node trusts what it knows of the partitions.
 RANGE_AGE_MAX_S = 300.0
 
@@ -171,8 +173,10 @@ class Submitter:
     async def finish(
         self, entries: list[Entry], answers: dict[int, SubmitAnswer]
     ) -> list[SubmitAnswer]:
-        """Those that lost their key were not stored, nor their places."""
         stored = [entry for entry in entries if isinstance(answers[entry.ordinal], Stored)]
+        if len(stored) < len(entries):
+            # Who loses a key is not stored, but its place is.
+            self.placements |= lanes_of(entries)
         await self.tell_stored(stored, answers)
         return [answers[ordinal] for ordinal in range(len(entries))]
 
@@ -261,27 +265,31 @@ class Submitter:
         """Those with a key claim it; the answer to a loser is what its key stands for."""
         keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
         hashes = {entry.ordinal: request_hash(entry.task) for entry in keyed}
-        claims = sorted((*key_of(entry), hashes[entry.ordinal], entry.id) for entry in keyed)
-        answers = await self.store(session, entries, claims)
-        losers = [entry for entry in keyed if entry.ordinal not in answers]
-        if losers:
-            answers |= await self.answer_known(session, losers, hashes)
-        return answers
+        answers: dict[int, SubmitAnswer] = {}
+        for _ in range(CLAIM_TRIES_MAX):
+            claims = sorted((*key_of(entry), hashes[entry.ordinal], entry.id) for entry in keyed)
+            answers |= await self.store(session, entries, claims)
+            losers = [entry for entry in keyed if entry.ordinal not in answers]
+            if losers:
+                answers |= await self.answer_known(session, losers, hashes)
+            # Those whose key was freed before it could be read.
+            entries = keyed = [entry for entry in losers if entry.ordinal not in answers]
+            if not entries:
+                return answers
+        raise StatementRefused(problem="its key changes hands", code=SERIALIZATION_FAILURE)
 
     async def answer_known(
         self, session: Session, entries: list[Entry], hashes: dict[int, bytes]
     ) -> dict[int, SubmitAnswer]:
+        """Of those whose key stands for something."""
         rows = await session.fetch(SQL.read_keys, *columns([key_of(entry) for entry in entries], 3))
         known = {row["key"]: row for row in rows}
         answers: dict[int, SubmitAnswer] = {}
         for entry in entries:
             row = known.get(entry.task.idempotency_key)
-            if row is None:
-                # Claimed in vain, and free a moment later; what was stored is a replay then.
-                problem = "a key was freed while it was asked about"
-                raise StatementRefused(problem=problem, code=SERIALIZATION_FAILURE)
-            is_same = row["request_hash"] == hashes[entry.ordinal]
-            answers[entry.ordinal] = (Replayed if is_same else Mismatch)(row["task_id"])
+            if row is not None:
+                is_same = row["request_hash"] == hashes[entry.ordinal]
+                answers[entry.ordinal] = (Replayed if is_same else Mismatch)(row["task_id"])
         return answers
 
 
