@@ -30,13 +30,13 @@ SELECT id, payload IS NULL AS is_blank, replay_of FROM duly.tasks WHERE tenant =
 READ_TIMERS = """
 SELECT id, fence, attempt, losses, holder, cancel_requested, confirmed, priority, lane,
        due_at IS NULL AS is_waiting
-  FROM duly.timers WHERE tenant = $1"""
+  FROM duly.timers WHERE tenant = $1 ORDER BY id"""
 READ_ATTEMPTS = """
 SELECT id, fence, charged, holder, outcome, state, reason, error, result
   FROM duly.attempts WHERE tenant = $1 ORDER BY id, fence"""
 READ_LETTERS = """
 SELECT id, reason, attempts, replayed_as IS NOT NULL AS is_replayed
-  FROM duly.dead_letters WHERE tenant = $1"""
+  FROM duly.dead_letters WHERE tenant = $1 ORDER BY id"""
 READ_REST = """
 SELECT (SELECT count(*) FROM duly.tombstones WHERE tenant = $1) AS tombstones,
        (SELECT count(*) FROM duly.idempotency_keys WHERE tenant = $1) AS keys,

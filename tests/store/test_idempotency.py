@@ -1,6 +1,7 @@
 """Idempotency keys (I8): one key and one request give one task, whoever asks and how often."""
 
 import asyncio
+from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -11,8 +12,11 @@ from duly.domain.ids import key_shard
 from duly.domain.states import Outcome, State
 from duly.domain.task import Submission
 from duly.store.batching import Batcher
+from duly.store.database import CONFLICT_CODES, Session
 from duly.store.submit import (
+    CLAIM_TRIES_MAX,
     KEY_TTL_S,
+    SQL,
     Mismatch,
     Replayed,
     Stored,
@@ -20,7 +24,7 @@ from duly.store.submit import (
     delete_expired_keys,
 )
 from tests.store.test_submit import hold_key
-from tests.store.world import OTHER_TENANT, TENANT, World, wish
+from tests.store.world import OTHER_TENANT, START, TENANT, World, wish
 
 
 async def test_the_same_key_and_request_give_the_same_task(world: World) -> None:
@@ -217,3 +221,59 @@ async def wait_until_blocked(owner: asyncpg.Connection) -> None:
             await asyncio.sleep(0.005)
             # Inside a transaction the first look would be repeated for ever.
             await owner.execute("SELECT pg_stat_clear_snapshot()")
+
+
+def test_a_task_with_a_key_is_stored_as_one_without() -> None:
+    """Two statements that store tasks: what is mended in one must be mended in the other."""
+    plain = SQL.submit_tasks.partition("WITH placed AS")[2]
+    keyed = SQL.submit_keyed.partition("), placed AS")[2]
+    keyed = keyed.replace("     WHERE asked.id NOT IN (SELECT lost.id FROM lost)\n", "")
+    assert keyed.replace(", ARRAY(SELECT lost.id FROM lost) AS lost", "") == plain
+
+
+class FreedMeanwhile:
+    """A session in which a key is freed between the claim and the look at who has it."""
+
+    def __init__(self, database: Session, times: int) -> None:
+        self.database = database
+        self.times = times
+
+    async def fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
+        if statement == SQL.read_keys and self.times:
+            self.times -= 1
+            await self.database.fetch("DELETE FROM duly.idempotency_keys")
+        return await self.database.fetch(statement, *arguments)
+
+
+async def test_a_key_that_is_freed_while_it_is_asked_about_is_claimed_again(world: World) -> None:
+    """It was another's when it was claimed and nobody's when it was read: not a mistake of ours."""
+    await world.submit(idempotency_key="k")
+    entries = await world.submitter.address([wish(idempotency_key="k"), wish(idempotency_key="n")])
+    answers = await world.submitter.store_claimed(FreedMeanwhile(world.database, 1), entries)
+    assert [type(answers[n]) for n in (0, 1)] == [Stored, Stored]
+    assert await world.count("tasks") == await world.count("timers") == 3
+    assert isinstance(await world.ask(idempotency_key="k"), Replayed)
+
+
+class NeverFree:
+    """A session in which a key is somebody's whenever it is claimed, and nobody's afterwards."""
+
+    def __init__(self, lost: UUID) -> None:
+        self.lost = lost
+        self.claims = 0
+
+    async def fetch(self, statement: str, *_: object) -> list[Any]:
+        if statement == SQL.read_keys:
+            return []
+        self.claims += 1
+        return [{"now": START, "lost": [self.lost]}]
+
+
+async def test_a_claim_is_not_repeated_for_ever(world: World) -> None:
+    """Whoever batches submits tries such a conflict again, later and a few times."""
+    entries = await world.submitter.address([wish(idempotency_key="k")])
+    session = NeverFree(entries[0].id)
+    with pytest.raises(StatementRefused) as refused:
+        await world.submitter.store_claimed(session, entries)
+    assert refused.value.facts["code"] in CONFLICT_CODES
+    assert session.claims == CLAIM_TRIES_MAX

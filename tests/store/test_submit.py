@@ -3,7 +3,6 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 from random import Random
-from typing import Any
 from uuid import UUID
 
 import asyncpg
@@ -23,10 +22,9 @@ from duly.domain.limits import POOLS_PER_TENANT_MAX
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission, lane_of
-from duly.store.database import CONFLICT_CODES, Session
 from duly.store.load import Place, list_placements
 from duly.store.pools import PoolNumbers
-from duly.store.submit import CLAIM_TRIES_MAX, SQL, Mismatch, Replayed, Stored
+from duly.store.submit import Mismatch, Stored
 from tests.store.world import OTHER_TENANT, START, TENANT, World, wish
 
 HOUR_S = 3600.0
@@ -56,62 +54,6 @@ async def test_a_submitted_task_is_ready_and_as_it_was_asked(world: World) -> No
     assert (task.created_at, task.run_at, task.attempt, task.fence) == (START, START, 0, 0)
     assert task.execution_key == str(stored.id)
     assert stored == Stored(stored.id, START, START)
-
-
-def test_a_task_with_a_key_is_stored_as_one_without() -> None:
-    """Two statements that store tasks: what is mended in one must be mended in the other."""
-    plain = SQL.submit_tasks.partition("WITH placed AS")[2]
-    keyed = SQL.submit_keyed.partition("), placed AS")[2]
-    keyed = keyed.replace("     WHERE asked.id NOT IN (SELECT lost.id FROM lost)\n", "")
-    assert keyed.replace(", ARRAY(SELECT lost.id FROM lost) AS lost", "") == plain
-
-
-class FreedMeanwhile:
-    """A session in which a key is freed between the claim and the look at who has it."""
-
-    def __init__(self, database: Session, times: int) -> None:
-        self.database = database
-        self.times = times
-
-    async def fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
-        if statement == SQL.read_keys and self.times:
-            self.times -= 1
-            await self.database.fetch("DELETE FROM duly.idempotency_keys")
-        return await self.database.fetch(statement, *arguments)
-
-
-async def test_a_key_that_is_freed_while_it_is_asked_about_is_claimed_again(world: World) -> None:
-    """It was another's when it was claimed and nobody's when it was read: not a mistake of ours."""
-    await world.submit(idempotency_key="k")
-    entries = await world.submitter.address([wish(idempotency_key="k"), wish(idempotency_key="n")])
-    answers = await world.submitter.store_claimed(FreedMeanwhile(world.database, 1), entries)
-    assert [type(answers[n]) for n in (0, 1)] == [Stored, Stored]
-    assert await world.count("tasks") == await world.count("timers") == 3
-    assert isinstance(await world.ask(idempotency_key="k"), Replayed)
-
-
-class NeverFree:
-    """A session in which a key is somebody's whenever it is claimed, and nobody's afterwards."""
-
-    def __init__(self, lost: UUID) -> None:
-        self.lost = lost
-        self.claims = 0
-
-    async def fetch(self, statement: str, *_: object) -> list[Any]:
-        if statement == SQL.read_keys:
-            return []
-        self.claims += 1
-        return [{"now": START, "lost": [self.lost]}]
-
-
-async def test_a_claim_is_not_repeated_for_ever(world: World) -> None:
-    """Whoever batches submits tries such a conflict again, later and a few times."""
-    entries = await world.submitter.address([wish(idempotency_key="k")])
-    session = NeverFree(entries[0].id)
-    with pytest.raises(StatementRefused) as refused:
-        await world.submitter.store_claimed(session, entries)
-    assert refused.value.facts["code"] in CONFLICT_CODES
-    assert session.claims == CLAIM_TRIES_MAX
 
 
 async def test_answers_come_in_the_order_of_the_questions(world: World) -> None:
@@ -242,7 +184,7 @@ async def test_a_rolled_back_key_batch_forgets_its_places_too(
     assert [due.id for due in await world.due()] != []
 
 
-async def test_a_request_that_lost_its_key_records_no_place(world: World) -> None:
+async def test_a_request_that_lost_its_key_hides_no_place(world: World) -> None:
     """A place believed to be on record for a task that was never stored hides the next one."""
     await world.submit(idempotency_key="k", priority=5)
     assert isinstance(await world.ask(idempotency_key="k", priority=9), Mismatch)
