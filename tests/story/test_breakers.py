@@ -60,9 +60,16 @@ def test_a_failing_receiver_is_left_alone_until_somebody_says_otherwise(
         eventually(lambda: client.call("GET", "/v1/breakers")["items"], "the breaker opens")
         (breaker,) = client.call("GET", "/v1/breakers")["items"]
         assert (breaker["phase"], breaker["host"]) == ("open", receiver.split("/")[2])
-        # It may be sent once or twice before the scheduler has heard of the breaker.
-        held = client.submit("a.b", 2, url=receiver)
-        eventually(lambda: has_refused(duly), "the scheduler knows of it, and holds it back")
+        # What is sent before the scheduler has heard of the breaker fails, and its retry may be a
+        # minute away: so another is submitted at every look.
+        tasks = []
+
+        def is_one_held_back() -> bool:
+            tasks.append(client.submit("a.b", 2, url=receiver))
+            return has_refused(duly)
+
+        eventually(is_one_held_back, "the scheduler knows of it, and holds it back")
+        held = tasks[-1]
         eventually(lambda: client.explain(held.id)["binding"] == "breaker", "it says so")
         calls = Receiver.calls
         Receiver.status = 200
