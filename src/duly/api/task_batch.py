@@ -123,10 +123,7 @@ class TaskBatchDoor:
     ) -> list[TaskView]:
         stored = [answer for answer in answers if isinstance(answer, Stored)]
         if len(stored) == len(answers):
-            return [
-                fresh_view(task, answer.id, answer.created_at, answer.run_at)
-                for task, answer in zip(tasks, stored, strict=True)
-            ]
+            return [fresh_view(*pair) for pair in zip(tasks, stored, strict=True)]
         pairs = zip(tasks, answers, strict=True)
         return await asyncio.gather(*(self.tasks.view_of(tenant, *pair) for pair in pairs))
 

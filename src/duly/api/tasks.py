@@ -187,7 +187,7 @@ class TaskDoor:
 
     async def view_of(self, tenant: int, task: Submission, answer: SubmitAnswer) -> TaskView:
         if isinstance(answer, Stored):
-            return fresh_view(task, answer.id, answer.created_at, answer.run_at)
+            return fresh_view(task, answer)
         known = await self.reading.read(tenant, answer.id)
         if known is None:
             raise gone([])

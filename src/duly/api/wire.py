@@ -18,6 +18,7 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import State
 from duly.domain.task import DEFAULT_POLICY, DEFAULT_POOL, Policy, Submission
 from duly.store.read import Attempt, Task
+from duly.store.submit import Stored
 
 Item = TypeVar("Item")
 Instant = Annotated[datetime, Meta(tz=True, description="RFC 3339, with an offset.")]
@@ -212,15 +213,15 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     error: str | None = None
 
 
-def fresh_view(task: Submission, task_id: UUID, created_at: datetime, run_at: datetime) -> TaskView:
+def fresh_view(task: Submission, stored: Stored) -> TaskView:
     """A task that was stored a moment ago, without reading it back."""
     policy = task.policy
     return TaskView(
-        id=task_id,
-        state=State.READY if run_at <= created_at else State.SCHEDULED,
+        id=stored.id,
+        state=State.READY if stored.run_at <= stored.created_at else State.SCHEDULED,
         type=task.type,
-        run_at=run_at,
-        created_at=created_at,
+        run_at=stored.run_at,
+        created_at=stored.created_at,
         attempt=0,
         max_attempts=policy.retry.max_attempts,
         priority=task.priority,
@@ -232,9 +233,9 @@ def fresh_view(task: Submission, task_id: UUID, created_at: datetime, run_at: da
         concurrency_key=policy.concurrency_key,
         concurrency_limit=policy.concurrency_limit,
         idempotency_key=task.idempotency_key,
-        execution_key=task.execution_key or task.idempotency_key or str(task_id),
+        execution_key=task.execution_key or task.idempotency_key or str(stored.id),
         tags=task.tags,
-        next_at=max(run_at, created_at),
+        next_at=max(stored.run_at, stored.created_at),
     )
 
 
