@@ -43,6 +43,7 @@ FLEET_QUICKLY_CAUGHT = {
     "a belief outlives its lease",
     "a hand-over needs no wait",
     "a cap is free at the deadline of a ticket",
+    "a lost ticket counts for ever",
     "what is parked stays parked",
     "a firing stores no task",
     "a change rules on nothing first",
