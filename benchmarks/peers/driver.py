@@ -148,8 +148,8 @@ class Bench:
                         asked_s = time.perf_counter() - asked
                         # A costly question is asked less often: looking must not slow the drain,
                         # nor add much to it.
-                        pause_s = min(asked_s * 10, max(asked_s * 3, POLL_MAX_S))
-                        await asyncio.sleep(max(POLL_S, pause_s))
+                        pauses_s = (POLL_S, min(asked_s * 10, POLL_MAX_S), asked_s * 3)
+                        await asyncio.sleep(max(pauses_s))
                         asked = time.perf_counter()
                 passed_s = time.perf_counter() - began
             left = await watch.count()

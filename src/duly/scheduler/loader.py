@@ -3,7 +3,8 @@
 | event | what happens |
 |---|---|
 | a doorbell is lost | the next load from the cursor, or the sweep, finds the timer |
-| a doorbell rings for a place that is being read | it is read once more, from there |
+| a doorbell brings a timer of a place that is being read | kept until all before it is read |
+| it brings only a hint | read once more, from there; before the last page, the sweep finds it |
 | a transaction commits late | loads overlap back to the oldest writer; the sweep finds the rest |
 | a page ends inside a herd | the cursor is (due_at, id), so the next page goes on there |
 | parked work was let go | read again from the first of it, once its obstacle has room |
