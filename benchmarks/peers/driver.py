@@ -133,8 +133,8 @@ class Bench:
         """From the word to start until the driver finds nothing that has not ended."""
         url = await self.fresh()
         bulk = await self.tell(self.bulk(url))
-        await self.store.calm(self.peer, url)
-        async with self.store.watch(self.peer, url) as watch:
+        await self.store.calm(self.peer)
+        async with self.store.watch(self.peer) as watch:
             stored = await watch.count()
             if stored != self.sizes.backlog:
                 raise PeerFailed(f"stored {stored} tasks instead of {self.sizes.backlog}")

@@ -10,6 +10,7 @@ import socket
 import tempfile
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import asyncpg
@@ -19,7 +20,7 @@ from duly.bench.stage import WAL_SEGMENTS
 from duly.environment import Environment
 from duly.settings import Settings
 from duly.store.measure import make_wal_segments
-from duly.store.place import Place, open_place, prepare_place
+from duly.store.place import EMBEDDED_LOGIN, Place, open_place, prepare_place
 
 START_MAX_S = 20.0
 
@@ -33,21 +34,26 @@ class Postgres:
         self.server = place.embedded
 
     async def fresh(self, peer: PeerInfo) -> str:
-        """duly has one database and starts each step with no live task; a peer gets a new one."""
-        if peer.name == "duly":
-            return self.place.engine_url
-        name = f"peer_{peer.name.replace('-', '_')}"
+        """A new database for every step of everybody: what an earlier one left, also as dead rows,
+        is nobody's."""
+        name = database_of(peer)
         admin = await asyncpg.connect(self.place.owner_url)
         try:
             await admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
             await admin.execute(f'CREATE DATABASE "{name}"')
         finally:
             await admin.close()
-        return self.server.url(name)
+        if peer.name != "duly":
+            return self.server.url(name)
+        # Migrated by the owner, used by the engine's login, as in production.
+        engine_url = self.server.url(name, EMBEDDED_LOGIN)
+        place = replace(self.place, owner_url=self.server.url(name), engine_url=engine_url)
+        await prepare_place(place, Settings(), Environment())
+        return engine_url
 
-    async def calm(self, peer: PeerInfo, url: str) -> None:
+    async def calm(self, peer: PeerInfo) -> None:
         """Fresh statistics for every planner, and a checkpoint that nobody is charged for."""
-        owner = await asyncpg.connect(self.place.owner_url if peer.name == "duly" else url)
+        owner = await asyncpg.connect(self.server.url(database_of(peer)))
         try:
             await owner.execute("ANALYZE", timeout=120)
             await owner.execute("CHECKPOINT", timeout=120)
@@ -55,12 +61,16 @@ class Postgres:
             await owner.close()
 
     @contextlib.asynccontextmanager
-    async def watch(self, peer: PeerInfo, url: str) -> AsyncIterator["PostgresWatch"]:
-        owner = await asyncpg.connect(self.place.owner_url if peer.name == "duly" else url)
+    async def watch(self, peer: PeerInfo) -> AsyncIterator["PostgresWatch"]:
+        owner = await asyncpg.connect(self.server.url(database_of(peer)))
         try:
             yield PostgresWatch(owner, peer.live)
         finally:
             await owner.close()
+
+
+def database_of(peer: PeerInfo) -> str:
+    return f"peer_{peer.name.replace('-', '_')}"
 
 
 class PostgresWatch:
@@ -83,7 +93,6 @@ async def open_postgres() -> AsyncIterator[Postgres]:
     with tempfile.TemporaryDirectory(prefix="duly-peers-") as folder:
         settings = Settings(data_dir=folder)
         async with open_place(settings, Environment()) as place:
-            await prepare_place(place, settings, Environment())
             # Whoever is measured first would wait for each of them to be made.
             await make_wal_segments(place.owner_url, WAL_SEGMENTS)
             yield Postgres(place)
@@ -101,11 +110,11 @@ class Redis:
             await watch.ask("FLUSHALL")
         return f"redis://127.0.0.1:{self.port}/0"
 
-    async def calm(self, _peer: PeerInfo, _url: str) -> None:
+    async def calm(self, _peer: PeerInfo) -> None:
         """Nothing to prepare."""
 
     @contextlib.asynccontextmanager
-    async def watch(self, peer: PeerInfo, _url: str) -> AsyncIterator["RedisWatch"]:
+    async def watch(self, peer: PeerInfo) -> AsyncIterator["RedisWatch"]:
         async with self.open() as watch:
             watch.live = peer.live
             yield watch

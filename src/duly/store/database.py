@@ -18,6 +18,7 @@ from duly.domain.errors import (
     DatabaseUnfit,
     StatementRefused,
 )
+from duly.store.array_types import Connection
 from duly.store.instants import use_instants
 from duly.store.statements import statements_beside
 
@@ -130,6 +131,7 @@ class Database:
                 # The driver's reset is a round trip per release, and no session state is kept.
                 reset=keep_session,
                 init=use_instants,
+                connection_class=Connection,
                 **statement_options(is_pooled),
             )
             # The first connection is made now, so that a wrong URL is known at once.

@@ -1,0 +1,67 @@
+"""What one connection learned of array types, the next one need not ask."""
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from duly.store.array_types import Connection
+from duly.store.database import Database
+from tests.store.world import World
+
+EVERYTHING = """
+SELECT $1::smallint[], $2::integer[], $3::uuid[], $4::timestamptz[], $5::double precision[],
+       $6::bytea[], $7::boolean[], $8::text[]
+"""
+VALUES = (
+    [1, None],
+    [2],
+    [UUID(int=3)],
+    [datetime(2026, 11, 16, tzinfo=UTC)],
+    [0.5],
+    [b"\x00"],
+    [True],
+    ["x"],
+)
+
+
+async def asked_by_a_new_connection(database: Database) -> list[str]:
+    """The statements, beside ours, with which it finds out what it does not know."""
+    asked: list[str] = []
+
+    def note(query: asyncpg.connection.LoggedQuery) -> None:
+        asked.append(query.query)
+
+    async with database.pool.acquire() as first, database.pool.acquire() as second:
+        await first.fetch("SELECT 1")
+        with second.query_logger(note):
+            (row,) = await second.fetch(EVERYTHING, *VALUES)
+    assert tuple(row) == VALUES
+    return [query for query in asked if query != EVERYTHING]
+
+
+async def test_one_connection_asks_for_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Connection, "known", {})
+    database = await Database.open(world.database.url, 2)
+    try:
+        assert await asked_by_a_new_connection(database)
+        # A new process asks; a second connection of it does not.
+        other = await Database.open(world.database.url, 2)
+        try:
+            assert await asked_by_a_new_connection(other) == []
+        finally:
+            await other.close()
+    finally:
+        await database.close()
+
+
+async def test_types_that_a_user_made_are_asked_for_each_time(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their numbers mean something else in another database."""
+    monkeypatch.setattr(Connection, "known", {})
+    async with world.database.pool.acquire() as connection, connection.transaction():
+        await connection.execute("CREATE TYPE pg_temp.mood AS ENUM ('fine')")
+        assert await connection.fetchval("SELECT 'fine'::pg_temp.mood") == "fine"
+        assert Connection.known == {}
