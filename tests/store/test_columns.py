@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome
-from duly.domain.task import Policy
+from duly.domain.task import Policy, host_of
 from duly.store.columns import given, once
 from duly.store.lease import lease_tasks
 from duly.store.settle import Settlement, SettleStatus
@@ -77,6 +77,21 @@ async def test_tasks_that_differ_in_any_column_are_stored_each_as_it_was_asked(
                 )
                 assert row["timeout_ms"] == asked.policy.timeout_s * 1000
                 assert row["start_by"] == asked.policy.start_by
+
+
+async def test_a_target_is_each_tasks_own_whoever_shares_it(world: World) -> None:
+    """A breaker that watched another host's tasks, or a call that went there."""
+    none, here, there = None, "http://here.example/a", "https://there.example:8443/b?c"
+    for urls in ([here, here], [here, there], [here, none], [none, here], [none, none], [there]):
+        answers = await world.submitter.submit([wish(url=url) for url in urls])
+        ids = [answer.id for answer in answers]
+        rows = await world.database.fetch(
+            "SELECT id, tasks.url, timers.host FROM duly.tasks JOIN duly.timers USING (id)"
+            " WHERE id = ANY ($1)",
+            ids,
+        )
+        stored = {row["id"]: (row["url"], row["host"]) for row in rows}
+        assert [stored[task_id] for task_id in ids] == [(url, host_of(url)) for url in urls]
 
 
 async def test_tickets_of_several_shards_and_fences_are_leased_together(world: World) -> None:

@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.ids import key_shard
-from duly.domain.task import Submission, lane_of
+from duly.domain.task import Submission, host_of, lane_of
 from duly.store.columns import given, once
 from duly.store.policies import encode_policy
 
@@ -50,8 +50,11 @@ def key_of(entry: Entry) -> tuple[int, int, str]:
     return key_shard(entry.task.tenant, key), entry.task.tenant, key
 
 
-def task_columns(entries: list[Entry]) -> list[list[Any]]:
+def task_columns(entries: list[Entry]) -> list[Any]:
+    """The arrays, and the target that all of them share, with its host."""
     tasks = [entry.task for entry in entries]
+    urls = given([task.url for task in tasks])
+    shared = urls[0] if urls and urls.count(urls[0]) == len(urls) else None
     return [
         once([entry.shard for entry in entries]),
         [entry.id for entry in entries],
@@ -65,9 +68,11 @@ def task_columns(entries: list[Entry]) -> list[list[Any]]:
         once([task.type for task in tasks]),
         [task.payload for task in tasks],
         given([encode_policy(task.policy) for task in tasks]),
-        given([task.url for task in tasks]),
+        urls if shared is None else [],
         given([task.execution_key or task.idempotency_key for task in tasks]),
         given([encode_tags(task.tags) for task in tasks]),
+        shared,
+        host_of(shared),
     ]
 
 

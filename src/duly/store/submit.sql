@@ -2,10 +2,11 @@
 -- Many callers' tasks in one commit. The timer comes only from the RETURNING of the task that won
 -- its id: the same ids again are refused as a whole, so that nothing is stored twice and nothing
 -- that has ended is revived. Fire times are reckoned by the database's clock. A column without NULL
--- that is the same for all of them has one element.
+-- that is the same for all of them has one element; a target that all of them share is not in its
+-- column but apart, with its host.
 WITH placed AS (
     INSERT INTO duly.placements (tenant, shard, lane)
-    SELECT * FROM unnest($16::integer[], $17::smallint[], $18::smallint[])
+    SELECT * FROM unnest($18::integer[], $19::smallint[], $20::smallint[])
         ON CONFLICT DO NOTHING
 ), stored AS (
     INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at,
@@ -17,7 +18,8 @@ WITH placed AS (
                    coalesce(pool, ($4)[1]) AS pool, coalesce(priority, ($5)[1]) AS priority,
                    coalesce(timeout_ms, ($6)[1]) AS timeout_ms, run_at,
                    coalesce(delay_s, ($8)[1]) AS delay_s, start_by,
-                   coalesce(type, ($10)[1]) AS type, payload, policy, url, execution_key, tags
+                   coalesce(type, ($10)[1]) AS type, payload, policy,
+                   coalesce(url, $16::text) AS url, execution_key, tags
               FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::smallint[], $5::smallint[],
                           $6::integer[], $7::timestamptz[], $8::double precision[],
                           $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[],
@@ -31,7 +33,7 @@ WITH placed AS (
                              type, concurrency_key, concurrency_limit, host)
     SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms,
            greatest(run_at, created_at), start_by, type, duly.concurrency_key_of(policy),
-           duly.concurrency_limit_of(policy), duly.host_of(url)
+           duly.concurrency_limit_of(policy), coalesce($17::text, duly.host_of(url))
       FROM stored
 )
 SELECT duly.now() AS now
@@ -46,9 +48,9 @@ WITH bounded AS MATERIALIZED (
 ), claimed AS (
     INSERT INTO duly.idempotency_keys AS held (shard, tenant, key, request_hash, task_id, expires_at)
     SELECT asked.shard, asked.tenant, asked.key, asked.request_hash, asked.task_id,
-           duly.now() + make_interval(secs => $24)
+           duly.now() + make_interval(secs => $26)
       FROM bounded,
-           unnest($19::smallint[], $20::integer[], $21::text[], $22::bytea[], $23::uuid[])
+           unnest($21::smallint[], $22::integer[], $23::text[], $24::bytea[], $25::uuid[])
            AS asked(shard, tenant, key, request_hash, task_id)
         ON CONFLICT (shard, tenant, key) DO UPDATE
        SET request_hash = excluded.request_hash,
@@ -57,10 +59,10 @@ WITH bounded AS MATERIALIZED (
      WHERE held.expires_at <= duly.now()
     RETURNING task_id
 ), lost AS (
-    SELECT unnest($23::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
+    SELECT unnest($25::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
 ), placed AS (
     INSERT INTO duly.placements (tenant, shard, lane)
-    SELECT * FROM unnest($16::integer[], $17::smallint[], $18::smallint[])
+    SELECT * FROM unnest($18::integer[], $19::smallint[], $20::smallint[])
         ON CONFLICT DO NOTHING
 ), stored AS (
     INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at,
@@ -72,7 +74,8 @@ WITH bounded AS MATERIALIZED (
                    coalesce(pool, ($4)[1]) AS pool, coalesce(priority, ($5)[1]) AS priority,
                    coalesce(timeout_ms, ($6)[1]) AS timeout_ms, run_at,
                    coalesce(delay_s, ($8)[1]) AS delay_s, start_by,
-                   coalesce(type, ($10)[1]) AS type, payload, policy, url, execution_key, tags
+                   coalesce(type, ($10)[1]) AS type, payload, policy,
+                   coalesce(url, $16::text) AS url, execution_key, tags
               FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::smallint[], $5::smallint[],
                           $6::integer[], $7::timestamptz[], $8::double precision[],
                           $9::timestamptz[], $10::text[], $11::text[], $12::text[], $13::text[],
@@ -87,7 +90,7 @@ WITH bounded AS MATERIALIZED (
                              type, concurrency_key, concurrency_limit, host)
     SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms,
            greatest(run_at, created_at), start_by, type, duly.concurrency_key_of(policy),
-           duly.concurrency_limit_of(policy), duly.host_of(url)
+           duly.concurrency_limit_of(policy), coalesce($17::text, duly.host_of(url))
       FROM stored
 )
 SELECT duly.now() AS now, ARRAY(SELECT lost.id FROM lost) AS lost
