@@ -13,7 +13,7 @@ from benchmarks.peers.installation import PROJECT
 # row -> its scenario, and what of that is which figure
 SCENARIOS = {
     "single": ("submit-single", {"tasks_per_s": "single_per_s"}),
-    "latency": ("lone", {"p50_ms": "latency_p50_ms", "p99_ms": "latency_p99_ms"}),
+    "latency": ("lone", {"paced_p50_ms": "latency_p50_ms", "paced_p99_ms": "latency_p99_ms"}),
     "herd": ("herd", {"p50_ms": "herd_p50_ms", "p99_ms": "herd_p99_ms"}),
 }
 

@@ -10,6 +10,7 @@ from duly.bench.figures import Figures, percentiles
 from duly.bench.stage import BATCH, STALLED_S, TENANT, Stage
 
 LONE_PAUSE_S = 0.003
+PACED_PER_S = 50
 HERD_LEAD_S = 1.5
 WARM_UP_TASKS = 1000
 SKEW_LEAD_S = 1.0
@@ -21,20 +22,37 @@ POLL_S = 0.02
 
 
 async def run_lone(stage: Stage) -> Figures:
-    waits = []
+    """One after the other, and then at a pace at which the machine rests in between: its cores, and
+    whatever they remember, take a while to come back."""
+    waits, paced = [], []
     driver = Driver(stage)
     async with driver.running():
         for number in range(stage.tasks):
-            driver.has_started.clear()
-            before = stage.now_s
-            await driver.engine.desk.submit(make_task())
-            async with asyncio.timeout(STALLED_S):
-                await driver.has_started.wait()
-            waits.append(stage.now_s - before)
-            stage.show(number + 1, stage.tasks)
+            waits.append(await wait_of_one(driver))
+            stage.show(number + 1, stage.tasks * 2)
             # Long enough for the one before to be settled and forgotten.
             await asyncio.sleep(LONE_PAUSE_S)
-    return percentiles(waits)
+        async for number in at_pace(stage, PACED_PER_S):
+            if number == stage.tasks:
+                break
+            paced.append(await wait_of_one(driver))
+            stage.show(stage.tasks + number + 1, stage.tasks * 2)
+    slow = percentiles(paced)
+    return {
+        **percentiles(waits),
+        "paced_per_s": PACED_PER_S,
+        "paced_p50_ms": slow["p50_ms"],
+        "paced_p99_ms": slow["p99_ms"],
+    }
+
+
+async def wait_of_one(driver: Driver) -> float:
+    driver.has_started.clear()
+    before = driver.stage.now_s
+    await driver.engine.desk.submit(make_task())
+    async with asyncio.timeout(STALLED_S):
+        await driver.has_started.wait()
+    return driver.stage.now_s - before
 
 
 async def run_skew(stage: Stage) -> Figures:
