@@ -263,6 +263,78 @@ class Conformance:
         assert await asyncio.gather(*consumers) == [[], []]
         assert stage.broker.waiting() == 0
 
+    async def test_a_reserved_consumer_gets_what_was_stored_for_it(self, stage: Stage) -> None:
+        """Its lease came with the task: asking for one more would be a second commit."""
+        consumer = await stage.wait_in_turn(2, LANE)
+        hands = stage.broker.reserve(LANE, 2)
+        assert hands is not None
+        assert (hands.holder, hands.lease_s, stage.broker.waiting()) == (HOLDER, LEASE_S, 0)
+        tickets = await stage.submit(2)
+        leases = [lease for ticket in tickets if (lease := await stage.world.try_lease(ticket))]
+        hands.take(leases)
+        assert await consumer == leases
+
+    async def test_a_reserved_consumer_is_handed_no_ticket(self, stage: Stage) -> None:
+        """With one free hand it would get two tasks, and lose one to the clock."""
+        first = await stage.wait_in_turn(1, LANE)
+        hands = stage.broker.reserve(LANE, 1)
+        assert hands is not None
+        (stored, published) = await stage.submit(2)
+        await stage.publish([published])
+        second = stage.wait_or_take(1, LANE)
+        assert ids(await second) == [published.id]
+        assert not first.done()
+        lease = await stage.world.try_lease(stored)
+        assert lease is not None
+        hands.take([lease])
+        assert await first == [lease]
+
+    async def test_a_reserved_consumer_that_gets_nothing_waits_on(self, stage: Stage) -> None:
+        """Whoever reserved it stored nothing: it still wants the next ticket."""
+        consumer = await stage.wait_in_turn(1, LANE)
+        hands = stage.broker.reserve(LANE, 1)
+        assert hands is not None
+        hands.take([])
+        await until(lambda: stage.broker.waiting() == 1)
+        (ticket,) = await stage.submit(1)
+        await stage.publish([ticket])
+        assert ids(await consumer) == [ticket.id]
+
+    async def test_a_reserved_consumer_outlasts_its_time(self, stage: Stage) -> None:
+        """Out of time while the statement is under way: a lease of its would have no holder."""
+        consumer = asyncio.create_task(stage.lease(1, LANE, wait_s=0.05))
+        await until(lambda: stage.broker.waiting() == 1)
+        hands = stage.broker.reserve(LANE, 1)
+        assert hands is not None
+        await asyncio.sleep(0.1)
+        assert not consumer.done()
+        (ticket,) = await stage.submit(1)
+        lease = await stage.world.try_lease(ticket)
+        assert lease is not None
+        hands.take([lease])
+        assert await consumer == [lease]
+
+    async def test_a_reserved_consumer_may_leave(self, stage: Stage) -> None:
+        """Cancelled meanwhile: whoever reserved it is not disturbed, and what it got runs out."""
+        consumer = await stage.wait_in_turn(1, LANE)
+        hands = stage.broker.reserve(LANE, 1)
+        assert hands is not None
+        consumer.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await consumer
+        hands.take([])
+        assert stage.broker.waiting() == 0
+
+    async def test_only_who_waits_for_the_lane_with_room_is_reserved(self, stage: Stage) -> None:
+        """Another tenant's worker must never get it (I9), nor one with too few hands."""
+        consumer = await stage.wait_in_turn(2, HIGH_LANE)
+        assert stage.broker.reserve(LANE, 1) is None
+        assert stage.broker.reserve(Lane(OTHER_TENANT, 1, 0), 1) is None
+        assert stage.broker.reserve(HIGH_LANE, 3) is None
+        await stage.broker.close()
+        assert await consumer == []
+        assert stage.broker.reserve(HIGH_LANE, 1) is None
+
 
 async def drain_all(stage: Stage) -> list[Lease]:
     had: list[Lease] = []

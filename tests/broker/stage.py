@@ -55,6 +55,10 @@ class Stage:
         await until(lambda: self.broker.waiting() == before + 1)
         return consumer
 
+    def wait_or_take(self, count: int, *lanes: Lane) -> "asyncio.Task[list[Lease]]":
+        """A consumer that waits only if nothing lies there for it."""
+        return asyncio.create_task(self.lease(count, *lanes, wait_s=WAIT_MAX_S))
+
     async def timers(self) -> list[asyncpg.Record]:
         return await self.world.database.fetch(READ_TIMERS)
 

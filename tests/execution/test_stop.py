@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from duly.app import start_loop
+from duly.broker.waiter import Waiter
 from duly.broker.watch import Watch
 from duly.environment import Environment
 from duly.execution import executor as module
@@ -15,6 +16,7 @@ from duly.store.database import Database
 from duly.store.lease import Lease
 from duly.testing.engine import Engine
 from tests.broker.stage import LANE, until
+from tests.store.world import HOLDER, LEASE_S
 
 # Longer than any test: whoever waits so long is never woken.
 FOREVER_S = 3600.0
@@ -71,5 +73,5 @@ async def test_a_consumer_that_comes_after_the_close_does_not_wait() -> None:
     watch = Watch(nothing)  # type: ignore[arg-type]
     await watch.close()
     async with asyncio.timeout(STOP_S):
-        assert not await watch.wait([LANE], 1, FOREVER_S)
+        assert not await watch.wait(Waiter([LANE], HOLDER, 1, LEASE_S), FOREVER_S)
     assert watch.polling is None

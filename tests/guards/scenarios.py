@@ -5,10 +5,10 @@ from collections.abc import Awaitable, Callable
 
 from duly.domain.errors import StatementRefused
 from duly.domain.lanes import Ticket
-from duly.domain.states import Outcome
+from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
 from duly.store.control import Move, move_tasks
-from duly.store.lease import lease_tasks
+from duly.store.lease import Lease, lease_tasks
 from duly.store.read import read_attempts, read_task
 from duly.store.submit import Mismatch, Replayed, Stored, Submitter
 from tests.interleaving.calls import (
@@ -263,6 +263,27 @@ async def nothing_is_leased_early(stage: Stage, race: Race) -> None:
     for scene in (await stage.scheduled(), waiting, postponed):
         scene.fence = await present_fence(stage, scene)
         assert await lease_by("second")(stage.database, scene) == NOTHING
+    assert await stored_in_hands(stage, delay_s=60.0) is State.SCHEDULED
+
+
+async def stored_in_hands(stage: Stage, delay_s: float) -> State:
+    """The state of a task that somebody waited for when it was stored."""
+    submitter = Submitter(stage.database, stage.environment)
+    submitter.find_hands = lambda _entries: Hasty()
+    tenant = next(stage.tenants)
+    (answer,) = await submitter.submit([Submission(tenant, "later", delay_s=delay_s)])
+    task = await read_task(stage.database, tenant, answer.id)
+    assert task is not None
+    return task.state
+
+
+class Hasty:
+    """A consumer that takes whatever it is handed."""
+
+    holder, lease_s = HOLDERS["first"], LEASE_S
+
+    def take(self, leases: list[Lease]) -> None:
+        assert not leases
 
 
 async def after_a_cancel_there_is_no_retry(stage: Stage, race: Race) -> None:

@@ -30,7 +30,7 @@ PASSED_OVER = (
     "        ON CONFLICT DO NOTHING RETURNING shard, id, tenant, pool,",
 )
 UNGATED_TIMERS = (
-    "FROM stored\n)",
+    "FROM stored) AS due\n)",
     """FROM (SELECT asked.*, duly.now() AS created_at,
                    coalesce(at, duly.now() + make_interval(secs => delay_s)) AS run_at
               FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::smallint[],
@@ -38,7 +38,7 @@ UNGATED_TIMERS = (
                           $8::double precision[], $9::timestamptz[], $10::text[], $11::text[],
                           $12::text[], $13::text[], $14::text[], $15::text[])
                    AS asked(shard, id, tenant, pool, priority, timeout_ms, at, delay_s, start_by,
-                            type, payload, policy, url, execution_key, tags)) AS ungated
+                            type, payload, policy, url, execution_key, tags)) AS ungated) AS due
         ON CONFLICT DO NOTHING
 )""",
 )
@@ -317,6 +317,7 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
                 "submit_tasks",
                 ("greatest(run_at, created_at)", "created_at"),
             ),
+            without(submit, "submit_tasks", "AND run_at <= created_at"),
             with_edits(
                 "that retries at once",
                 settle,

@@ -5,6 +5,7 @@ gets the same request again.
 """
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -44,6 +45,8 @@ async def submit(cluster: Cluster, node: Node) -> None:
             kinds.append(submit_bulk)
         if Actor.KEYED in cluster.plan.actors:
             kinds += [submit_keyed, submit_keyed_twice]
+        if Actor.HURRIED in cluster.plan.actors:
+            kinds += [submit_hurried] * len(kinds)
         await node.random.choice(kinds)(cluster, node)
 
 
@@ -99,6 +102,14 @@ def tell_submitted(cluster: Cluster, entry: Entry, answer: SubmitAnswer) -> None
 
 async def submit_one(cluster: Cluster, node: Node) -> None:
     await submit_through_desk(cluster, node, make_submission(cluster, node))
+
+
+async def submit_hurried(cluster: Cluster, node: Node) -> None:
+    """Now, and whatever may hold a task back left out."""
+    task = make_submission(cluster, node)
+    policy = replace(task.policy, start_by=None, concurrency_key=None, concurrency_limit=None)
+    hurried = task._replace(run_at=None, delay_s=0.0, policy=policy)
+    await submit_through_desk(cluster, node, hurried)
 
 
 async def submit_through_desk(cluster: Cluster, node: Node, task: Submission) -> None:

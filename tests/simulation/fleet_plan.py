@@ -5,7 +5,7 @@ Periods are short and bounds are small, so that a seed sees many take-overs in f
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from random import Random
@@ -108,7 +108,7 @@ def make_fleet_plan(seed: int) -> FleetPlan:
     )
     start = random.choice([datetime(2026, 1, 15, 12, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)])
     shared = [Carrier.POSTGRES, Carrier.SIMULATED, Carrier.SIMULATED, Carrier.SIMULATED]
-    return FleetPlan(
+    plan = FleetPlan(
         seed=seed,
         tenants=tenants,
         start=start - timedelta(seconds=random.uniform(0, 20)),
@@ -145,6 +145,17 @@ def make_fleet_plan(seed: int) -> FleetPlan:
         has_pauses=random.random() < 0.4,
         poison_share=random.choice([0.0, 0.0, 0.1]),
         hang_share=random.choice([0.0, 0.1]),
+    )
+    return hurried(plan) if Random(f"fleet hurry {seed}").random() < 0.3 else plan
+
+
+def hurried(plan: FleetPlan) -> FleetPlan:
+    """Tasks that nothing holds back, and real carriers: many go straight to who waits for them."""
+    return replace(
+        plan,
+        actors=plan.actors | {Actor.HURRIED},
+        limits={tenant: TenantLimits() for tenant in plan.tenants},
+        carrier=Carrier.MEMORY if plan.nodes == 1 else Carrier.POSTGRES,
     )
 
 

@@ -126,6 +126,9 @@ class SimulatedBroker:
             self.shared.bells.pop(self.bell, None)
         return True
 
+    def reserve(self, lane: Lane, count: int) -> None:
+        """Everything goes through the lanes here, where it can be lost."""
+
     def depth(self, lane: Lane) -> int:
         return len(self.shared.lanes.get(lane, []))
 

@@ -70,10 +70,11 @@ class Actor(StrEnum):
     INTRUDER = "intruder with foreign leases"
     EXPIRER = "expirer of late starts"
     KEEPER = "keeper of schedules"
+    HURRIED = "submitter in a hurry"
 
 
-# Who needs a role that fires schedules, and so a fleet.
-ACTORS_OF_FLEETS = {Actor.KEEPER}
+# Who needs a role that fires schedules, or a consumer that waits, and so a fleet.
+ACTORS_OF_FLEETS = {Actor.KEEPER, Actor.HURRIED}
 
 
 @dataclass(frozen=True)

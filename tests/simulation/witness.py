@@ -16,8 +16,11 @@ from duly.environment import Environment
 from duly.execution import executor
 from duly.scheduler.board import Ready
 from duly.scheduler.dispatcher import Dispatcher
-from duly.store import lease, ready_queue
+from duly.store import hands as hands_of_store
+from duly.store import lease, ready_queue, submit
 from duly.store.database import Database
+from duly.store.entries import Entry as StoredEntry
+from duly.store.hands import Hands
 from duly.store.lease import Beat, BeatAnswer, Lease
 from duly.store.settle import SettleAnswer, Settlement, Settler
 from tests.simulation.cluster import CURRENT_NODE, Node
@@ -68,6 +71,13 @@ async def lease_tickets_witnessed(
     ]
     in_time(tickets, answer_leases(ask_leases(holder, tickets), taken.leases))
     return taken
+
+
+def first_lease_witnessed(entry: StoredEntry, hands: Hands, *instants: datetime) -> Lease:
+    """Stored in its holder's hands: nothing was asked before it was answered."""
+    made = hands_of_store.first_lease(entry, hands, *instants)
+    answer_leases(ask_leases(hands.holder, [Ticket(entry.id, 0)]), [made])
+    return made
 
 
 def in_time(tickets: Sequence[Ticket], leases: list[Lease]) -> list[Lease]:
@@ -177,6 +187,7 @@ WITNESSED: list[tuple[Any, str, Any]] = [
     (broker_tickets, "lease_tasks", lease_tasks_witnessed),
     (broker_tickets, "read_held", read_held_witnessed),
     (postgres_broker, "lease_tickets", lease_tickets_witnessed),
+    (submit, "first_lease", first_lease_witnessed),
     (executor, "extend_leases", extend_leases_witnessed),
     (Dispatcher, "publish", publish_witnessed),
 ]

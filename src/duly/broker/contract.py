@@ -13,6 +13,7 @@ the row agrees (fence, no holder, due by the database's clock, before the ticket
 | consumer cancelled during its lease statement | like a lost answer: such leases run out |
 | answer lost | asked for again where the tickets were in memory, else the leases run out |
 | ticket repeated to one holder, an answer lost | the same (id, fence) may come again: drop it |
+| consumer cancelled while it is reserved | like a lost answer: what it was to get runs out |
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from typing import Protocol
 from uuid import UUID
 
 from duly.domain.lanes import Lane, Ticket
+from duly.store.hands import Hands
 from duly.store.lease import Lease
 
 # Tickets that are gone from the queue, and those of them that became leases.
@@ -42,6 +44,11 @@ class Broker(Protocol):
         Returns as soon as there is one, or with none once `wait_s` has passed. A ticket that does
         not become a lease is simply gone.
         """
+        ...
+
+    def reserve(self, lane: Lane, count: int) -> Hands | None:
+        """A consumer of this process that waits for this lane, with room for so many; none if
+        tickets lie there. Until it is told what it got it is handed nothing else."""
         ...
 
     def depth(self, lane: Lane) -> int:

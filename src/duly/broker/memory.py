@@ -9,6 +9,7 @@ no consumer that waits for it.
 | consumer cancelled, or out of time, after tickets were handed to it | they go back to the front |
 | lease statement of unknown outcome | `read_held` is asked; if it fails too the leases run out |
 | lane without consumers | its tickets are dropped once they must be past their deadline |
+| consumer out of time while it is reserved | it waits on until it is told what it got |
 """
 
 import asyncio
@@ -18,24 +19,29 @@ from uuid import UUID
 from duly.broker.contract import OnTaken
 from duly.broker.lane_queue import LaneQueue
 from duly.broker.tickets import turn_into_leases
+from duly.broker.waiter import Waiter, with_room
 from duly.domain.lanes import TICKET_S, Lane, Ticket
 from duly.environment import Environment
 from duly.store.database import Database
+from duly.store.hands import Hands
 from duly.store.lease import Lease
 
 # What was taken from each lane, so that it can be given back.
 Hand = list[tuple[Lane, list[Ticket]]]
 
 
-class Waiter:
-    """A consumer with nothing to do; `handed` is set once there is something."""
+class HandedWaiter(Waiter):
+    """The publisher puts tickets into its hand."""
 
-    __slots__ = ("count", "handed", "lanes")
+    __slots__ = ("hand",)
 
-    def __init__(self, lanes: Sequence[Lane], count: int) -> None:
-        self.lanes = lanes
-        self.count = count
-        self.handed: asyncio.Future[Hand] = asyncio.get_running_loop().create_future()
+    def __init__(self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float) -> None:
+        super().__init__(lanes, holder, count, lease_s)
+        self.hand: Hand = []
+
+    def get(self, hand: Hand) -> None:
+        self.hand = hand
+        self.told.set_result(None)
 
 
 class MemoryBroker:
@@ -47,7 +53,7 @@ class MemoryBroker:
         self.on_taken = on_taken
         # Only lanes with tickets, and only lanes with waiters: tenants come and go.
         self.queues: dict[Lane, LaneQueue] = {}
-        self.waiters: dict[Lane, dict[Waiter, None]] = {}
+        self.waiters: dict[Lane, dict[HandedWaiter, None]] = {}
         self.waiting_count = 0
         self.is_closed = False
 
@@ -66,7 +72,14 @@ class MemoryBroker:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + wait_s
         while not self.is_closed:
-            hand = self.take(lanes, count) or await self.wait(lanes, count, ends_at - loop.time())
+            hand = self.take(lanes, count)
+            if not hand:
+                waiter = HandedWaiter(lanes, holder, count, lease_s)
+                hand = await self.wait(waiter, ends_at - loop.time())
+                if waiter.leases:
+                    return waiter.leases
+                if waiter.is_reserved:
+                    continue
             if not hand:
                 return []
             tickets = [ticket for _, batch in hand for ticket in batch]
@@ -76,6 +89,13 @@ class MemoryBroker:
             if leases or loop.time() >= ends_at:
                 return leases
         return []
+
+    def reserve(self, lane: Lane, count: int) -> Hands | None:
+        waiter = with_room(self.waiters.get(lane, ()), lane, count)
+        if waiter is not None:
+            waiter.is_reserved = True
+            self.leave(waiter)
+        return waiter
 
     def depth(self, lane: Lane) -> int:
         queue = self.queues.get(lane)
@@ -102,7 +122,7 @@ class MemoryBroker:
         while self.waiters:
             waiter = next(iter(next(iter(self.waiters.values()))))
             self.leave(waiter)
-            waiter.handed.set_result([])
+            waiter.told.set_result(None)
 
     def queue(self, lane: Lane) -> LaneQueue:
         queue = self.queues.get(lane)
@@ -136,29 +156,27 @@ class MemoryBroker:
             while lane in self.queues and lane in self.waiters:
                 waiter = next(iter(self.waiters[lane]))
                 self.leave(waiter)
-                waiter.handed.set_result(self.take(waiter.lanes, waiter.count))
+                waiter.get(self.take(waiter.lanes, waiter.count))
 
-    async def wait(self, lanes: Sequence[Lane], count: int, wait_s: float) -> Hand:
-        if wait_s <= 0 or count <= 0:
+    async def wait(self, waiter: HandedWaiter, wait_s: float) -> Hand:
+        if wait_s <= 0 or waiter.count <= 0:
             return []
-        waiter = Waiter(lanes, count)
         self.join(waiter)
         try:
-            await asyncio.wait((waiter.handed,), timeout=wait_s)
+            await waiter.wait(wait_s)
         except asyncio.CancelledError:
-            if waiter.handed.done():
-                self.give_back(waiter.handed.result())
+            self.give_back(waiter.hand)
             raise
         finally:
             self.leave(waiter)
-        return waiter.handed.result() if waiter.handed.done() else []
+        return waiter.hand
 
-    def join(self, waiter: Waiter) -> None:
+    def join(self, waiter: HandedWaiter) -> None:
         self.waiting_count += 1
         for lane in waiter.lanes:
             self.waiters.setdefault(lane, {})[waiter] = None
 
-    def leave(self, waiter: Waiter) -> None:
+    def leave(self, waiter: HandedWaiter) -> None:
         """Safe to call again: the publisher takes a waiter out before the waiter itself does."""
         was_waiting = False
         for lane in waiter.lanes:

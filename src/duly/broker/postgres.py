@@ -22,11 +22,13 @@ from duly.broker.bookmarks import Bookmarks
 from duly.broker.contract import OnTaken
 from duly.broker.near import MOMENT_S, NearLanes
 from duly.broker.tickets import in_ticket_order, turn_into_leases
+from duly.broker.waiter import Waiter
 from duly.broker.watch import Watch
 from duly.domain.errors import DatabaseUnavailable, DulyError
 from duly.domain.lanes import TICKET_S, Lane, Ticket
 from duly.environment import Environment
 from duly.store.database import Database
+from duly.store.hands import Hands
 from duly.store.lease import Lease
 from duly.store.ready_queue import (
     BITE,
@@ -119,15 +121,22 @@ class PostgresBroker:
             left_s = ends_at - loop.time()
             if left_s <= 0:
                 return []
-            is_news = leases is not None or self.publications != seen
-            if not is_news and not await self.watch.wait(lanes, count, left_s):
-                return []
+            if leases is not None or self.publications != seen:
+                continue
+            waiter = Waiter(lanes, holder, count, lease_s)
+            is_news = await self.watch.wait(waiter, left_s)
+            if waiter.leases or not is_news:
+                return waiter.leases
         return []
 
     def wake(self, lanes: Collection[Lane]) -> None:
         """Somebody else published there: look now."""
         self.publications += 1
         self.watch.look(lanes)
+
+    def reserve(self, lane: Lane, count: int) -> Hands | None:
+        """Other processes' tickets that lie there unseen are no older than a look."""
+        return None if self.depth(lane) else self.watch.reserve(lane, count)
 
     def depth(self, lane: Lane) -> int:
         return self.depths.get(lane, 0) + self.near.depth(lane)

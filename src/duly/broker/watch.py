@@ -12,8 +12,9 @@ which grows from `POLL_FIRST_S` to `POLL_LAST_S` while nothing happens and start
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
+from duly.broker.waiter import Waiter, with_room
 from duly.domain.lanes import Lane
 
 POLL_FIRST_S = 0.005
@@ -21,15 +22,6 @@ POLL_LAST_S = 0.5
 GROWTH = 2.0
 
 CountTickets = Callable[[list[Lane]], Awaitable[Mapping[Lane, int]]]
-
-
-class Waiter:
-    __slots__ = ("count", "lanes", "woken")
-
-    def __init__(self, lanes: Sequence[Lane], count: int) -> None:
-        self.lanes = lanes
-        self.count = count
-        self.woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
 
 class Watch:
@@ -42,25 +34,31 @@ class Watch:
         self.signal = asyncio.Event()
         self.is_closed = False
 
-    async def wait(self, lanes: Sequence[Lane], count: int, wait_s: float) -> bool:
+    async def wait(self, waiter: Waiter, wait_s: float) -> bool:
         """Whether there seem to be tickets; another consumer may be quicker."""
-        if self.is_closed or wait_s <= 0 or count <= 0:
+        if self.is_closed or wait_s <= 0 or waiter.count <= 0:
             return False
-        waiter = Waiter(lanes, count)
         self.waiters[waiter] = None
         self.start()
         try:
-            await asyncio.wait((waiter.woken,), timeout=wait_s)
+            await waiter.wait(wait_s)
         except asyncio.CancelledError:
-            if waiter.woken.done() and waiter.woken.exception() is None:
+            if waiter.told.done() and waiter.told.exception() is None:
                 self.wake()
             raise
         finally:
             self.waiters.pop(waiter, None)
-        if not waiter.woken.done():
+        if not waiter.told.done():
             return False
-        waiter.woken.result()
+        waiter.told.result()
         return True
+
+    def reserve(self, lane: Lane, count: int) -> Waiter | None:
+        waiter = with_room(self.waiters, lane, count)
+        if waiter is not None:
+            waiter.is_reserved = True
+            del self.waiters[waiter]
+        return waiter
 
     def wake(self) -> None:
         """Something may have happened: look now, and often for a while."""
@@ -90,7 +88,7 @@ class Watch:
         left = {lane: number for lane, number in tickets.items() if number > 0}
         for waiter in list(self.served(left)):
             del self.waiters[waiter]
-            waiter.woken.set_result(None)
+            waiter.told.set_result(None)
         return [lane for lane, number in left.items() if number]
 
     def served(self, left: dict[Lane, int]) -> Iterator[Waiter]:
@@ -120,7 +118,7 @@ class Watch:
                     self.tell(await self.count_tickets(lanes))
         except Exception as error:
             for waiter in self.waiters:
-                waiter.woken.set_exception(error)
+                waiter.told.set_exception(error)
             self.waiters.clear()
         finally:
             self.polling = None
@@ -143,5 +141,5 @@ class Watch:
             self.polling.cancel()
             await asyncio.wait((self.polling,))
         for waiter in self.waiters:
-            waiter.woken.set_result(None)
+            waiter.told.set_result(None)
         self.waiters.clear()

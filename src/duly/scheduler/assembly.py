@@ -21,6 +21,7 @@ from duly.scheduler.loader import Loader
 from duly.scheduler.reaper import Reaper
 from duly.scheduler.recur import Recur
 from duly.scheduler.spread import SpreadKeeper
+from duly.scheduler.straight import Straight
 from duly.store.channel import Send
 from duly.store.database import Database
 from duly.store.recur import Firer
@@ -124,6 +125,8 @@ def make_scheduler(
 
     coordinator.on_change = change_slots
     submitter.on_stored = doorbell.ring
+    straight = Straight(coordinator, loader, dispatcher, broker, metrics)
+    submitter.find_hands = straight.find_hands
     submitter.inform = inform
     spread = SpreadKeeper(database, environment, submitter, dispatcher.gatekeeper)
     freed = Freed(coordinator, dispatcher, send)

@@ -78,8 +78,13 @@ class Dispatcher:
         self.lanes: dict[tuple[int, int, int], Lane] = {}
         broker.on_taken = self.on_taken
 
+    @property
+    def is_informed(self) -> bool:
+        """Until pauses, caps and the time are known, nothing is dispatched."""
+        return self.time.is_known and self.gatekeeper.is_informed
+
     async def tick(self) -> float:
-        if not self.time.is_known or not self.gatekeeper.is_informed:
+        if not self.is_informed:
             return IDLE_S
         if not self.coordinator.is_trusted:
             return UNCERTAIN_POLL_S
@@ -97,6 +102,10 @@ class Dispatcher:
             self.has_parked = False
             self.wake_loader()
         return self.pause_s(self.time.now(), is_full=len(chosen) == DISPATCH_MAX)
+
+    def is_at_rest(self) -> bool:
+        """Nothing that could be dispatched waits for its turn."""
+        return self.is_informed and not self.board.turns and not self.board.may_go_on()
 
     async def close(self) -> None:
         """Tickets that are out stay valid until their deadline; there is nothing to take back."""

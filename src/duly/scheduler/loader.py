@@ -154,6 +154,14 @@ class Loader:
             self.sweeps.put(place, 0.0)
         return state
 
+    def has_read(self, place: Place) -> bool:
+        """Whether all that is due there is on the board, as far as anybody rang for it."""
+        state = self.places.get(place)
+        if state is None:
+            # New, unless the list of places is still to be read.
+            return self.placements_at > 0.0
+        return state.is_caught_up and state.rung is None
+
     def expect(self, place: Place, due_at: datetime) -> None:
         """A doorbell without the timer itself: read this place again from that instant."""
         state = self.know(place)

@@ -10,6 +10,7 @@
 | same key, another request | Mismatch, and nothing is stored |
 | same key, its task gone since | one call: Replayed; a batch: Gone, and nothing is stored |
 | key held by an open transaction | the batch of that one tenant waits at most the lock timeout |
+| outcome unknown, with a consumer that waits | it is handed nothing; such leases run out |
 """
 
 from collections import Counter
@@ -36,6 +37,8 @@ from duly.store.calls import Remembered, claim_call, keep_answer
 from duly.store.columns import columns
 from duly.store.database import SERIALIZATION_FAILURE, Database, Session
 from duly.store.entries import Entry, key_of, lanes_of, task_columns
+from duly.store.hands import Hands, first_lease, hand_columns
+from duly.store.lease import Lease
 from duly.store.load import Due
 from duly.store.partitions import PlacementRange, placement_range
 from duly.store.pools import PoolNumbers
@@ -60,6 +63,8 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     id: UUID
     created_at: datetime
     run_at: datetime
+    # Stored in the hands of a consumer: it needs no ticket.
+    is_leased: bool = False
 
 
 class Replayed(NamedTuple):
@@ -115,6 +120,8 @@ class Submitter:
         # Learns both before the first task is placed, where there is somebody to ask.
         self.inform: Callable[[], Awaitable[None]] | None = None
         self.on_stored: Callable[[list[Due], datetime], None] | None = None
+        # A consumer that all of these may go to at once, if one waits.
+        self.find_hands: Callable[[list[Entry]], Hands | None] = lambda _entries: None
         self.stats: StatsBook | None = None
         self.submitted: Counter[int] = Counter()
 
@@ -249,15 +256,39 @@ class Submitter:
         self, session: Session, entries: list[Entry], claims: Sequence[Claim] = ()
     ) -> dict[int, SubmitAnswer]:
         """All but those that lost the key they claim, which have no answer here."""
+        # A consumer is told after the commit, so it must be ours.
+        hands = self.find_hands(entries) if session is self.database else None
+        leases: list[Lease] = []
+        try:
+            won, now = await self.write(session, entries, claims, hands)
+            answers = {entry.ordinal: stored_at(entry, now, hands) for entry in won}
+            if hands is not None:
+                leases = [
+                    first_lease(entry, hands, now, answer.run_at)
+                    for entry in won
+                    if (answer := answers[entry.ordinal]).is_leased
+                ]
+            return dict(answers)
+        finally:
+            if hands is not None:
+                hands.take(leases)
+
+    async def write(
+        self,
+        session: Session,
+        entries: list[Entry],
+        claims: Sequence[Claim],
+        hands: Hands | None,
+    ) -> tuple[list[Entry], datetime]:
+        """Those that are stored, and when."""
         new = sorted(lanes_of(entries) - self.placements)
-        asked = [*task_columns(entries), *columns(new, 3)]
+        asked = [*task_columns(entries), *columns(new, 3), *hand_columns(hands)]
         if not claims:
             (row,) = await session.fetch(SQL.submit_tasks, *asked)
-            return {entry.ordinal: stored_at(entry, row["now"]) for entry in entries}
+            return entries, row["now"]
         (row,) = await session.fetch(SQL.submit_keyed, *asked, *columns(claims, 5), KEY_TTL_S)
         lost = frozenset(row["lost"])
-        won = [entry for entry in entries if entry.id not in lost]
-        return {entry.ordinal: stored_at(entry, row["now"]) for entry in won}
+        return [entry for entry in entries if entry.id not in lost], row["now"]
 
     async def store_claimed(
         self, session: Session, entries: list[Entry]
@@ -319,21 +350,21 @@ def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int
     return milliseconds(placement.clamp(max(fires_at, now)))
 
 
-def stored_at(entry: Entry, now: datetime) -> Stored:
+def stored_at(entry: Entry, now: datetime, hands: Hands | None) -> Stored:
     """What the statement wrote, reckoned again instead of sent back row by row."""
     delay_s = entry.delay_s
     run_at = entry.run_at or (now + timedelta(seconds=delay_s) if delay_s else now)
-    return Stored(entry.id, now, run_at)
+    return Stored(entry.id, now, run_at, hands is not None and run_at <= now)
 
 
 def near_timers(entries: list[Entry], answers: dict[int, SubmitAnswer]) -> list[Due]:
-    """The timers just made that fire within the doorbell's reach."""
+    """The timers just made that fire within the doorbell's reach, and wait for a ticket."""
     near: list[Due] = []
     for entry in entries:
         answer = answers[entry.ordinal]
         assert isinstance(answer, Stored)
         due_at = max(answer.run_at, answer.created_at)
-        if due_at - answer.created_at > DOORBELL_REACH:
+        if answer.is_leased or due_at - answer.created_at > DOORBELL_REACH:
             continue
         task, policy = entry.task, entry.task.policy
         near.append(

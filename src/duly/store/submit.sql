@@ -3,7 +3,8 @@
 -- its id: the same ids again are refused as a whole, so that nothing is stored twice and nothing
 -- that has ended is revived. Fire times are reckoned by the database's clock. A column without NULL
 -- that is the same for all of them has one element; a target that all of them share is not in its
--- column but apart, with its host.
+-- column but apart, with its host. Where a consumer waits for all of them, those that are due are
+-- stored as its leases.
 WITH placed AS (
     INSERT INTO duly.placements (tenant, shard, lane)
     SELECT * FROM unnest($18::integer[], $19::smallint[], $20::smallint[])
@@ -30,11 +31,20 @@ WITH placed AS (
               policy, url
 ), armed AS (
     INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, start_by,
-                             type, concurrency_key, concurrency_limit, host)
-    SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms,
-           greatest(run_at, created_at), start_by, type, duly.concurrency_key_of(policy),
-           duly.concurrency_limit_of(policy), coalesce($17::text, duly.host_of(url))
-      FROM stored
+                             type, concurrency_key, concurrency_limit, host,
+                             fence, holder, started_at, lease_until)
+    SELECT shard, id, tenant,
+           CASE WHEN lease_until IS NULL THEN duly.lane_of(pool, priority) ELSE 0 END,
+           pool, priority, timeout_ms, coalesce(lease_until, greatest(run_at, created_at)),
+           start_by, type, duly.concurrency_key_of(policy), duly.concurrency_limit_of(policy),
+           coalesce($17::text, duly.host_of(url)), (lease_until IS NOT NULL)::integer,
+           CASE WHEN lease_until IS NOT NULL THEN $21 END,
+           CASE WHEN lease_until IS NOT NULL THEN created_at END, lease_until
+      FROM (SELECT *, CASE WHEN $21::uuid IS NOT NULL AND run_at <= created_at
+                           THEN created_at + least(make_interval(secs => $22),
+                                                   timeout_ms * interval '1 millisecond')
+                      END AS lease_until
+              FROM stored) AS due
 )
 SELECT duly.now() AS now
 
@@ -48,9 +58,9 @@ WITH bounded AS MATERIALIZED (
 ), claimed AS (
     INSERT INTO duly.idempotency_keys AS held (shard, tenant, key, request_hash, task_id, expires_at)
     SELECT asked.shard, asked.tenant, asked.key, asked.request_hash, asked.task_id,
-           duly.now() + make_interval(secs => $26)
+           duly.now() + make_interval(secs => $28)
       FROM bounded,
-           unnest($21::smallint[], $22::integer[], $23::text[], $24::bytea[], $25::uuid[])
+           unnest($23::smallint[], $24::integer[], $25::text[], $26::bytea[], $27::uuid[])
            AS asked(shard, tenant, key, request_hash, task_id)
         ON CONFLICT (shard, tenant, key) DO UPDATE
        SET request_hash = excluded.request_hash,
@@ -59,7 +69,7 @@ WITH bounded AS MATERIALIZED (
      WHERE held.expires_at <= duly.now()
     RETURNING task_id
 ), lost AS (
-    SELECT unnest($25::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
+    SELECT unnest($27::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
 ), placed AS (
     INSERT INTO duly.placements (tenant, shard, lane)
     SELECT * FROM unnest($18::integer[], $19::smallint[], $20::smallint[])
@@ -87,11 +97,20 @@ WITH bounded AS MATERIALIZED (
               policy, url
 ), armed AS (
     INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, start_by,
-                             type, concurrency_key, concurrency_limit, host)
-    SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms,
-           greatest(run_at, created_at), start_by, type, duly.concurrency_key_of(policy),
-           duly.concurrency_limit_of(policy), coalesce($17::text, duly.host_of(url))
-      FROM stored
+                             type, concurrency_key, concurrency_limit, host,
+                             fence, holder, started_at, lease_until)
+    SELECT shard, id, tenant,
+           CASE WHEN lease_until IS NULL THEN duly.lane_of(pool, priority) ELSE 0 END,
+           pool, priority, timeout_ms, coalesce(lease_until, greatest(run_at, created_at)),
+           start_by, type, duly.concurrency_key_of(policy), duly.concurrency_limit_of(policy),
+           coalesce($17::text, duly.host_of(url)), (lease_until IS NOT NULL)::integer,
+           CASE WHEN lease_until IS NOT NULL THEN $21 END,
+           CASE WHEN lease_until IS NOT NULL THEN created_at END, lease_until
+      FROM (SELECT *, CASE WHEN $21::uuid IS NOT NULL AND run_at <= created_at
+                           THEN created_at + least(make_interval(secs => $22),
+                                                   timeout_ms * interval '1 millisecond')
+                      END AS lease_until
+              FROM stored) AS due
 )
 SELECT duly.now() AS now, ARRAY(SELECT lost.id FROM lost) AS lost
 

@@ -1,0 +1,46 @@
+"""A consumer of this process with nothing to do. How it is found work is the carriers' business."""
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+from uuid import UUID
+
+from duly.domain.lanes import Lane
+from duly.store.lease import Lease
+
+
+class Waiter:
+    """`told` is set once it should look, or once whoever reserved it has said what it got."""
+
+    __slots__ = ("count", "holder", "is_reserved", "lanes", "lease_s", "leases", "told")
+
+    def __init__(self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float) -> None:
+        self.lanes = lanes
+        self.holder = holder
+        self.count = count
+        self.lease_s = lease_s
+        self.is_reserved = False
+        self.leases: list[Lease] = []
+        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def wait(self, wait_s: float) -> None:
+        await asyncio.wait((self.told,), timeout=wait_s)
+        if self.is_reserved:
+            # A statement is under way that may end in its hands.
+            await asyncio.wait((self.told,))
+
+    def take(self, leases: list[Lease]) -> None:
+        """See `Hands`."""
+        self.leases = leases
+        self.told.set_result(None)
+
+
+Kind = TypeVar("Kind", bound=Waiter)
+
+
+def with_room(waiters: Iterable[Kind], lane: Lane, count: int) -> Kind | None:
+    """Who has waited longest of those that may get so many of a lane."""
+    for waiter in waiters:
+        if waiter.count >= count and lane in waiter.lanes:
+            return waiter
+    return None

@@ -1,0 +1,135 @@
+"""Tasks stored in the hands of a consumer that waits: the lease is as real as any other, and nobody
+is handed what was not committed."""
+
+from typing import Any
+from uuid import UUID
+
+import asyncpg
+import pytest
+
+from duly.domain.errors import DatabaseUnavailable
+from duly.domain.states import Outcome, State
+from duly.domain.task import Policy
+from duly.store.lease import Lease, read_held
+from duly.store.settle import SettleStatus
+from duly.store.submit import Replayed, Stored
+from tests.store.world import HOLDER, LEASE_S, OTHER_HOLDER, World, wish
+
+
+class Waiting:
+    """A consumer that remembers what it was handed, call by call."""
+
+    def __init__(self, world: World, holder: UUID = HOLDER) -> None:
+        self.holder = holder
+        self.lease_s = LEASE_S
+        self.handed: list[list[Lease]] = []
+        world.submitter.find_hands = lambda _entries: self
+
+    def take(self, leases: list[Lease]) -> None:
+        self.handed.append(leases)
+
+
+async def test_a_task_in_somebodys_hands_is_leased_as_by_a_ticket(world: World) -> None:
+    """A lease that the row does not know, or knows otherwise, could not be settled or reaped."""
+    consumer = Waiting(world)
+    policy = Policy(timeout_s=7.0, headers={"X-Team": "billing"})
+    facts: dict[str, Any] = {"policy": policy, "url": "https://a.example/x", "execution_key": "k"}
+    stored = await world.submit(**facts)
+    ((lease,),) = consumer.handed
+    assert stored.is_leased
+    assert (await world.read(stored.id)).state is State.RUNNING
+    # What is read back is what a ticket's lease would have said.
+    tickets = [(await world.ticket(stored.id))._replace(fence=0)]
+    (held,) = await read_held(world.database, HOLDER, tickets)
+    assert held == lease
+    timer = await world.timer(stored.id)
+    assert timer is not None
+    assert (timer["lane"], timer["fence"], timer["attempt"]) == (0, 1, 0)
+    assert timer["due_at"] == timer["lease_until"] == lease.lease_until
+    assert (lease.lease_until - lease.started_at).total_seconds() == policy.timeout_s
+
+
+async def test_its_end_is_recorded_once(world: World) -> None:
+    """Every lease is one attempt, however it was made (I5)."""
+    consumer = Waiting(world)
+    stored = await world.submit()
+    ((lease,),) = consumer.handed
+    assert (await world.settle(lease, Outcome.COMPLETED)).status is SettleStatus.SETTLED
+    (attempt,) = await world.attempts(stored.id)
+    assert (attempt.charged, attempt.fence, attempt.outcome) == (1, 1, Outcome.COMPLETED)
+    assert await world.count("timers") == 0
+
+
+async def test_one_whose_holder_dies_is_tried_again(world: World) -> None:
+    """Killed between the commit and the handler: the lease runs out like any other (I11)."""
+    Waiting(world)
+    stored = await world.submit()
+    world.advance(LEASE_S)
+    await world.reap()
+    (attempt,) = await world.attempts(stored.id)
+    assert attempt.outcome == Outcome.LEASE_LOST
+    world.advance(3600.0)
+    world.submitter.find_hands = lambda _entries: None
+    assert (await world.lease(stored.id, OTHER_HOLDER)).fence == 3
+
+
+async def test_what_is_not_due_is_in_nobodys_hands(world: World) -> None:
+    """By the database's clock, whatever a node believes (I12)."""
+    consumer = Waiting(world)
+    later = world.now().replace(hour=13)
+    wishes = [wish(), wish(delay_s=60.0), wish(run_at=later), wish(run_at=world.now())]
+    answers = await world.submitter.submit(wishes)
+    is_leased = [isinstance(answer, Stored) and answer.is_leased for answer in answers]
+    assert is_leased == [True, False, False, True]
+    (leases,) = consumer.handed
+    assert {lease.id for lease in leases} == {answers[0].id, answers[3].id}
+    for answer in answers[1:3]:
+        assert (await world.read(answer.id)).state is State.SCHEDULED
+
+
+async def test_who_loses_a_key_hands_nothing_over(world: World) -> None:
+    """The same request again is the same task: it has its lease already (I8)."""
+    consumer = Waiting(world)
+    first = await world.submit(idempotency_key="k")
+    again = await world.ask(idempotency_key="k")
+    assert again == Replayed(first.id)
+    assert [[lease.id for lease in leases] for leases in consumer.handed] == [[first.id], []]
+    assert consumer.handed[0][0].execution_key == "k"
+
+
+async def test_no_doorbell_rings_for_what_is_in_hands(world: World) -> None:
+    """Its ticket would be void, and a place would be read again for nothing."""
+    rung: list[UUID] = []
+    world.submitter.on_stored = lambda timers, _now: rung.extend(due.id for due in timers)
+    Waiting(world)
+    await world.submit()
+    soon = await world.submit(delay_s=1.0)
+    assert rung == [soon.id]
+
+
+async def test_in_a_transaction_nobody_is_handed_anything(world: World) -> None:
+    """What commits later, or never, is not there yet."""
+    consumer = Waiting(world)
+    (entry,) = await world.submitter.address([wish()])
+    async with world.database.transaction() as session:
+        await world.submitter.store(session, [entry])
+    assert consumer.handed == []
+    assert (await world.read(entry.id)).state is State.READY
+
+
+async def test_after_a_lost_answer_the_consumer_goes_on_waiting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It must neither hang nor run what perhaps was never stored."""
+    consumer = Waiting(world)
+    await world.submit()
+    fetch = world.database.fetch
+
+    async def lose(statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        await fetch(statement, *arguments)
+        raise DatabaseUnavailable(address="here", problem="cut")
+
+    monkeypatch.setattr(world.database, "fetch", lose)
+    with pytest.raises(DatabaseUnavailable):
+        await world.submit()
+    assert consumer.handed[1] == []
