@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from uuid import UUID
 
+from duly.domain.lanes import Ticket
 from duly.scheduler.board import PARKED_MAX, PLACE_ENTRIES_MAX, TICK_S, Board, just_before
 from duly.store.load import Due, Place
 
@@ -19,9 +20,9 @@ def due(number: int, fence: int = 0, at: float = START, key: str | None = None) 
 def test_a_task_that_is_brought_twice_is_one_entry() -> None:
     """A sweep, a doorbell and a load bring the same timer; two entries would be two tickets."""
     board = Board(START)
-    assert board.add(due(1), PLACE, 0.0)
-    assert not board.add(due(1), PLACE, 0.0)
-    assert board.add(due(2), PLACE, 0.0)
+    assert board.add([due(1)], PLACE, 0.0)
+    assert not board.add([due(1)], PLACE, 0.0)
+    assert board.add([due(2)], PLACE, 0.0)
     board.advance(START)
     assert {board.next_ready(START), board.next_ready(START)} != {None}
     assert board.next_ready(START) is None
@@ -30,24 +31,24 @@ def test_a_task_that_is_brought_twice_is_one_entry() -> None:
 def test_a_higher_fence_is_a_new_entry() -> None:
     """A retry must not be mistaken for the attempt that was loaded before it."""
     board = Board(START)
-    assert board.add(due(1, fence=0), PLACE, 0.0)
-    assert board.add(due(1, fence=2), PLACE, 0.0)
+    assert board.add([due(1, fence=0)], PLACE, 0.0)
+    assert board.add([due(1, fence=2)], PLACE, 0.0)
 
 
 def test_of_many_only_what_is_new_is_taken_in() -> None:
     """A retry that is taken for the attempt before it is not started until its ticket is void."""
     board = Board(START)
     for number in (1, 2):
-        board.add(due(number), PLACE, 0.0)
+        board.add([due(number)], PLACE, 0.0)
     brought = [due(1), due(2, fence=2), due(3)]
-    assert [board.add(each, PLACE, 0.0) for each in brought] == [False, True, True]
-    assert not any(board.add(each, PLACE, 0.0) for each in brought)
+    assert [board.add([each], PLACE, 0.0) for each in brought] == [False, True, True]
+    assert not any(board.add([each], PLACE, 0.0) for each in brought)
 
 
 def test_nothing_is_ready_before_its_instant() -> None:
     """An early ticket is refused by the lease and lost until a sweep."""
     board = Board(START)
-    board.add(due(1, at=START + 1.0), PLACE, 0.0)
+    board.add([due(1, at=START + 1.0)], PLACE, 0.0)
     assert board.advance(START + 1.0 - TICK_S) == 0
     assert board.advance(START + 1.0 + TICK_S) == 1
 
@@ -55,17 +56,17 @@ def test_nothing_is_ready_before_its_instant() -> None:
 def test_a_ticket_is_known_until_it_is_taken_or_void() -> None:
     """Loading it again while its ticket is out would put a second ticket beside it."""
     board = Board(START)
-    board.add(due(1), PLACE, 0.0)
-    board.add(due(2), PLACE, 0.0)
+    board.add([due(1)], PLACE, 0.0)
+    board.add([due(2)], PLACE, 0.0)
     board.advance(START)
     entries = [entry for _ in range(2) if (entry := board.next_ready(START))]
-    board.ticketed(START + 10.0, entries)
-    assert not board.add(due(1), PLACE, 0.0)
-    board.taken([(UUID(int=1), 0)])
-    assert board.add(due(1, fence=1), PLACE, 0.0)
+    board.ticketed(START + 10.0, entries, [Ticket(entry.due.id, 0) for entry in entries])
+    assert not board.add([due(1)], PLACE, 0.0)
+    assert len(board.taken([Ticket(UUID(int=1), 0)])) == 1
+    assert board.add([due(1, fence=1)], PLACE, 0.0)
     assert board.void_tickets(START + 9.9) == []
-    assert board.void_tickets(START + 10.0) == [UUID(int=2)]
-    assert board.add(due(2), PLACE, 0.0)
+    assert [entry.due.id for entry in board.void_tickets(START + 10.0)] == [UUID(int=2)]
+    assert board.add([due(2)], PLACE, 0.0)
 
 
 def test_parked_work_is_bounded_and_leaves_room_for_the_rest() -> None:
@@ -73,7 +74,7 @@ def test_parked_work_is_bounded_and_leaves_room_for_the_rest() -> None:
     board = Board(START)
     obstacle = ("concurrency_key", 1, "full")
     for number in range(PARKED_MAX + 10):
-        board.add(due(number, key="full"), PLACE, 0.0)
+        board.add([due(number, key="full")], PLACE, 0.0)
     board.advance(START)
     while (entry := board.next_ready(START)) is not None:
         board.park(obstacle, entry)
@@ -92,7 +93,7 @@ def test_what_is_unparked_comes_out_oldest_first() -> None:
     board = Board(START)
     obstacle = ("concurrency_key", 1, "k")
     for number in range(5):
-        board.add(due(number, at=START - 5 + number, key="k"), PLACE, 0.0)
+        board.add([due(number, at=START - 5 + number, key="k")], PLACE, 0.0)
     board.advance(START)
     while (entry := board.next_ready(START)) is not None:
         board.park(obstacle, entry)
@@ -107,14 +108,14 @@ def test_what_is_unparked_comes_out_oldest_first() -> None:
 def test_a_blocked_member_sits_out_and_comes_back() -> None:
     """One tenant's full lane must not stop the others, nor be forgotten."""
     board = Board(START)
-    board.add(due(1), PLACE, 0.0)
+    board.add([due(1)], PLACE, 0.0)
     board.advance(START)
     entry = board.next_ready(START)
     assert entry is not None
     board.put_back(entry)
     board.block(entry.member)
     assert board.next_ready(START) is None
-    board.add(due(2), PLACE, 0.0)
+    board.add([due(2)], PLACE, 0.0)
     board.advance(START)
     assert board.next_ready(START) is None
     board.unblock_tenant(1)

@@ -43,7 +43,7 @@ class Crowd:
             due = Due(
                 tenant, 0, lane, UUID(int=self.number), 0, DUE_AT, 5, None, "t", None, None, None
             )
-            self.board.add(due, Place(tenant, 0, lane), NOW)
+            self.board.add([due], Place(tenant, 0, lane), NOW)
 
     def dispatch(self) -> list[Ready]:
         """As the dispatcher does, until nothing more can be done."""

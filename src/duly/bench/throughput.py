@@ -64,7 +64,7 @@ async def run_wheel(stage: Stage) -> Figures:
         fires_at = now + timedelta(seconds=random.random() * WHEEL_SPAN_S)
         task_id = UUID(int=random.getrandbits(128))
         due = Due(*place, task_id, 0, fires_at, 5, None, "bench", None, None, None)
-        board.add(due, place, now.timestamp())
+        board.add((due,), place, now.timestamp())
     meter.add(stage.tasks)
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
     return {"tasks_per_s": meter.rate, "memory_mb": grown_kb / 1024}

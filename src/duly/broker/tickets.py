@@ -38,7 +38,9 @@ async def turn_into_leases(
 
 
 def in_ticket_order(tickets: Sequence[Ticket], leases: Sequence[Lease]) -> list[Lease]:
-    """The database answers in the order of ids; a lane has an order of its own."""
+    """The database answers in the order of ids; a lane has an order of its own, mostly the same."""
+    if [ticket.id for ticket in tickets] == [lease.id for lease in leases]:
+        return list(leases)
     leased = {lease.id: lease for lease in leases}
     ordered = (leased.pop(ticket.id, None) for ticket in tickets)
     return [lease for lease in ordered if lease is not None]
@@ -46,9 +48,11 @@ def in_ticket_order(tickets: Sequence[Ticket], leases: Sequence[Lease]) -> list[
 
 def without_repeats(tickets: list[Ticket]) -> list[Ticket]:
     """One ticket for each task: of several the one with the highest fence, the newest."""
+    if len({ticket.id for ticket in tickets}) == len(tickets):
+        return tickets
     best: dict[UUID, Ticket] = {}
     for ticket in tickets:
         known = best.get(ticket.id)
         if known is None or ticket.fence >= known.fence:
             best[ticket.id] = ticket
-    return tickets if len(best) == len(tickets) else list(best.values())
+    return list(best.values())

@@ -6,7 +6,7 @@ waits gets a minimum share, and waiting promotes a task by one band each `aging_
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -20,6 +20,7 @@ AGING_S = 300.0
 MINIMUM_SHARES = {HIGH: 0, NORMAL: 20, LOW: 10}
 SHARE_BASE = 100
 NONE_CLOSED: frozenset[int] = frozenset()
+ALL_BANDS = tuple(range(BANDS))
 
 
 # A consumer's order of bands over ten turns: each comes first often enough to keep its share.
@@ -98,13 +99,17 @@ class BandQueue(Generic[Entry]):
     def push(self, band: int, due_at: float, entry: Entry) -> None:
         self.bands[band].append((due_at, entry))
 
+    def extend(self, band: int, entries: Iterable[tuple[float, Entry]]) -> None:
+        """Several at once, each with when it was due."""
+        self.bands[band].extend(entries)
+
     def push_front(self, band: int, due_at: float, entry: Entry) -> None:
         """Put back what could not be dispatched, without losing its place."""
         self.bands[band].appendleft((due_at, entry))
 
     def waiting(self) -> list[int]:
         """The bands that have tasks, the highest first."""
-        return [band for band, entries in enumerate(self.bands) if entries]
+        return [band for band in ALL_BANDS if self.bands[band]]
 
     def pop(
         self, now: float, closed: Collection[int] = NONE_CLOSED
@@ -117,9 +122,8 @@ class BandQueue(Generic[Entry]):
         return band, due_at, entry
 
     def choose(self, now: float, closed: Collection[int] = NONE_CLOSED) -> int | None:
-        waiting = self.waiting()
-        if closed:
-            waiting = [band for band in waiting if band not in closed]
+        bands = self.bands
+        waiting = [band for band in ALL_BANDS if bands[band] and band not in closed]
         if len(waiting) < 2:
             return waiting[0] if waiting else None
         # Every pick earns a waiting lower band its share; a full share is owed a pick.

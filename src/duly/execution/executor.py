@@ -169,8 +169,9 @@ class Executor:
     async def run(self, leases: list[Lease], asked_at: float | None = None) -> None:
         """Call the handler for each. Those that answer at once are settled by the loop beside this
         one: starting what waits goes before recording what is done."""
-        # A ticket that was repeated while an answer was lost brings the same lease again.
-        leases = [lease for lease in leases if key_of(lease) not in self.running]
+        if self.running:
+            # A ticket that was repeated while an answer was lost brings the same lease again.
+            leases = [lease for lease in leases if key_of(lease) not in self.running]
         # We stood still, or the database did: somebody else may hold them at any moment.
         now = asyncio.get_running_loop().time()
         is_late = asked_at is not None and now >= stop_at(asked_at + LEASE_S)
@@ -359,13 +360,15 @@ class Executor:
         answers: Sequence[SettleAnswer],
         run_s: float,
     ) -> None:
-        for outcome, count in Counter(item.outcome for item in settlements).items():
-            self.metrics.settled.labels(outcome.value).inc(count)
-        self.stats.note_settled(
-            (lease.tenant, lease.type, ending_of(settlement, answer), run_s)
+        ends = Counter(
+            (lease.tenant, lease.type, settlement.outcome, answer.status, answer.state)
             for lease, settlement, answer in zip(leases, settlements, answers, strict=True)
-            if answer.status is SettleStatus.SETTLED
         )
+        for (tenant, task_type, outcome, status, state), count in ends.items():
+            self.metrics.settled.labels(outcome.value).inc(count)
+            if status is SettleStatus.SETTLED:
+                ending = ending_of(outcome, state)
+                self.stats.note_settled([(tenant, task_type, ending, run_s)], count)
 
 
 def key_of(lease: Lease) -> tuple[UUID, int]:

@@ -205,7 +205,7 @@ class WorkerDesk:
             settlement = settlements[key]
             outcomes[settlement.outcome] += 1
             if known is not None and answer.tenant is not None:
-                ending = ending_of(settlement, answer)
+                ending = ending_of(settlement.outcome, answer.state)
                 rows.append((answer.tenant, known[0], ending, now - known[1]))
         for outcome, count in outcomes.items():
             self.metrics.settled.labels(outcome.value).inc(count)
@@ -218,13 +218,13 @@ def holder_of(tenant: int, worker_id: str) -> UUID:
     return UUID(bytes=digest[:16])
 
 
-def ending_of(settlement: Settlement, answer: SettleAnswer) -> Ending:
+def ending_of(outcome: Outcome, state: State | None) -> Ending:
     """What an attempt's end meant for its task."""
-    if answer.state is State.COMPLETED:
+    if state is State.COMPLETED:
         return Ending.COMPLETED
-    if answer.state is State.FAILED:
+    if state is State.FAILED:
         return Ending.FAILED
-    if answer.state is None and settlement.outcome is Outcome.FAILED:
+    if state is None and outcome is Outcome.FAILED:
         return Ending.RETRIED
     return Ending.OTHER
 

@@ -7,14 +7,14 @@ A task is known under its fence from the moment it is loaded until its ticket is
 that a sweep, a doorbell and a load that all bring it make one entry.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from uuid import UUID
 
 import msgspec
 
 from duly.domain.fairness import NONE_CLOSED, BandQueue, RoundRobin
-from duly.domain.lanes import LANE_DEPTH_MAX, Lane, lane_for, lanes_of
+from duly.domain.lanes import LANE_DEPTH_MAX, Lane, Ticket, lane_for, lanes_of
 from duly.domain.task import BANDS
 from duly.domain.wheel import Wheel
 from duly.scheduler.held import Held, Member
@@ -64,7 +64,7 @@ class Board:
         # Lanes that have room again, and for which somebody waits still.
         self.opened: dict[Lane, None] = {}
         self.held = Held()
-        self.tickets: deque[tuple[float, list[tuple[UUID, int]]]] = deque()
+        self.tickets: deque[tuple[float, list[Ticket]]] = deque()
 
     def weight_of(self, member: Member) -> float:
         return self.weights.get(member[0], 1.0)
@@ -72,21 +72,30 @@ class Board:
     def room(self, place: Place) -> int:
         return PLACE_ENTRIES_MAX - self.per_place.get(place, 0)
 
-    def add(self, due: Due, place: Place, now: float) -> bool:
-        """Take in one timer; False if it is known already. What is due needs no wheel."""
-        known = self.known.get(due.id)
-        if known is not None and known.due.fence == due.fence:
-            return False
-        fires_at = due.due_at.timestamp()
+    def add(self, timers: Iterable[Due], place: Place, now: float) -> int:
+        """Take in timers of one place; answers how many were not known already. What is due needs
+        no wheel."""
+        known, wheel = self.known, self.wheel
         member, band = self.seat_of(place)
-        entry = Ready(due, place, member, band, fires_at)
-        self.known[due.id] = entry
-        self.per_place[place] = self.per_place.get(place, 0) + 1
-        if fires_at <= now:
-            self.enqueue(entry)
-        else:
-            self.wheel.add(tick_of(fires_at), entry)
-        return True
+        ready: list[tuple[float, Ready]] = []
+        added = 0
+        for due in timers:
+            before = known.get(due.id)
+            if before is not None and before.due.fence == due.fence:
+                continue
+            fires_at = due.due_at.timestamp()
+            entry = known[due.id] = Ready(due, place, member, band, fires_at)
+            added += 1
+            if fires_at <= now:
+                ready.append((fires_at, entry))
+            else:
+                wheel.add(tick_of(fires_at), entry)
+        if added:
+            self.per_place[place] = self.per_place.get(place, 0) + added
+        if ready:
+            self.queue_of(member).extend(band, ready)
+            self.join(member, band)
+        return added
 
     def seat_of(self, place: Place) -> tuple[Member, int]:
         """Whose queue and which band the timers of a place go to; the same for all of them."""
@@ -96,10 +105,6 @@ class Board:
             seat = self.seats[place] = (place.tenant, pool), band
         return seat
 
-    def is_known(self, task_id: UUID, fence: int) -> bool:
-        entry = self.known.get(task_id)
-        return entry is not None and entry.due.fence == fence
-
     def advance(self, now: float) -> int:
         """Move what has become due into the queues; answers how many."""
         entries = self.wheel.advance(int(now / TICK_S))
@@ -108,11 +113,14 @@ class Board:
         return len(entries)
 
     def enqueue(self, entry: Ready) -> None:
-        queue = self.queues.get(entry.member)
-        if queue is None:
-            queue = self.queues[entry.member] = BandQueue()
-        queue.push(entry.band, entry.fires_at, entry)
+        self.queue_of(entry.member).push(entry.band, entry.fires_at, entry)
         self.join(entry.member, entry.band)
+
+    def queue_of(self, member: Member) -> BandQueue[Ready]:
+        queue = self.queues.get(member)
+        if queue is None:
+            queue = self.queues[member] = BandQueue()
+        return queue
 
     def join(self, member: Member, band: int) -> None:
         """It has work in this band. Who waits for the lane of another may go on with this; who
@@ -209,7 +217,7 @@ class Board:
         waiting = self.parked.setdefault(obstacle, deque())
         if len(waiting) < PARKED_MAX:
             waiting.append(entry)
-            self.leave_place(entry)
+            self.leave_place(entry.place)
         else:
             self.drained.discard(obstacle)
             places, before = self.overflowed.setdefault(obstacle, {}), just_before(entry.due)
@@ -228,8 +236,7 @@ class Board:
                 self.drained.add(obstacle)
         for entry in reversed(chosen):
             self.per_place[entry.place] = self.per_place.get(entry.place, 0) + 1
-            queue = self.queues.setdefault(entry.member, BandQueue())
-            queue.push_front(entry.band, entry.fires_at, entry)
+            self.queue_of(entry.member).push_front(entry.band, entry.fires_at, entry)
             self.join(entry.member, entry.band)
         return len(chosen)
 
@@ -257,38 +264,37 @@ class Board:
     def forget(self, entry: Ready) -> None:
         """Not ours to remember any more: the row knows."""
         self.known.pop(entry.due.id, None)
-        self.leave_place(entry)
+        self.leave_place(entry.place)
 
-    def leave_place(self, entry: Ready) -> None:
-        place = entry.place
-        left = self.per_place.get(place, 0) - 1
+    def leave_place(self, place: Place, count: int = 1) -> None:
+        left = self.per_place.get(place, 0) - count
         if left > 0:
             self.per_place[place] = left
         else:
             self.per_place.pop(place, None)
 
-    def ticketed(self, deadline: float, entries: list[Ready]) -> None:
+    def ticketed(self, deadline: float, entries: list[Ready], tickets: list[Ticket]) -> None:
         """Published: known until taken or void, but no longer in the way of loading more."""
-        for entry in entries:
-            self.leave_place(entry)
-        self.tickets.append((deadline, [(entry.due.id, entry.due.fence) for entry in entries]))
+        for place, count in Counter([entry.place for entry in entries]).items():
+            self.leave_place(place, count)
+        self.tickets.append((deadline, tickets))
 
-    def taken(self, tickets: Iterable[tuple[UUID, int]]) -> None:
-        """Tickets, as (id, fence), are out of the lanes: what comes next is a new entry."""
-        for task_id, fence in tickets:
-            if self.is_known(task_id, fence):
-                del self.known[task_id]
+    def taken(self, tickets: Iterable[Ticket]) -> list[Ready]:
+        """They are out of the lanes: what comes next is a new entry. Answers what was known."""
+        known, taken = self.known, []
+        for ticket in tickets:
+            entry = known.get(ticket.id)
+            if entry is not None and entry.due.fence == ticket.fence:
+                del known[ticket.id]
+                taken.append(entry)
+        return taken
 
-    def void_tickets(self, now: float) -> list[UUID]:
-        """Tickets past their deadline; whatever is still due will be found by a sweep."""
-        voided: list[UUID] = []
+    def void_tickets(self, now: float) -> list[Ready]:
+        """Tickets past their deadline; whatever is still due will be found by a sweep. Under
+        another fence a task is known for another reason."""
+        voided: list[Ready] = []
         while self.tickets and self.tickets[0][0] <= now:
-            _, tickets = self.tickets.popleft()
-            for task_id, fence in tickets:
-                # Under another fence it is known for another reason.
-                if self.is_known(task_id, fence):
-                    del self.known[task_id]
-                    voided.append(task_id)
+            voided += self.taken(self.tickets.popleft()[1])
         return voided
 
 

@@ -29,6 +29,7 @@ from duly.scheduler.gatekeeper import Gatekeeper
 from duly.scheduler.held import Member
 from duly.store.lease import Lease
 from duly.store.load import Place
+from duly.store.ownership import SLOT, Seat
 from duly.telemetry import Metrics
 
 # Tickets of one publish.
@@ -115,17 +116,20 @@ class Dispatcher:
         chosen: list[tuple[Lane, Ready]] = []
         depths: dict[Lane, int] = {}
         self.board.let_back()
-        owned = self.coordinator.owned
-        gatekeeper = self.gatekeeper
+        # Of each place, the same for all of its tasks; none if its slot is not ours.
+        lanes: dict[Place, Lane | None] = {}
+        gatekeeper, held = self.gatekeeper, self.board.held
         while len(chosen) < DISPATCH_MAX:
             entry = self.board.next_ready(now)
             if entry is None:
                 break
-            due = entry.due
-            if slot_of(due.shard) not in owned:
+            due, place = entry.due, entry.place
+            if place not in lanes:
+                lanes[place] = self.lane_of(entry) if self.is_ours(place) else None
+            lane = lanes[place]
+            if lane is None:
                 self.board.forget(entry)
                 continue
-            lane = self.lane_of(entry)
             depth = depths.get(lane)
             if depth is None:
                 depth = depths[lane] = self.broker.depth(lane)
@@ -138,9 +142,14 @@ class Dispatcher:
                     self.accounts.ticketed(due, now + TICKET_S)
             depths[lane] = depth + 1
             # What was held back or let go is no turn.
-            self.board.held.served(entry.member)
+            if held.unserved:
+                held.served(entry.member)
             chosen.append((lane, entry))
         return chosen
+
+    def is_ours(self, place: Place) -> bool:
+        """As far as we believe; whether the belief is good was asked before."""
+        return Seat(SLOT, slot_of(place.shard)) in self.coordinator.seats
 
     def lane_of(self, entry: Ready) -> Lane:
         """The same few lanes over and over: each is made once."""
@@ -153,20 +162,18 @@ class Dispatcher:
     async def publish(self, now: float, chosen: Sequence[tuple[Lane, Ready]]) -> None:
         deadline_s = now + TICKET_S
         deadline = datetime.fromtimestamp(deadline_s, UTC)
-        self.board.ticketed(deadline_s, [entry for _, entry in chosen])
+        tickets = [Ticket(entry.due.id, entry.due.fence, deadline) for _, entry in chosen]
+        self.board.ticketed(deadline_s, [entry for _, entry in chosen], tickets)
         try:
             await self.broker.publish(
-                [(lane, Ticket(entry.due.id, entry.due.fence, deadline)) for lane, entry in chosen]
+                [(lane, ticket) for (lane, _), ticket in zip(chosen, tickets, strict=True)]
             )
         except BaseException:
-            # Whatever became of them, they are void in time and found again by the sweep.
-            self.taken_back([entry for _, entry in chosen])
+            # Whatever became of them, they are void in time and found again by the sweep. They may
+            # be loaded again; in the accounts they count until they must be void.
+            self.board.taken(tickets)
             raise
         self.metrics.dispatched.inc(len(chosen))
-
-    def taken_back(self, entries: list[Ready]) -> None:
-        """They may be loaded again; in the accounts they count until they must be void."""
-        self.board.taken((entry.due.id, entry.due.fence) for entry in entries)
 
     def hold_back(self, entry: Ready, lane: Lane, refusal: Refusal) -> None:
         """Each gate has its own way to wait, none of which blocks another tenant."""
@@ -226,14 +233,19 @@ class Dispatcher:
     def on_taken(self, tickets: list[Ticket], leases: list[Lease]) -> None:
         """A consumer of this process says what became of its tickets. One that was not leased was
         stale, or a moment early: its place is looked at again."""
-        self.metrics.time_in_ready.observe_many(
-            lease.started_at.timestamp() - entry.fires_at
-            for lease in leases
-            if (entry := self.board.known.get(lease.id)) is not None
-        )
-        if self.accounts.tickets or len(leases) < len(tickets):
-            self.account_for(tickets, {lease.id for lease in leases})
-        self.board.taken((ticket.id, ticket.fence) for ticket in tickets)
+        is_whole = len(leases) == len(tickets)
+        leased = None if is_whole and not self.accounts.tickets else {each.id for each in leases}
+        if leased is not None:
+            self.account_for(tickets, leased)
+        known = self.board.taken(tickets)
+        if leases:
+            # They became leases in one statement.
+            started_at = leases[0].started_at.timestamp()
+            self.metrics.time_in_ready.observe_many(
+                started_at - entry.fires_at
+                for entry in known
+                if leased is None or entry.due.id in leased
+            )
         if self.board.full or self.board.turns:
             self.wake()
 

@@ -186,7 +186,7 @@ class Loader:
                 state.is_caught_up = False
                 self.expect(place, due.due_at)
             elif state.covers(due):
-                self.board.add(due, place, now)
+                self.board.add((due,), place, now)
             elif state.is_being_read:
                 state.brought.append(due)
 
@@ -273,8 +273,7 @@ class Loader:
             read = reads.setdefault(place, PlaceRead())
             read.count += len(found)
             read.cursor = Cursor(found[-1].due_at, found[-1].id)
-            for due in found:
-                self.board.add(due, place, now)
+            self.board.add(found, place, now)
         return reads
 
     def has_room(self, place: Place) -> bool:

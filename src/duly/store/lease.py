@@ -14,6 +14,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
+from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -31,6 +32,8 @@ from duly.store.statements import statements_beside
 SQL = statements_beside(__file__)
 # The deadline of a ticket that has none.
 NEVER = datetime.max.replace(tzinfo=UTC)
+# The one order in which rows are locked, everywhere: by id.
+BY_ADDRESS = attrgetter("id")
 # Who holds a task that a webhook receiver took over: nobody of ours; only its fence can settle it.
 HANDED_OVER = UUID("d0177e57-0000-7000-8000-000000000001")
 
@@ -88,7 +91,7 @@ async def lease_tasks(
     lease_s: float,
 ) -> list[Lease]:
     """Those of the tickets that became leases. Tickets are unique by id within one call."""
-    ordered = sorted(tickets, key=by_address)
+    ordered = sorted(tickets, key=BY_ADDRESS)
     deadlines = once([ticket.deadline or NEVER for ticket in ordered])
     shards, ids, fences = ticket_columns(ordered)
     rows = await database.fetch(
@@ -114,7 +117,7 @@ async def extend_leases(
     database: Database, holder: UUID, beats: Sequence[Beat], lease_s: float
 ) -> list[BeatAnswer]:
     """One answer for each heartbeat, in order."""
-    ordered = sorted({(beat.id, beat.fence): beat for beat in beats}.values(), key=by_address)
+    ordered = sorted({(beat.id, beat.fence): beat for beat in beats}.values(), key=BY_ADDRESS)
     rows = await database.fetch(
         SQL.extend_leases,
         *ticket_columns(ordered),
@@ -135,12 +138,6 @@ def beat_answer(row: Mapping[str, object] | None) -> BeatAnswer:
     return BeatAnswer(status, lease_until)
 
 
-def by_address(item: Ticket | Beat) -> UUID:
-    """The one order in which rows are locked, everywhere: by id."""
-    return item.id
-
-
 def ticket_columns(items: Sequence[Ticket | Beat]) -> tuple[list[int], list[UUID], list[int]]:
-    ordered = sorted(items, key=by_address)
-    ids = [item.id for item in ordered]
-    return [shard_of(task_id) for task_id in ids], ids, [item.fence for item in ordered]
+    ids = [item.id for item in items]
+    return [shard_of(task_id) for task_id in ids], ids, [item.fence for item in items]

@@ -93,15 +93,15 @@ class Settler:
         # By id, as rows are locked everywhere; its bytes have the same order and compare faster.
         ordered = sorted(enumerate(settlements), key=lambda item: item[1].id.bytes)
         completed = [item for item in ordered if item[1].outcome is Outcome.COMPLETED]
-        others = [item for item in ordered if item[1].outcome is not Outcome.COMPLETED]
         answers: dict[int, SettleAnswer] = {}
         if completed:
             answers |= await self.complete(completed)
-        if others:
+        if len(completed) < len(ordered):
+            others = [item for item in ordered if item[1].outcome is not Outcome.COMPLETED]
             ends = await self.decide_ends(others)
             answers |= await self.apply_ends(ends, expired=False)
-        missing = [item for item in ordered if item[0] not in answers]
-        if missing:
+        if len(answers) < len(ordered):
+            missing = [item for item in ordered if item[0] not in answers]
             answers |= await self.classify(missing)
         await self.environment.crash_point(CrashPoint.SETTLE_AFTER_COMMIT)
         return [answers[ordinal] for ordinal in range(len(settlements))]
@@ -113,10 +113,9 @@ class Settler:
         groups = await self.database.fetch(
             SQL.settle_completed, once(shards), ids, once(fences), once(holders), results
         )
-        if len(groups) == 1 and len(groups[0]["ids"]) == len(items):
+        if len(groups) == 1 and groups[0]["ended"] == len(items):
             # All of one tenant, and all of them ended: the usual case, and one answer.
-            answer = completed_answer(groups[0])
-            return {ordinal: answer for ordinal, _ in items}
+            return dict.fromkeys([ordinal for ordinal, _ in items], completed_answer(groups[0]))
         ended: dict[tuple[UUID, int], SettleAnswer] = {}
         for group in groups:
             answer = completed_answer(group)

@@ -1,7 +1,7 @@
 -- name: settle_completed
 -- Only the lease that holds the task may finish it; a late worker deletes no timer and learns that
 -- it is stale. A requested cancel came too late: completed stays completed. A column that is the same
--- for all of them has one element, or none if it is NULL.
+-- for all of them has one element, or none if it is NULL; which of them ended is said unless all did.
 WITH ended AS (
     DELETE FROM duly.timers
      USING (SELECT id, coalesce(shard, ($1)[1]) AS shard, coalesce(fence, ($3)[1]) AS fence,
@@ -21,7 +21,9 @@ WITH ended AS (
            greatest(duly.now(), started_at), 'completed', 'COMPLETED', result
       FROM ended
 )
-SELECT tenant, has_key, array_agg(id) AS ids, array_agg(fence) AS fences
+SELECT tenant, has_key, count(*) AS ended,
+       CASE WHEN count(*) < cardinality($2::uuid[]) THEN array_agg(id) END AS ids,
+       CASE WHEN count(*) < cardinality($2::uuid[]) THEN array_agg(fence) END AS fences
   FROM ended
  GROUP BY tenant, has_key
 

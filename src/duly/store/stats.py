@@ -135,15 +135,15 @@ class StatsBook:
             cell.started += 1
             cell.lag[index_of(lag_s)] += 1
 
-    def note_settled(self, rows: Iterable[tuple[int, str, Ending, float]]) -> None:
-        """Each row: tenant, type, how the attempt ended, seconds that it ran."""
+    def note_settled(self, rows: Iterable[tuple[int, str, Ending, float]], count: int = 1) -> None:
+        """Each row: tenant, type, how the attempt ended, seconds that it ran; so often."""
         cells = self.cells_now()
         for tenant, task_type, ending, run_s in rows:
             cell = cells.get((tenant, task_type))
             if cell is None:
                 cell = self.admit(tenant, task_type)
-            cell.endings[ending] += 1
-            cell.run_time[index_of(run_s)] += 1
+            cell.endings[ending] += count
+            cell.run_time[index_of(run_s)] += count
 
     def cells_now(self) -> Cells:
         minute = int((self.environment.clock.monotonic() + self.offset_s) // 60)
