@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.domain.lanes import TICKET_S, Lane, Ticket
+from duly.domain.lanes import TICKET_S, WEBHOOK_LANES, Lane, Ticket
 from duly.domain.states import Outcome
 from duly.store.lease import Lease
 from tests.broker.stage import HIGH_LANE, LANE, CountedStatements, Stage, ids, until
@@ -324,6 +324,19 @@ class Conformance:
             await consumer
         hands.take([])
         assert stage.broker.waiting() == 0
+
+    async def test_the_last_consumer_of_a_shared_lane_stays_free(self, stage: Stage) -> None:
+        """One tenant's submit that hangs would keep everybody's webhooks waiting."""
+        (shared, *_) = WEBHOOK_LANES
+        first = await stage.wait_in_turn(1, shared)
+        assert stage.broker.reserve(shared, 1) is None
+        second = await stage.wait_in_turn(1, shared)
+        hands = stage.broker.reserve(shared, 1)
+        assert hands is not None
+        assert stage.broker.reserve(shared, 1) is None
+        hands.take([])
+        await stage.broker.close()
+        assert await first == await second == []
 
     async def test_only_who_waits_for_the_lane_with_room_is_reserved(self, stage: Stage) -> None:
         """Another tenant's worker must never get it (I9), nor one with too few hands."""

@@ -3,6 +3,7 @@
 from duly.store import (
     control,
     dead_letters,
+    idempotency,
     lease,
     purge,
     reap,
@@ -300,7 +301,7 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         [
             with_edits(
                 "that looks once",
-                submit,
+                idempotency,
                 "delete_expired_keys",
                 ("LIMIT $1)\n   AND expires_at <= duly.now()", "LIMIT $1)"),
             )

@@ -6,8 +6,9 @@ from duly.domain.errors import StatementRefused
 from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.database import Database
+from duly.store.idempotency import delete_expired_keys
 from duly.store.pools import PoolNumbers
-from duly.store.submit import Submitter, delete_expired_keys
+from duly.store.submit import Submitter
 from duly.testing.clock import ManualClock
 from tests.interleaving.calls import NOTHING, SEED, SceneCall
 from tests.interleaving.scenes import Scene, Stage

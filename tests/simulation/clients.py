@@ -105,11 +105,17 @@ async def submit_one(cluster: Cluster, node: Node) -> None:
 
 
 async def submit_hurried(cluster: Cluster, node: Node) -> None:
-    """Now, and whatever may hold a task back left out."""
-    task = make_submission(cluster, node)
+    """Now, to one place that is soon known, and whatever may hold a task back left out."""
+    task = make_submission(cluster, node)._replace(
+        tenant=cluster.plan.tenants[0],
+        run_at=None,
+        delay_s=0.0,
+        url=None,
+        pool="default",
+        priority=5,
+    )
     policy = replace(task.policy, start_by=None, concurrency_key=None, concurrency_limit=None)
-    hurried = task._replace(run_at=None, delay_s=0.0, policy=policy)
-    await submit_through_desk(cluster, node, hurried)
+    await submit_through_desk(cluster, node, task._replace(policy=policy))
 
 
 async def submit_through_desk(cluster: Cluster, node: Node, task: Submission) -> None:

@@ -1,6 +1,7 @@
 """Tasks stored in the hands of a consumer that waits: the lease is as real as any other, and nobody
 is handed what was not committed."""
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -13,7 +14,15 @@ from duly.domain.task import Policy
 from duly.store.lease import Lease, read_held
 from duly.store.settle import SettleStatus
 from duly.store.submit import Replayed, Stored
+from tests.broker.stage import until
 from tests.store.world import HOLDER, LEASE_S, OTHER_HOLDER, World, wish
+
+
+@pytest.fixture(autouse=True)
+async def known_place(world: World) -> None:
+    """The usual place was used before."""
+    await world.run((await world.submit()).id, Outcome.COMPLETED)
+    await world.run((await world.submit(url="https://a.example/x")).id, Outcome.COMPLETED)
 
 
 class Waiting:
@@ -117,19 +126,68 @@ async def test_in_a_transaction_nobody_is_handed_anything(world: World) -> None:
     assert (await world.read(entry.id)).state is State.READY
 
 
-async def test_after_a_lost_answer_the_consumer_goes_on_waiting(
+async def test_after_a_lost_answer_it_is_asked_what_came_into_its_hands(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task with one attempt, acknowledged by a repeated submit, must not die of a lease that
+    nobody knows of."""
+    consumer = Waiting(world)
+    await world.submit()
+    lose_answers(world, monkeypatch, 1)
+    with pytest.raises(DatabaseUnavailable):
+        await world.submit(idempotency_key="k")
+    (lease,) = consumer.handed[1]
+    assert await world.ask(idempotency_key="k") == Replayed(lease.id)
+    assert (await world.settle(lease, Outcome.COMPLETED)).status is SettleStatus.SETTLED
+
+
+async def test_when_that_is_lost_too_the_consumer_goes_on_waiting(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It must neither hang nor run what perhaps was never stored."""
     consumer = Waiting(world)
     await world.submit()
-    fetch = world.database.fetch
-
-    async def lose(statement: str, *arguments: Any) -> list[asyncpg.Record]:
-        await fetch(statement, *arguments)
-        raise DatabaseUnavailable(address="here", problem="cut")
-
-    monkeypatch.setattr(world.database, "fetch", lose)
+    lose_answers(world, monkeypatch, 2)
     with pytest.raises(DatabaseUnavailable):
         await world.submit()
     assert consumer.handed[1] == []
+
+
+async def test_a_key_that_somebody_holds_keeps_no_consumer(world: World) -> None:
+    """A lease that is as old as the wait for a key may be over before it is begun, and who is
+    reserved meanwhile works for nobody."""
+    consumer = Waiting(world)
+    await world.submit()
+    other = world.node(2)
+    (entry,) = await other.submitter.address([wish(idempotency_key="k")])
+    async with world.database.transaction() as session:
+        await other.submitter.store_claimed(session, [entry])
+        asking = asyncio.create_task(world.ask(idempotency_key="k"))
+        await until(lambda: len(consumer.handed) == 2)
+        assert not asking.done()
+    assert await asking == Replayed(entry.id)
+    assert consumer.handed[1] == []
+
+
+async def test_the_first_task_of_a_place_is_in_nobodys_hands(world: World) -> None:
+    """Whoever reaps must know the place before there is a lease in it."""
+    consumer = Waiting(world)
+    world.submitter.placements.clear()
+    assert not (await world.submit()).is_leased
+    assert (await world.submit()).is_leased
+    assert len(consumer.handed) == 1
+
+
+def lose_answers(world: World, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """The next statements are carried out, and nobody hears of it."""
+    fetch, left = world.database.fetch, count
+
+    async def lose(statement: str, *arguments: Any) -> list[asyncpg.Record]:
+        nonlocal left
+        rows = await fetch(statement, *arguments)
+        if left:
+            left -= 1
+            raise DatabaseUnavailable(address="here", problem="cut")
+        return rows
+
+    monkeypatch.setattr(world.database, "fetch", lose)

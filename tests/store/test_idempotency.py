@@ -13,6 +13,7 @@ from duly.domain.states import Outcome, State
 from duly.domain.task import Submission
 from duly.store.batching import Batcher
 from duly.store.database import CONFLICT_CODES, Session
+from duly.store.idempotency import delete_expired_keys
 from duly.store.submit import (
     CLAIM_TRIES_MAX,
     KEY_TTL_S,
@@ -21,7 +22,6 @@ from duly.store.submit import (
     Replayed,
     Stored,
     SubmitAnswer,
-    delete_expired_keys,
 )
 from tests.store.test_submit import hold_key
 from tests.store.world import OTHER_TENANT, START, TENANT, World, wish

@@ -28,8 +28,8 @@ from duly.api.wire import TaskRequest, TaskView, fresh_view, task_view
 from duly.domain.access import PRODUCERS
 from duly.domain.limits import Problem, submission_problems
 from duly.domain.task import Submission
-from duly.store.calls import find_call
-from duly.store.submit import CallKey, Gone, Mismatch, Stored, SubmitAnswer
+from duly.store.calls import CallKey, find_call
+from duly.store.submit import Gone, Mismatch, Stored, SubmitAnswer
 
 BATCH_TASKS_MAX = 1000
 BATCH_BYTES_MAX = 16 * 1024 * 1024

@@ -37,9 +37,10 @@ from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.desk import ReadDesk, SubmitDesk
+from duly.store.idempotency import find_replay
 from duly.store.read import Filter, list_tasks, read_attempts
 from duly.store.read import Task as StoredTask
-from duly.store.submit import Mismatch, Stored, SubmitAnswer, find_replay
+from duly.store.submit import Mismatch, Stored, SubmitAnswer
 
 WAIT_S_MAX = 60.0
 REPLAY = {"idempotent-replay": "true"}

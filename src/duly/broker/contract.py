@@ -48,7 +48,8 @@ class Broker(Protocol):
 
     def reserve(self, lane: Lane, count: int) -> Hands | None:
         """A consumer of this process that waits for this lane, with room for so many; none if
-        tickets lie there. Until it is told what it got it is handed nothing else."""
+        tickets lie there, and not the last one of a lane that tenants share. Until it is told what
+        it got it is handed nothing else."""
         ...
 
     def depth(self, lane: Lane) -> int:

@@ -19,7 +19,7 @@ from uuid import UUID
 from duly.broker.contract import OnTaken
 from duly.broker.lane_queue import LaneQueue
 from duly.broker.tickets import turn_into_leases
-from duly.broker.waiter import Waiter, with_room
+from duly.broker.waiter import Waiter, to_reserve
 from duly.domain.lanes import TICKET_S, Lane, Ticket
 from duly.environment import Environment
 from duly.store.database import Database
@@ -91,7 +91,7 @@ class MemoryBroker:
         return []
 
     def reserve(self, lane: Lane, count: int) -> Hands | None:
-        waiter = with_room(self.waiters.get(lane, ()), lane, count)
+        waiter = to_reserve(self.waiters.get(lane, ()), lane, count)
         if waiter is not None:
             waiter.is_reserved = True
             self.leave(waiter)

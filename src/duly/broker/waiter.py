@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from duly.domain.lanes import Lane
+from duly.domain.lanes import ALL_TENANTS, Lane
 from duly.store.lease import Lease
 
 
@@ -38,9 +38,9 @@ class Waiter:
 Kind = TypeVar("Kind", bound=Waiter)
 
 
-def with_room(waiters: Iterable[Kind], lane: Lane, count: int) -> Kind | None:
-    """Who has waited longest of those that may get so many of a lane."""
-    for waiter in waiters:
-        if waiter.count >= count and lane in waiter.lanes:
-            return waiter
-    return None
+def to_reserve(waiters: Iterable[Kind], lane: Lane, count: int) -> Kind | None:
+    """Who has waited longest of those that may get so many of a lane. One of a lane that all
+    tenants share stays free: a submit of one of them that hangs is nobody else's business."""
+    fit = (each for each in waiters if each.count >= count and lane in each.lanes)
+    first = next(fit, None)
+    return None if lane.tenant == ALL_TENANTS and next(fit, None) is None else first

@@ -14,7 +14,7 @@ which grows from `POLL_FIRST_S` to `POLL_LAST_S` while nothing happens and start
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
-from duly.broker.waiter import Waiter, with_room
+from duly.broker.waiter import Waiter, to_reserve
 from duly.domain.lanes import Lane
 
 POLL_FIRST_S = 0.005
@@ -54,7 +54,7 @@ class Watch:
         return True
 
     def reserve(self, lane: Lane, count: int) -> Waiter | None:
-        waiter = with_room(self.waiters, lane, count)
+        waiter = to_reserve(self.waiters, lane, count)
         if waiter is not None:
             waiter.is_reserved = True
             del self.waiters[waiter]

@@ -2,7 +2,7 @@
 
 from duly.maintenance.service import Report
 from duly.store.database import Database
-from duly.store.submit import delete_expired_keys
+from duly.store.idempotency import delete_expired_keys
 
 BITE_ROWS = 5000
 

@@ -20,7 +20,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from duly.coordinator.ownership import Coordinator
-from duly.domain.ids import SLOTS, shards_of
+from duly.domain.ids import SLOTS, shards_of, slot_of
 from duly.environment import Environment
 from duly.scheduler.agenda import Agenda
 from duly.scheduler.board import Board
@@ -155,12 +155,11 @@ class Loader:
         return state
 
     def has_read(self, place: Place) -> bool:
-        """Whether all that is due there is on the board, as far as anybody rang for it."""
+        """Whether all that is due there is on the board, as far as anybody rang for it. Where a
+        slot is new to us, what a doorbell brought was not all."""
         state = self.places.get(place)
-        if state is None:
-            # New, unless the list of places is still to be read.
-            return self.placements_at > 0.0
-        return state.is_caught_up and state.rung is None
+        is_listed = slot_of(place.shard) in self.slots and self.placements_at > 0.0
+        return is_listed and state is not None and state.is_caught_up and state.rung is None
 
     def expect(self, place: Place, due_at: datetime) -> None:
         """A doorbell without the timer itself: read this place again from that instant."""

@@ -12,6 +12,13 @@ SQL = statements_beside(__file__)
 CALL_TTL_S = 7 * 86400.0
 
 
+class CallKey(NamedTuple):
+    """The idempotency key of a whole call, and what it asked for as a digest."""
+
+    key: str
+    digest: bytes
+
+
 class Remembered(NamedTuple):
     """`answer` is the body that the first caller got, without its secrets."""
 

@@ -51,6 +51,7 @@ REFUSALS = (
 )
 SERIALIZATION_FAILURE = "40001"
 DEADLOCK = "40P01"
+LOCK_NOT_AVAILABLE = "55P03"
 # Rolled back for the sake of another statement; it may pass next time.
 CONFLICT_CODES = frozenset({SERIALIZATION_FAILURE, DEADLOCK})
 # The server answered, and will give the same answer next time.

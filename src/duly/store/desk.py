@@ -8,9 +8,10 @@ from uuid import UUID
 
 from duly.domain.task import Submission
 from duly.store.batching import Batcher
+from duly.store.calls import CallKey
 from duly.store.database import Database
 from duly.store.read import Task, read_asked
-from duly.store.submit import CallKey, SubmitAnswer, Submitter
+from duly.store.submit import SubmitAnswer, Submitter
 
 BATCH_SIZE_MAX = 500
 READ_BATCH_MAX = 200

@@ -9,9 +9,10 @@ from uuid import UUID
 
 import msgspec
 
-from duly.domain.ids import key_shard
+from duly.domain.ids import key_shard, milliseconds
 from duly.domain.task import Submission, host_of, lane_of
 from duly.store.columns import given, once
+from duly.store.partitions import PlacementRange
 from duly.store.policies import encode_policy
 
 
@@ -36,6 +37,12 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     @property
     def delay_s(self) -> float:
         return self.task.delay_s + self.smear_s
+
+
+def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int:
+    """Placed where it will first fire, so that its rows lie beside those of its time."""
+    fires_at = task.run_at or now + timedelta(seconds=task.delay_s)
+    return milliseconds(placement.clamp(max(fires_at, now)))
 
 
 def lanes_of(entries: list[Entry]) -> set[tuple[int, int, int]]:

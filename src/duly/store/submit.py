@@ -10,7 +10,8 @@
 | same key, another request | Mismatch, and nothing is stored |
 | same key, its task gone since | one call: Replayed; a batch: Gone, and nothing is stored |
 | key held by an open transaction | the batch of that one tenant waits at most the lock timeout |
-| outcome unknown, with a consumer that waits | it is handed nothing; such leases run out |
+| outcome unknown, with a consumer that waits | `read_held` is asked; else such leases run out |
+| key held by an open transaction, with a consumer | it is let go at once, and the rest waits |
 """
 
 from collections import Counter
@@ -22,8 +23,9 @@ from uuid import UUID
 import msgspec
 from asyncpg.pgproto import pgproto
 
-from duly.domain.errors import StatementRefused
+from duly.domain.errors import DatabaseUnavailable, StatementRefused
 from duly.domain.ids import key_shard, make_octets, milliseconds, shard_of, tenant_shard
+from duly.domain.lanes import Ticket
 from duly.domain.task import (
     WEBHOOK_POOL,
     Submission,
@@ -33,12 +35,12 @@ from duly.domain.task import (
     request_hash,
 )
 from duly.environment import CrashPoint, Environment
-from duly.store.calls import Remembered, claim_call, keep_answer
+from duly.store.calls import CallKey, Remembered, claim_call, keep_answer
 from duly.store.columns import columns
-from duly.store.database import SERIALIZATION_FAILURE, Database, Session
-from duly.store.entries import Entry, key_of, lanes_of, task_columns
+from duly.store.database import LOCK_NOT_AVAILABLE, SERIALIZATION_FAILURE, Database, Session
+from duly.store.entries import Entry, future_ms, key_of, lanes_of, task_columns
 from duly.store.hands import Hands, first_lease, hand_columns
-from duly.store.lease import Lease
+from duly.store.lease import Lease, read_held
 from duly.store.load import Due
 from duly.store.partitions import PlacementRange, placement_range
 from duly.store.pools import PoolNumbers
@@ -88,13 +90,6 @@ class Gone(NamedTuple):
 SubmitAnswer = Stored | Replayed | Mismatch | Gone
 # Of a key: shard, tenant, key, what was asked as a digest, and the task that it is to stand for.
 Claim = tuple[int, int, str, bytes, UUID]
-
-
-class CallKey(NamedTuple):
-    """The idempotency key of a whole call, and what it asked for as a digest."""
-
-    key: str
-    digest: bytes
 
 
 class Undone(Exception):
@@ -256,22 +251,41 @@ class Submitter:
         self, session: Session, entries: list[Entry], claims: Sequence[Claim] = ()
     ) -> dict[int, SubmitAnswer]:
         """All but those that lost the key they claim, which have no answer here."""
-        # A consumer is told after the commit, so it must be ours.
-        hands = self.find_hands(entries) if session is self.database else None
+        # A consumer is told after the commit, so it must be ours; and whoever reaps must have heard
+        # of a place before there is a lease in it.
+        is_fit = session is self.database and lanes_of(entries) <= self.placements
+        hands = self.find_hands(entries) if is_fit else None
+        if hands is not None:
+            try:
+                return await self.store_in(hands, entries, claims)
+            except StatementRefused as refusal:
+                if refusal.facts["code"] != LOCK_NOT_AVAILABLE:
+                    raise
+        won, now = await self.write(session, entries, claims, None)
+        return {entry.ordinal: stored_at(entry, now) for entry in won}
+
+    async def store_in(
+        self, hands: Hands, entries: list[Entry], claims: Sequence[Claim]
+    ) -> dict[int, SubmitAnswer]:
+        """What is due becomes the leases of a consumer that waits; it is told whatever happens."""
         leases: list[Lease] = []
         try:
-            won, now = await self.write(session, entries, claims, hands)
-            answers = {entry.ordinal: stored_at(entry, now, hands) for entry in won}
-            if hands is not None:
-                leases = [
-                    first_lease(entry, hands, now, answer.run_at)
-                    for entry in won
-                    if (answer := answers[entry.ordinal]).is_leased
-                ]
+            won, now = await self.write(self.database, entries, claims, hands)
+            answers = {entry.ordinal: stored_at(entry, now, is_waited_for=True) for entry in won}
+            leases = [
+                first_lease(entry, hands, now, answer.run_at)
+                for entry in won
+                if (answer := answers[entry.ordinal]).is_leased
+            ]
             return dict(answers)
+        except DatabaseUnavailable:
+            # Perhaps they were stored before the connection broke. If this fails as well they run
+            # out; the caller is told in either case.
+            tickets = [Ticket(entry.id, 0) for entry in entries]
+            leases = await read_held(self.database, hands.holder, tickets)
+            raise
         finally:
-            if hands is not None:
-                hands.take(leases)
+            hands.take(leases)
 
     async def write(
         self,
@@ -344,17 +358,11 @@ def answers_again(known: Remembered, call: CallKey, count: int) -> dict[int, Sub
     return {ordinal: Replayed(task_id) for ordinal, task_id in enumerate(ids)}
 
 
-def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int:
-    """Placed where it will first fire, so that its rows lie beside those of its time."""
-    fires_at = task.run_at or now + timedelta(seconds=task.delay_s)
-    return milliseconds(placement.clamp(max(fires_at, now)))
-
-
-def stored_at(entry: Entry, now: datetime, hands: Hands | None) -> Stored:
+def stored_at(entry: Entry, now: datetime, *, is_waited_for: bool = False) -> Stored:
     """What the statement wrote, reckoned again instead of sent back row by row."""
     delay_s = entry.delay_s
     run_at = entry.run_at or (now + timedelta(seconds=delay_s) if delay_s else now)
-    return Stored(entry.id, now, run_at, hands is not None and run_at <= now)
+    return Stored(entry.id, now, run_at, is_waited_for and run_at <= now)
 
 
 def near_timers(entries: list[Entry], answers: dict[int, SubmitAnswer]) -> list[Due]:
@@ -384,13 +392,3 @@ def near_timers(entries: list[Entry], answers: dict[int, SubmitAnswer]) -> list[
             )
         )
     return near
-
-
-async def find_replay(database: Database, tenant: int, key: str, asked: bytes) -> UUID | None:
-    """The task of an earlier request with this key and the same words."""
-    rows = await database.fetch(SQL.find_key, key_shard(tenant, key), tenant, key)
-    return rows[0]["task_id"] if rows and rows[0]["request_hash"] == asked else None
-
-
-async def delete_expired_keys(database: Database, limit: int) -> int:
-    return len(await database.fetch(SQL.delete_expired_keys, limit))

@@ -51,10 +51,11 @@ SELECT duly.now() AS now
 -- name: submit_keyed
 -- The same for tasks of which some have a key, in the same round trip: the row that wins a key decides
 -- which request becomes the task, and who loses is not stored. A key past its time to live counts as
--- free; one that somebody's open transaction holds is waited for, but not for long. Apart from the
--- statement above, because most tasks have no key, and a tenant's own session may not claim one.
+-- free; one that somebody's open transaction holds is waited for, but not for long, and hardly at all
+-- while a consumer waits: its lease would be as old. Apart from the statement above, because most
+-- tasks have no key, and a tenant's own session may not claim one.
 WITH bounded AS MATERIALIZED (
-    SELECT set_config('lock_timeout', '1s', true)
+    SELECT set_config('lock_timeout', CASE WHEN $21::uuid IS NULL THEN '1s' ELSE '50ms' END, true)
 ), claimed AS (
     INSERT INTO duly.idempotency_keys AS held (shard, tenant, key, request_hash, task_id, expires_at)
     SELECT asked.shard, asked.tenant, asked.key, asked.request_hash, asked.task_id,
@@ -126,19 +127,3 @@ SELECT held.key, held.request_hash, held.task_id
   FROM unnest($1::smallint[], $2::integer[], $3::text[]) AS asked(shard, tenant, key)
   JOIN duly.idempotency_keys held
     ON held.shard = asked.shard AND held.tenant = asked.tenant AND held.key = asked.key
-
--- name: find_key
--- What one key stands for, while it lives.
-SELECT request_hash, task_id
-  FROM duly.idempotency_keys
- WHERE shard = $1 AND tenant = $2 AND key = $3 AND expires_at > duly.now()
-
--- name: delete_expired_keys
--- A bounded bite of keys whose time to live is over.
-DELETE FROM duly.idempotency_keys
- WHERE (shard, tenant, key) IN (
-       SELECT shard, tenant, key FROM duly.idempotency_keys
-        WHERE expires_at <= duly.now()
-        ORDER BY expires_at LIMIT $1)
-   AND expires_at <= duly.now()
-RETURNING key

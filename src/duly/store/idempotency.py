@@ -1,0 +1,19 @@
+"""What becomes of idempotency keys once they stand for a task. Claiming one is part of a submit."""
+
+from uuid import UUID
+
+from duly.domain.ids import key_shard
+from duly.store.database import Database
+from duly.store.statements import statements_beside
+
+SQL = statements_beside(__file__)
+
+
+async def find_replay(database: Database, tenant: int, key: str, asked: bytes) -> UUID | None:
+    """The task of an earlier request with this key and the same words."""
+    rows = await database.fetch(SQL.find_key, key_shard(tenant, key), tenant, key)
+    return rows[0]["task_id"] if rows and rows[0]["request_hash"] == asked else None
+
+
+async def delete_expired_keys(database: Database, limit: int) -> int:
+    return len(await database.fetch(SQL.delete_expired_keys, limit))
