@@ -22,13 +22,15 @@ async def test_the_engine_login_plans_without_statistics(database: Database) -> 
     """A clone does not inherit per-database settings of a login; tests would run on other plans."""
     (row,) = await database.fetch(
         "SELECT current_user AS login, current_setting('enable_hashjoin') AS hashjoin,"
-        " current_setting('enable_seqscan') AS seqscan, rolsuper AS is_superuser"
+        " current_setting('enable_seqscan') AS seqscan,"
+        " current_setting('plan_cache_mode') AS plans, rolsuper AS is_superuser"
         " FROM pg_roles WHERE rolname = current_user"
     )
     assert dict(row) == {
         "login": "duly_app",
         "hashjoin": "off",
         "seqscan": "off",
+        "plans": "force_generic_plan",
         "is_superuser": False,
     }
 

@@ -7,6 +7,7 @@ from uuid import UUID
 from duly.domain.ids import key_shard, shard_of, tenant_shard
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment, SystemClock
+from duly.execution.executor import DONE
 from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.loader import Loader
@@ -28,6 +29,20 @@ def test_a_timer_that_comes_before_the_first_load_finds_a_turning_wheel() -> Non
     due_at = NOW + timedelta(seconds=5)
     loader.admit([Due(1, 0, 1, UUID(int=1), 0, due_at, 5, None, "t", None, None, None)])
     assert len(board.wheel) == 1
+
+
+async def test_whoever_waits_for_the_time_hears_of_it_at_once(engine_url: str) -> None:
+    """Nothing is dispatched before the gates' inputs are read, and reading them waits for it."""
+    database = await Database.open(engine_url, 4)
+    woken: list[str] = []
+    try:
+        engine = Engine(database, Environment(), lambda _lease: DONE)
+        engine.scheduler.bounds.wake = lambda: woken.append("bounds")
+        engine.scheduler.loader.observe(NOW)
+        engine.scheduler.loader.observe(NOW)
+    finally:
+        await database.close()
+    assert woken == ["bounds"]
 
 
 async def test_the_very_first_task_of_a_capped_tenant_stays_at_home(engine_url: str) -> None:

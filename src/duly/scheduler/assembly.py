@@ -114,6 +114,7 @@ def make_scheduler(
 
     bounds = BoundsKeeper(database, dispatcher.gatekeeper, learn)
     loader.wake_dispatcher = lambda: dispatcher.wake()
+    loader.on_time_known = lambda: bounds.wake()
     dispatcher.wake_loader = lambda: loader.wake()
     dispatcher.expect = loader.expect
     dispatcher.wake_counter = lambda: reaper.wake()

@@ -194,6 +194,7 @@ class BoundsKeeper:
         self.database = database
         self.gatekeeper = gatekeeper
         self.on_change = on_change
+        self.wake: Callable[[], None] = lambda: None
 
     async def tick(self) -> float:
         if not self.gatekeeper.time.is_known:

@@ -91,6 +91,8 @@ class Loader:
         self.time = time
         self.wake: Callable[[], None] = lambda: None
         self.wake_dispatcher: Callable[[], None] = lambda: None
+        # Called with the first word of the time, which others wait for.
+        self.on_time_known: Callable[[], None] = lambda: None
         self.places: dict[Place, PlaceState] = {}
         self.loads = Agenda()
         self.sweeps = Agenda()
@@ -123,6 +125,7 @@ class Loader:
         self.time.observe(database_now)
         if is_first:
             self.board.clear(self.time.now())
+            self.on_time_known()
 
     def notice_slots(self) -> None:
         """After any change of ownership, start over: what we know may be somebody else's."""

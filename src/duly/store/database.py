@@ -230,7 +230,7 @@ def server_problem(facts: dict[str, Any], *, allow_unsafe: bool) -> str | None:
 async def prepare_login(connection: asyncpg.Connection, url: str) -> None:
     """Give the engine's login its planner settings, and refuse one that lacks its roles."""
     facts = await connection.fetchrow(SQL.server_facts)
-    if facts["enable_sort"] != "off":
+    if not facts["is_login_ready"]:
         await connection.fetch(SQL.one_at_a_time)
         for row in await connection.fetch(SQL.planner_settings):
             await connection.execute(row["statement"])
