@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from duly.domain.lanes import Ticket
+from duly.domain.lanes import Ticket, lane_for
 from duly.domain.limits import RESULT_BYTES_MAX
-from duly.domain.task import Submission
+from duly.domain.task import NORMAL, Submission
+from duly.store.entries import Entry
 from duly.store.handover import hand_over
+from duly.store.hands import Hands
 from duly.store.lease import HANDED_OVER, lease_tasks
 from duly.store.stats import Ending
 from duly.store.submit import Stored, Submitter
@@ -121,6 +123,33 @@ async def test_a_poll_waits_for_the_first_task(front: Front) -> None:
         await asyncio.sleep(0.005)
     task_id = await ready_task(front)
     assert [task["id"] for task in (await polling).json["tasks"]] == [task_id]
+
+
+async def test_a_task_stored_in_a_workers_hands_is_an_ordinary_lease(front: Front) -> None:
+    """It never was a ticket; whoever gets it must be able to keep, settle and ask for it again."""
+    # Its place is known from then on.
+    await ready_task(front)
+    (first,) = await lease(front)
+    await settle(front, first)
+
+    def straight(entries: list[Entry]) -> Hands | None:
+        (entry,) = entries
+        return front.broker.reserve(lane_for(entry.task.tenant, entry.pool, NORMAL), 1)
+
+    front.door.desk.submitter.find_hands = straight
+    body = {"worker_id": "w1", "wait_s": 30, "lease_s": 10, "request_id": "r"}
+    polling = asyncio.create_task(front.call("POST", "/v1/worker/lease", body, key=front.worker))
+    while not front.broker.waiting():  # noqa: ASYNC110 (until the call has arrived)
+        await asyncio.sleep(0.005)
+    asked = {"type": "mail.send", "payload": {"to": "a"}, "idempotency_key": "k"}
+    reply = await front.call("POST", "/v1/tasks", asked, key=front.producer)
+    (task,) = (await polling).json["tasks"]
+    assert (task["id"], task["fence"], task["attempt"]) == (reply.json["id"], 1, 1)
+    assert (task["payload"], task["execution_key"]) == ({"to": "a"}, "k")
+    # As after an answer that got lost on its way to the worker.
+    assert [again["id"] for again in await lease(front, request_id="r")] == [task["id"]]
+    assert (await beat(front, task))["status"] == "held"
+    assert (await settle(front, task)).json["items"][0]["status"] == "settled"
 
 
 async def test_a_worker_that_hangs_up_takes_nothing(front: Front) -> None:
