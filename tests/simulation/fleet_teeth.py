@@ -1,6 +1,6 @@
 """Deliberate bugs of the scheduler, its carriers and its owners, for seeds of fleets to notice."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from duly.coordinator.ownership import Coordinator
@@ -9,6 +9,9 @@ from duly.scheduler.board import Board
 from duly.scheduler.gatekeeper import Gatekeeper
 from duly.scheduler.reaper import Reaper
 from duly.store import lease, ownership, ready_queue
+from duly.store.entries import Entry
+from duly.store.hands import Hands, first_lease
+from duly.store.submit import Claim, SubmitAnswer, Submitter, stored_at
 from tests.simulation.schedule_teeth import SCHEDULE_BUGS
 from tests.simulation.teeth import Both, Bug, Slip
 
@@ -34,6 +37,16 @@ async def reap_nothing(_reaper: Reaper) -> bool:
 
 def do_nothing(*_: object) -> None:
     """What is needed most of the time."""
+
+
+async def hand_first(
+    submitter: Submitter, hands: Hands, entries: list[Entry], claims: Sequence[Claim]
+) -> dict[int, SubmitAnswer]:
+    """Before the commit, which may fail."""
+    now = submitter.environment.clock.now()
+    hands.take([first_lease(entry, hands, now, now) for entry in entries])
+    won, stored_when = await submitter.write(submitter.database, entries, claims, hands)
+    return {entry.ordinal: stored_at(entry, stored_when, is_waited_for=True) for entry in won}
 
 
 FLEET_BUGS: list[Bug | Slip | Both] = [
@@ -82,4 +95,5 @@ FLEET_BUGS: list[Bug | Slip | Both] = [
     Slip("what is parked stays parked", Board, "unpark", lambda *_: 0),
     Slip("a lost ticket is never published again", Board, "void_tickets", lambda *_: []),
     *SCHEDULE_BUGS,
+    Slip("a consumer is handed what is not stored yet", Submitter, "store_in", hand_first),
 ]

@@ -44,6 +44,7 @@ FLEET_QUICKLY_CAUGHT = {
     "a hand-over needs no wait",
     "a cap is free at the deadline of a ticket",
     "a lost ticket counts for ever",
+    "a consumer is handed what is not stored yet",
     "what is parked stays parked",
     "a firing stores no task",
     "a change rules on nothing first",
