@@ -185,7 +185,15 @@ def unread(consumer: Consumer) -> None:
         state.is_caught_up = False
 
 
-@pytest.mark.parametrize("hinder", [nobody_owns, others_wait, unread])
+def unlisted(consumer: Consumer) -> None:
+    consumer.engine.scheduler.loader.placements_at = 0.0
+
+
+def just_gained(consumer: Consumer) -> None:
+    consumer.engine.scheduler.loader.slots = frozenset()
+
+
+@pytest.mark.parametrize("hinder", [nobody_owns, others_wait, unread, unlisted, just_gained])
 async def test_nobody_is_overtaken(consumer: Consumer, hinder: Callable[[Consumer], None]) -> None:
     """Older work that is not dispatched yet, or a slot that may be somebody else's by now."""
     await consumer.submit()

@@ -133,7 +133,7 @@ class Dispatcher:
             depth = depths.get(lane)
             if depth is None:
                 depth = depths[lane] = self.broker.depth(lane)
-            if depth >= LANE_DEPTH_MAX or not gatekeeper.is_plain(due):
+            if depth >= LANE_DEPTH_MAX or not gatekeeper.is_plain(due.tenant, due):
                 refusal = gatekeeper.ask(entry, depth, LANE_DEPTH_MAX)
                 if refusal is not None:
                     self.hold_back(entry, lane, refusal)

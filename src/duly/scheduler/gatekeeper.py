@@ -11,7 +11,7 @@ from duly.coordinator.ownership import Coordinator
 from duly.domain.explain import RateLevel
 from duly.domain.gates import GateFacts, Refusal, first_refusal
 from duly.domain.ids import slot_of, tenant_shard
-from duly.domain.task import Submission
+from duly.domain.task import Policy
 from duly.domain.tokens import TokenBucket, burst_of
 from duly.scheduler.accounts import Accounts, key_of
 from duly.scheduler.board import Ready
@@ -100,21 +100,12 @@ class Gatekeeper:
                 levels[tenant] = RateLevel(bucket.tokens, bucket.rate, bucket.burst, instant(now))
         return levels
 
-    def is_plain(self, due: Due) -> bool:
+    def is_plain(self, tenant: int, asked: Due | Policy) -> bool:
         """Nothing can hold this task back but a full lane: the common case, decided quickly."""
         return (
-            due.concurrency_key is None
-            and due.start_by is None
-            and due.tenant not in self.bounds.restricted
-        )
-
-    def will_be_plain(self, task: Submission) -> bool:
-        """The same of a task that is not stored yet."""
-        policy = task.policy
-        return (
-            policy.concurrency_key is None
-            and policy.start_by is None
-            and task.tenant not in self.bounds.restricted
+            asked.concurrency_key is None
+            and asked.start_by is None
+            and tenant not in self.bounds.restricted
         )
 
     def handover_until(self, due: Due, now: float) -> datetime | None:

@@ -50,7 +50,7 @@ class Straight:
         return (
             task.run_at is None
             and not entry.delay_s
-            and self.dispatcher.gatekeeper.will_be_plain(task)
+            and self.dispatcher.gatekeeper.is_plain(task.tenant, task.policy)
             and self.coordinator.owns(entry.shard) is not None
             and self.loader.has_read(
                 Place(task.tenant, entry.shard, lane_of(entry.pool, task.priority))
