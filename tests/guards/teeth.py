@@ -47,8 +47,8 @@ UNGATED_TIMERS = (
 GUARDS_IN_A_JOIN = (
     (
         "WHERE timers.shard = ticket.shard",
-        """JOIN duly.timers AS seen ON seen.shard = ticket.shard AND seen.id = ticket.id
-     WHERE timers.shard = ticket.shard""",
+        """JOIN duly.timers AS seen ON seen.shard = ticket.shard AND seen.id = ANY (ticket.ids)
+     WHERE timers.shard = ticket.shard AND timers.id = seen.id""",
     ),
     ("AND timers.fence = ticket.fence", "AND seen.fence = ticket.fence"),
     ("AND timers.holder IS NULL", "AND seen.holder IS NULL"),

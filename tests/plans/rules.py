@@ -20,6 +20,8 @@ class Rule:
     may_sort: bool = False
     # A list may look into every month; whatever is looked up by key must not.
     months_max: int = 1
+    # Another way that is as good, for other rows of the same statement.
+    also: "Rule | None" = None
 
 
 LOOKUP = Rule(KEY, ("shard", "id"))
@@ -36,15 +38,20 @@ RULES = {
     "settle_again": LOOKUP,
     "classify_settlements": LOOKUP,
     "read_policies": LOOKUP,
-    "find_expired": LOAD,
+    # Lane 0 in its order, and by key what the lookouts name.
+    "find_expired": Rule(DUE, ("tenant", "shard", "lane", "due_at"), also=LOOKUP),
     "rearm_leases": LOOKUP,
-    # Locks its rows in the order of their ids, so it sorts what it was given.
+    "forget_lookouts": Rule(None),
+    # Locks its rows in the order of their addresses, so it sorts what it was given.
     "cancel_tasks": Rule(KEY, ("shard", "id"), may_sort=True),
     "move_tasks": LOOKUP,
     "classify_tasks": LOOKUP,
     "read_tasks": LOOKUP,
     # A page from each place, merged: sorted, but never more than the pages.
     "list_live": Rule(DUE, ("tenant", "shard", "lane", "due_at"), may_sort=True),
+    "list_running": Rule(
+        DUE, ("tenant", "shard", "lane", "due_at"), may_sort=True, also=Rule(KEY, ("shard", "id"))
+    ),
     "list_recent": Rule(None, months_max=1000),
 }
 
@@ -71,6 +78,8 @@ def complaints(plan: Plan) -> list[str]:
 
 def timers_complaints(node: Node, rule: Rule) -> list[str]:
     index, condition = node.said("Index Name"), node.said("Index Cond")
+    if rule.also is not None and index == rule.also.timers:
+        return timers_complaints(node, rule.also)
     if index != rule.timers:
         return [f"reads timers by {index}"]
     return [f"does not find {each} by the index" for each in rule.by_index if each not in condition]

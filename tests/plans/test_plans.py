@@ -30,6 +30,7 @@ BATCH = 1000
 TENANT = 1
 HOLDER = UUID(int=1)
 EMPTY, FULL, SUDDEN, BLOATED = "empty", "full", "suddenly full", "bloated"
+HERD = "one tenant's herd"
 MODULES = (submit, load, lease, settle, reap, control, read)
 NAMES = {
     text: name for module in MODULES for name, text in module.SQL.blocks.items() if name in RULES
@@ -50,9 +51,9 @@ async def explaining(engine_url: str) -> AsyncIterator[ExplainingDatabase]:
     await connection.close()
 
 
-def tasks_of(tenant: int, number: int) -> list[Submission]:
+def tasks_of(tenant: int, number: int, spread_s: int = 7) -> list[Submission]:
     return [
-        Submission(tenant=tenant, type="email", url="https://example.org/", delay_s=n % 7)
+        Submission(tenant=tenant, type="email", url="https://example.org/", delay_s=n % spread_s)
         for n in range(number)
     ]
 
@@ -62,11 +63,13 @@ async def prepare(database: Database, owner: asyncpg.Connection, condition: str)
     await create_partitions(database)
     await owner.execute(NO_VACUUM)
     await owner.execute(ANALYZE_TIMERS)
-    if condition != EMPTY:
+    if condition == HERD:
+        await Submitter(database, Environment()).submit(tasks_of(TENANT, 2 * BATCH, spread_s=1))
+    elif condition != EMPTY:
         await fill(database)
     if condition == BLOATED:
         await owner.execute(EMPTY_OUT)
-    if condition in (FULL, BLOATED):
+    if condition in (FULL, BLOATED, HERD):
         month = await owner.fetchval(THIS_MONTH)
         await owner.execute(f"ANALYZE duly.timers, duly.placements, duly.tasks_{month}")
 
@@ -89,7 +92,8 @@ async def work(database: ExplainingDatabase, environment: Environment) -> None:
         for each in await load_due(database, dict.fromkeys(places, Cursor()), 60.0, 100)
         if each.tenant == TENANT
     ]
-    tickets = [Ticket(each.id, each.fence) for each in due]
+    # Of neighbours one stays in place and one moves.
+    tickets = [Ticket(each.id, each.fence, stays=at % 2 == 0) for at, each in enumerate(due)]
     leases = await lease_tasks(database, environment, HOLDER, tickets, 0.0)
     assert len(leases) >= 10, "too few were due to try every end"
     beats = [Beat(each.id, each.fence) for each in leases[:5]]
@@ -120,7 +124,7 @@ def judged(plans: list[Plan]) -> str:
     return "\n\n".join(each for plan in plans for each in complaints(plan))
 
 
-@pytest.mark.parametrize("condition", [EMPTY, FULL, SUDDEN, BLOATED])
+@pytest.mark.parametrize("condition", [EMPTY, FULL, SUDDEN, BLOATED, HERD])
 async def test_the_hot_statements_go_by_index_whatever_the_table_holds(
     condition: str, database: Database, explaining: ExplainingDatabase, owner: asyncpg.Connection
 ) -> None:

@@ -26,7 +26,7 @@ LOOKS: dict[str, tuple[str, list[Any], str, str, tuple[str, ...]]] = {
     ),
     "list_live (not yet due)": (
         read.SQL.list_live,
-        [TENANT, False, NOW, LETTER, False, 10],
+        [TENANT, NOW, LETTER, False, 10],
         "timers",
         "timers_due",
         ("tenant", "shard", "lane", "due_at"),

@@ -1,5 +1,6 @@
 """The scheduler's memory: one entry a task, parked work aside, nothing hidden behind it."""
 
+from collections import Counter
 from datetime import UTC, datetime
 from uuid import UUID
 
@@ -60,7 +61,8 @@ def test_a_ticket_is_known_until_it_is_taken_or_void() -> None:
     board.add([due(2)], PLACE, 0.0)
     board.advance(START)
     entries = [entry for _ in range(2) if (entry := board.next_ready(START))]
-    board.ticketed(START + 10.0, entries, [Ticket(entry.due.id, 0) for entry in entries])
+    counts = Counter(entry.place for entry in entries)
+    board.ticketed(START + 10.0, counts, [Ticket(entry.due.id, 0) for entry in entries])
     assert not board.add([due(1)], PLACE, 0.0)
     assert len(board.taken([Ticket(UUID(int=1), 0)])) == 1
     assert board.add([due(1, fence=1)], PLACE, 0.0)

@@ -166,6 +166,11 @@ def keepers(seed: int) -> frozenset[Actor]:
     return frozenset({Actor.KEEPER} if takes_part else ())
 
 
+def stay_min(seed: int) -> int:
+    """How many leases of one place are enough to leave them there: any, few, or hardly ever."""
+    return Random(f"fleet stay {seed}").choice([1, 1, 2, 10])
+
+
 def rates_of(kind: FaultKind) -> list[float]:
     if kind in AT_EVERY_STATEMENT:
         return [0.01, 0.03]
@@ -189,6 +194,7 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (dispatcher, "TICKET_S", plan.ticket_s),
         (dispatcher, "LANE_DEPTH_MAX", plan.lane_depth),
         (dispatcher, "DISPATCH_MAX", 10),
+        (dispatcher, "STAY_MIN", stay_min(plan.seed)),
         (memory, "TICKET_S", plan.ticket_s),
         (ready_queue, "TICKET_S", plan.ticket_s),
         (postgres_broker, "SWEEP_EVERY_S", plan.ticket_s / 2),

@@ -22,7 +22,8 @@ from tests.simulation.plan import KEY_NAMES
 
 TASKS = """SELECT id, tenant, run_at, policy, execution_key, replay_of, type
              FROM duly.tasks WHERE tenant = ANY($1::integer[]) ORDER BY id"""
-TIMERS = """SELECT id, fence, attempt, due_at, holder, started_at, cancel_requested, tenant,
+TIMERS = """SELECT id, fence, attempt, coalesce(lease_until, due_at), holder, started_at,
+                   cancel_requested, tenant,
                    EXISTS (SELECT FROM duly.placements AS place
                             WHERE place.tenant = timers.tenant AND place.shard = timers.shard
                               AND place.lane = duly.lane_of(timers.pool, timers.priority))

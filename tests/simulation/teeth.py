@@ -176,6 +176,20 @@ BUGS: list[Bug | Slip] = [
     ),
     Bug("a lease is never looked at", reap.SQL, "find_expired", "AND timers.lane = 0", "AND false"),
     Bug(
+        "a lease in place is never looked at",
+        reap.SQL,
+        "find_expired",
+        "AND lookouts.look_at <= duly.now()",
+        "AND false",
+    ),
+    Bug(
+        "a lease in place has no lookout",
+        lease.SQL,
+        "lease_tasks",
+        "WHERE lane <> 0",
+        "WHERE false",
+    ),
+    Bug(
         "cancel takes a running task away",
         control.SQL,
         "cancel_tasks",

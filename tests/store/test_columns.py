@@ -1,6 +1,7 @@
 """What is the same for a whole batch is sent once, and nobody can tell from what is stored."""
 
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given as drawn
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, host_of
-from duly.store.columns import given, once
+from duly.store.columns import given, once, runs
 from duly.store.lease import lease_tasks
 from duly.store.settle import Settlement, SettleStatus
 from duly.store.submit import Stored
@@ -54,6 +55,18 @@ def test_only_a_column_of_one_value_is_sent_once(column: list[int]) -> None:
 def test_only_a_column_of_nothing_is_left_out(column: list[int | None]) -> None:
     """NULL where something was asked, or something where nothing was, is another task."""
     assert given(column) == ([] if set(column) <= {None} else column)
+
+
+@drawn(st.lists(st.tuples(st.integers(0, 1), st.none() | st.integers(0, 1))))
+def test_runs_say_of_every_row_what_its_columns_said(rows: list[tuple[int, int | None]]) -> None:
+    """A row in the wrong run would be leased, or settled, in another one's words."""
+    ones, others, firsts, lasts = runs([one for one, _ in rows], [other for _, other in rows])
+    read: list[tuple[int, int | None]] = []
+    for one, other, first, last in zip(ones, others, firsts, lasts, strict=True):
+        assert first == len(read) + 1
+        read += [(one, other)] * (last - first + 1)
+    assert read == rows
+    assert all(earlier != later for earlier, later in pairwise(zip(ones, others, strict=True)))
 
 
 async def test_tasks_that_differ_in_any_column_are_stored_each_as_it_was_asked(

@@ -95,7 +95,7 @@ async def test_a_lease_that_ran_out_and_was_not_reaped_can_still_be_kept(world: 
     lease = await world.lease((await world.submit()).id)
     world.advance(16)
     assert (await beat(world, lease)).status is BeatStatus.HELD
-    assert await world.reap() == ([], 1)
+    assert await world.reap() == ([], 1, 0)
 
 
 async def test_progress_is_kept_for_the_next_attempt(world: World) -> None:

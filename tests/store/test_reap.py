@@ -56,7 +56,7 @@ async def test_a_lease_that_still_runs_is_left_alone(world: World) -> None:
     """Taken a moment too early, the task would have two holders (I2)."""
     lease = await world.lease((await world.submit()).id)
     world.advance(14.999)
-    assert await world.reap() == ([], 0)
+    assert await world.reap() == ([], 0, 0)
     assert (await world.settle(lease, Outcome.COMPLETED)).state is State.COMPLETED
 
 
@@ -67,9 +67,9 @@ async def test_an_extended_lease_is_looked_at_again_when_it_really_ends(world: W
     world.advance(10)
     await extend_leases(world.database, HOLDER, [Beat(lease.id, lease.fence)], 15.0)
     world.advance(5)
-    assert await world.reap() == ([], 1)
+    assert await world.reap() == ([], 1, 0)
     assert (await world.read(stored.id)).next_at == START + timedelta(seconds=25)
-    assert await world.reap() == ([], 0)
+    assert await world.reap() == ([], 0, 0)
     world.advance(10)
     assert len((await world.reap()).lost) == 1
 

@@ -258,9 +258,13 @@ async def test_counting_reads_leased_rows_only(world: World, owner: asyncpg.Conn
     # So few that any index would do are no test; nor is a moment when nobody has counted them.
     await owner.execute("ANALYZE duly.timers")
     plan = await world.database.fetch(
-        "EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) " + tenants.SQL.count_in_flight, [TENANT], 1000
+        "EXPLAIN (ANALYZE, TIMING OFF, COSTS OFF) " + tenants.SQL.count_in_flight,
+        [TENANT],
+        1000,
+        100,
     )
     text = "\n".join(row[0] for row in plan)
     assert "Seq Scan" not in text
+    assert text.count("timers_due") == 1, text
     (line,) = [line for line in text.splitlines() if "timers_due" in line]
     assert "rows=0" in line, text

@@ -165,6 +165,12 @@ DAMAGES = [
         ("waiting",),
         {"I11"},
     ),
+    Damage(
+        "lease without a lookout",
+        "UPDATE duly.timers SET lane = duly.lane_of(pool, priority) WHERE id = $1",
+        ("held",),
+        {"I11"},
+    ),
     Damage("wrong lane", "UPDATE duly.timers SET lane = 3 WHERE id = $1", ("waiting",), {"I11"}),
     Damage(
         "early start",
@@ -183,7 +189,7 @@ WORRIES = [
     ("overdue", "UPDATE duly.timers SET due_at = now() - interval '1h' WHERE id = $1", "waiting"),
     (
         "overdue",
-        "UPDATE duly.timers SET due_at = now() - interval '1h', lease_until = now() WHERE id = $1",
+        "UPDATE duly.timers SET lease_until = now() - interval '1h' WHERE id = $1",
         "held",
     ),
 ]

@@ -50,6 +50,11 @@ def shard_of(task_id: UUID) -> int:
     return (octets[6] & 0x0F) << 6 | octets[7] >> 2
 
 
+def address_of(task_id: UUID) -> tuple[int, bytes]:
+    """The one order in which rows are locked, everywhere: that of the key, (shard, id)."""
+    return shard_of(task_id), task_id.bytes
+
+
 def slot_of(shard: int) -> int:
     """What is owned as a whole: neighbours, so that the shards of one tenant stay together."""
     assert 0 <= shard < SHARDS

@@ -26,12 +26,14 @@ class Lane(NamedTuple):
 class Ticket(NamedTuple):
     """A claim that a task was due and unleased at this fence; the timer row decides.
 
-    Past its deadline, by the database's clock, a ticket is void whoever carries it.
+    Past its deadline, by the database's clock, a ticket is void whoever carries it. `stays`: its
+    lease may leave the row in its place, because nobody counts it there.
     """
 
     id: UUID
     fence: int
     deadline: datetime | None = None
+    stays: bool = False
 
 
 SHARED = (ALL_TENANTS, WEBHOOK_POOL)

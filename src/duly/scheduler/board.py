@@ -273,9 +273,9 @@ class Board:
         else:
             self.per_place.pop(place, None)
 
-    def ticketed(self, deadline: float, entries: list[Ready], tickets: list[Ticket]) -> None:
+    def ticketed(self, deadline: float, counts: Counter[Place], tickets: list[Ticket]) -> None:
         """Published: known until taken or void, but no longer in the way of loading more."""
-        for place, count in Counter([entry.place for entry in entries]).items():
+        for place, count in counts.items():
             self.leave_place(place, count)
         self.tickets.append((deadline, tickets))
 

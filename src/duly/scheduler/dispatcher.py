@@ -12,6 +12,7 @@
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from uuid import UUID
@@ -21,6 +22,7 @@ from duly.coordinator.ownership import Coordinator
 from duly.domain.gates import Gate, Refusal
 from duly.domain.ids import shard_of, slot_of
 from duly.domain.lanes import LANE_DEPTH_MAX, TICKET_S, Lane, Ticket, lane_for
+from duly.domain.task import WEBHOOK_POOL
 from duly.environment import Environment
 from duly.scheduler.accounts import Accounts, Charge, key_of
 from duly.scheduler.board import TICK_S, Board, Obstacle, Ready
@@ -34,6 +36,8 @@ from duly.telemetry import Metrics
 
 # Tickets of one publish.
 DISPATCH_MAX = 200
+# Fewer of one place are not worth a lookout.
+STAY_MIN = 16
 IDLE_S = 1.0
 # A full lane is asked about this often, unless its consumer is in this process and tells.
 FULL_POLL_S = 0.05
@@ -162,8 +166,18 @@ class Dispatcher:
     async def publish(self, now: float, chosen: Sequence[tuple[Lane, Ready]]) -> None:
         deadline_s = now + TICKET_S
         deadline = datetime.fromtimestamp(deadline_s, UTC)
-        tickets = [Ticket(entry.due.id, entry.due.fence, deadline) for _, entry in chosen]
-        self.board.ticketed(deadline_s, [entry for _, entry in chosen], tickets)
+        counts = Counter([entry.place for _, entry in chosen])
+        staying = {place for place, count in counts.items() if self.may_stay(place, count)}
+        tickets = [
+            Ticket(
+                (due := entry.due).id,
+                due.fence,
+                deadline,
+                entry.place in staying and due.concurrency_key is None,
+            )
+            for _, entry in chosen
+        ]
+        self.board.ticketed(deadline_s, counts, tickets)
         try:
             await self.broker.publish(
                 [(lane, ticket) for (lane, _), ticket in zip(chosen, tickets, strict=True)]
@@ -174,6 +188,16 @@ class Dispatcher:
             self.board.taken(tickets)
             raise
         self.metrics.dispatched.inc(len(chosen))
+
+    def may_stay(self, place: Place, count: int) -> bool:
+        """Whether the leases of tasks without a key may leave their rows where they are: many of
+        one place, which share a lookout, of whom nobody counts how many run. Those of users'
+        workers are looked for by their holder."""
+        return (
+            count >= STAY_MIN
+            and place.tenant not in self.gatekeeper.bounds.capped
+            and self.board.seat_of(place)[0][1] == WEBHOOK_POOL
+        )
 
     def hold_back(self, entry: Ready, lane: Lane, refusal: Refusal) -> None:
         """Each gate has its own way to wait, none of which blocks another tenant."""

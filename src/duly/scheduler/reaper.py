@@ -11,7 +11,7 @@ from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
 from duly.store.database import Database
 from duly.store.load import Place, find_standing, list_capped_leases
-from duly.store.reap import expire_unstarted, reap_leases
+from duly.store.reap import LOOKOUTS_MAX, expire_unstarted, reap_leases
 from duly.telemetry import Metrics
 
 REAP_S = 1.0
@@ -68,7 +68,8 @@ class Reaper:
                 if answer.place is not None and answer.due_at is not None
             ]
             self.expect(retried)
-        return len(reaped.lost) + reaped.rearmed >= REAP_LEASES_MAX
+        is_full = len(reaped.lost) + reaped.rearmed >= REAP_LEASES_MAX
+        return is_full or reaped.lookouts >= LOOKOUTS_MAX
 
     def some_places(self) -> list[tuple[int, int]]:
         """The (tenant, shard) pairs we own, a bounded number at a time, round and round."""

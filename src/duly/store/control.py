@@ -16,7 +16,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from duly.domain.ids import shard_of
+from duly.domain.ids import address_of, shard_of
 from duly.domain.states import State
 from duly.store.database import Session
 from duly.store.load import Hint, Place
@@ -92,7 +92,7 @@ async def in_rounds(
 ) -> dict[UUID, ControlAnswer]:
     """Change, ask why not, and again for those that only lost a race."""
     answers: dict[UUID, ControlAnswer] = {}
-    remaining = sorted(set(ids), key=lambda task_id: task_id.int)
+    remaining = sorted(set(ids), key=address_of)
     for _ in range(ROUNDS_MAX):
         answers |= await change(remaining)
         remaining = [task_id for task_id in remaining if task_id not in answers]

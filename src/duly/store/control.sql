@@ -2,16 +2,16 @@
 -- Unleased: ended at once, with a record that says so and a fence that voids every ticket. Leased:
 -- only asked for, and the fence stays, so that the holder can still finish. A task that is leased or
 -- released at this very moment matches neither part and is asked about again. All rows are locked
--- first, in the one order of their ids whatever their state: two of these that took the unleased
+-- first, in the order of their addresses whatever their state: two of these that took the unleased
 -- before the leased, and saw a lease between them, would wait for each other. The lock decides
--- nothing: the guards stand on the rows that change. The sum keeps the planner from finding a key
--- by the tenant's index, which on a small table looks as good.
+-- nothing: the guards stand on the rows that change. The sums keep the planner from finding a
+-- key by the tenant's index, which on a small table looks as good, and from walking all keys in order.
 WITH locked AS MATERIALIZED (
     SELECT timers.shard, timers.id
       FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
       JOIN duly.timers
         ON timers.shard = asked.shard AND timers.id = asked.id AND timers.tenant + 0 = $1
-     ORDER BY timers.id
+     ORDER BY timers.shard + 0, timers.id
        FOR UPDATE OF timers
 ), ended AS (
     DELETE FROM duly.timers

@@ -53,7 +53,8 @@ SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
 
 -- name: count_around
 -- How much of a tenant is in flight, of one key, and waiting before a task; who could take it, and how
--- full its lane is. Nothing is counted further than anybody needs to know.
+-- full its lane is. Nothing is counted further than anybody needs to know: what is in flight matters
+-- where a cap or a key bounds it, and that is always in lane 0.
 WITH RECURSIVE places(shard) AS (
     (SELECT placements.shard FROM duly.placements
       WHERE placements.tenant = $1
@@ -87,6 +88,7 @@ SELECT (SELECT count(*)
                                         AND timers.shard = places.shard
                                         AND timers.lane = $3
                                         AND (timers.due_at, timers.id) < ($4, $5::uuid)
+                                        AND timers.holder IS NULL
                                       LIMIT $8) AS earlier
                  LIMIT $8) AS counted) AS ahead,
        (SELECT count(*)

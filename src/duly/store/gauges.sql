@@ -20,6 +20,7 @@ WITH page AS MATERIALIZED (
               AND timers.shard = page.shard
               AND timers.lane = page.lane
               AND timers.due_at <= duly.now()
+              AND timers.holder IS NULL
             ORDER BY timers.due_at
             LIMIT 1) AS head
      WHERE page.lane > 0

@@ -5,6 +5,7 @@
 -- `confirmed` is taken back, so that its silence never looks like a task that kills its worker.
 UPDATE duly.timers
    SET holder = $4,
+       lane = 0,
        confirmed = false,
        lease_until = timers.started_at + timers.timeout_ms * interval '1 millisecond',
        due_at = timers.started_at + timers.timeout_ms * interval '1 millisecond'

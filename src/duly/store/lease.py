@@ -9,22 +9,25 @@
 | answer lost | `held` says which tickets became leases of this holder |
 | heartbeat of a lost lease | STALE, and nothing is extended |
 | heartbeat past the attempt's time limit | STALE: the lease runs out and is reaped |
+
+Most leases sit in lane 0, where they are counted and looked at. Those of tickets that allow it stay
+in their places, which touches no index, until they end or their first heartbeat moves them; a
+lookout of their batch, written with them, has them looked at if neither happens.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from operator import attrgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import UUID
 
 import msgspec
 
-from duly.domain.ids import shard_of
+from duly.domain.ids import address_of, shard_of
 from duly.domain.lanes import Ticket
 from duly.domain.task import Policy
 from duly.environment import CrashPoint, Environment
-from duly.store.columns import once
+from duly.store.columns import runs
 from duly.store.database import Database
 from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
@@ -32,10 +35,14 @@ from duly.store.statements import statements_beside
 SQL = statements_beside(__file__)
 # The deadline of a ticket that has none.
 NEVER = datetime.max.replace(tzinfo=UTC)
-# The one order in which rows are locked, everywhere: by id.
-BY_ADDRESS = attrgetter("id")
+# Of what was leased in place, whoever lists or counts leases looks at the newest batches of a
+# shard: what was leased before them has ended, or has moved to lane 0.
+IN_PLACE_LISTED_MAX = 100
 # Who holds a task that a webhook receiver took over: nobody of ours; only its fence can settle it.
 HANDED_OVER = UUID("d0177e57-0000-7000-8000-000000000001")
+
+
+Item = TypeVar("Item", Ticket, "Beat")
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -91,11 +98,12 @@ async def lease_tasks(
     lease_s: float,
 ) -> list[Lease]:
     """Those of the tickets that became leases. Tickets are unique by id within one call."""
-    ordered = sorted(tickets, key=BY_ADDRESS)
-    deadlines = once([ticket.deadline or NEVER for ticket in ordered])
+    ordered = in_address_order(tickets)
     shards, ids, fences = ticket_columns(ordered)
+    deadlines = [ticket.deadline or NEVER for ticket in ordered]
+    stays = [ticket.stays for ticket in ordered]
     rows = await database.fetch(
-        SQL.lease_tasks, once(shards), ids, once(fences), holder, lease_s, deadlines
+        SQL.lease_tasks, ids, *runs(shards, fences, deadlines, stays), holder, lease_s
     )
     await environment.crash_point(CrashPoint.LEASE_AFTER_COMMIT)
     return [Lease(*row) for row in rows]
@@ -117,7 +125,7 @@ async def extend_leases(
     database: Database, holder: UUID, beats: Sequence[Beat], lease_s: float
 ) -> list[BeatAnswer]:
     """One answer for each heartbeat, in order."""
-    ordered = sorted({(beat.id, beat.fence): beat for beat in beats}.values(), key=BY_ADDRESS)
+    ordered = in_address_order(list({(beat.id, beat.fence): beat for beat in beats}.values()))
     rows = await database.fetch(
         SQL.extend_leases,
         *ticket_columns(ordered),
@@ -136,6 +144,10 @@ def beat_answer(row: Mapping[str, object] | None) -> BeatAnswer:
     lease_until = row["lease_until"]
     assert isinstance(lease_until, datetime)
     return BeatAnswer(status, lease_until)
+
+
+def in_address_order(items: Sequence[Item]) -> list[Item]:
+    return sorted(items, key=lambda item: address_of(item.id))
 
 
 def ticket_columns(items: Sequence[Ticket | Beat]) -> tuple[list[int], list[UUID], list[int]]:

@@ -2,31 +2,41 @@
 -- A ticket becomes a lease only if nothing has happened to the task since the ticket was written
 -- (fence), nobody holds it, and it is due by the database's clock. All three stand on the row being
 -- updated: a statement that waited for it checks them again, and only them. A ticket past its
--- deadline is void: its scheduler may have been replaced. A column that is the same for all of them
--- has one element.
+-- deadline is void: its scheduler may have been replaced. Tickets come in runs of neighbours that
+-- agree in everything but their ids, and each run is one pass of the index. Where a ticket allows it,
+-- the row stays where it is and no index is touched; a lookout remembers when to look at it. A lease
+-- that ends sooner than most, with its attempt, is not worth that.
 WITH leased AS (
     UPDATE duly.timers
        SET fence = timers.fence + 1,
-           holder = $4,
-           lane = 0,
+           holder = $8,
+           lane = CASE WHEN ticket.stays AND timers.timeout_ms >= ticket.lease_ms THEN timers.lane ELSE 0 END,
            started_at = duly.now(),
-           lease_until = duly.now() + least(make_interval(secs => $5),
+           lease_until = duly.now() + least(make_interval(secs => $9),
                                             timers.timeout_ms * interval '1 millisecond'),
-           due_at = duly.now() + least(make_interval(secs => $5),
-                                       timers.timeout_ms * interval '1 millisecond'),
+           due_at = CASE WHEN ticket.stays AND timers.timeout_ms >= ticket.lease_ms THEN timers.due_at
+                         ELSE duly.now() + least(make_interval(secs => $9),
+                                                 timers.timeout_ms * interval '1 millisecond') END,
            confirmed = false
-      FROM (SELECT id, coalesce(shard, ($1)[1]) AS shard, coalesce(fence, ($3)[1]) AS fence,
-                   coalesce(deadline, ($6)[1]) AS deadline
-              FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $6::timestamptz[])
-                   AS sent(shard, id, fence, deadline)) AS ticket
+      FROM (SELECT shard, fence, deadline, stays, $9::double precision * 1000 AS lease_ms,
+                   ($1::uuid[])[first:last] AS ids
+              FROM unnest($2::smallint[], $3::integer[], $4::timestamptz[], $5::boolean[],
+                          $6::integer[], $7::integer[])
+                   AS sent(shard, fence, deadline, stays, first, last)) AS ticket
      WHERE timers.shard = ticket.shard
-       AND timers.id = ticket.id
+       AND timers.id = ANY (ticket.ids)
        AND timers.fence = ticket.fence
        AND timers.holder IS NULL
        AND timers.due_at <= duly.now()
        AND ticket.deadline > duly.now()
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.priority,
-           timers.losses, timers.started_at, timers.lease_until, timers.progress
+           timers.losses, timers.started_at, timers.lease_until, timers.progress, timers.lane
+), noted AS (
+    INSERT INTO duly.lookouts (tenant, shard, look_at, holder, ids)
+    SELECT tenant, shard, lease_until, $8, array_agg(id)
+      FROM leased
+     WHERE lane <> 0
+     GROUP BY tenant, shard, lease_until
 )
 SELECT leased.id, leased.tenant, leased.fence, leased.attempt + 1 AS attempt, leased.losses,
        leased.started_at, leased.lease_until, leased.progress,
@@ -46,8 +56,8 @@ SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt, ti
  WHERE timers.holder = $4
 
 -- name: read_held_by
--- After an answer that got lost: leases of this holder whose start nobody has confirmed yet. Leased
--- rows sit in lane 0 of the shards that the tenant was placed on.
+-- After an answer that got lost: leases of this holder whose start nobody has confirmed yet. What
+-- workers hold sits in lane 0 of the shards that the tenant was placed on.
 SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt, timers.losses,
        timers.started_at, timers.lease_until, timers.progress,
        tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
@@ -65,11 +75,13 @@ SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt, ti
  LIMIT $3
 
 -- name: extend_leases
--- Only the holder of this very lease may extend it, and never past the attempt's time limit. Touches
--- no indexed column, so the row stays where it is.
+-- Only the holder of this very lease may extend it, and never past the attempt's time limit. A lease
+-- that was made in place moves to lane 0, where the others are; after that no indexed column changes.
 UPDATE duly.timers
    SET lease_until = least(duly.now() + make_interval(secs => $5),
                            timers.started_at + timers.timeout_ms * interval '1 millisecond'),
+       lane = 0,
+       due_at = CASE WHEN timers.lane = 0 THEN timers.due_at ELSE timers.lease_until END,
        confirmed = true,
        progress = coalesce(beat.progress, timers.progress)
   FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $6::text[])

@@ -1,6 +1,6 @@
 -- name: load_due
--- What is due soon, for each place from its own cursor: never from the beginning, where dead rows
--- pile up while somebody's long transaction keeps vacuum away.
+-- What is due soon and not leased, for each place from its own cursor: never from the beginning, where
+-- dead rows pile up while somebody's long transaction keeps vacuum away.
 SELECT timers.tenant, timers.shard, timers.lane, timers.id, timers.fence, timers.due_at,
        timers.priority, CASE WHEN timers.started_at IS NULL THEN timers.start_by END AS start_by,
        timers.type, timers.concurrency_key, timers.concurrency_limit, timers.host
@@ -13,6 +13,7 @@ SELECT timers.tenant, timers.shard, timers.lane, timers.id, timers.fence, timers
           AND timers.lane = place.lane
           AND (timers.due_at, timers.id) > (place.after_due_at, place.after_id)
           AND timers.due_at <= duly.now() + make_interval(secs => $6)
+          AND timers.holder IS NULL
         ORDER BY timers.due_at, timers.id
         LIMIT $7) AS timers
 
@@ -25,8 +26,8 @@ SELECT duly.now() AS now,
            AS oldest_writer_at
 
 -- name: list_capped_leases
--- What is leased of whatever has a cap, to correct what the scheduler was told; leased rows sit in
--- lane 0. A tenant's cap counts all its leases, a key only its own.
+-- What is leased of whatever has a cap, to correct what the scheduler was told: that is never leased in
+-- place, but in lane 0. A tenant's cap counts all its leases, a key only its own.
 SELECT timers.id, timers.fence, timers.tenant, timers.concurrency_key
   FROM unnest($1::integer[], $2::smallint[], $3::boolean[]) AS place(tenant, shard, is_capped)
  CROSS JOIN LATERAL (

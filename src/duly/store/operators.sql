@@ -64,6 +64,7 @@ SELECT bands.band,
                           AND timers.shard = places.shard
                           AND timers.lane = places.lane
                           AND timers.due_at <= (SELECT duly.now())
+                          AND timers.holder IS NULL
                         LIMIT $3) AS due
                  WHERE places.band = bands.band
                  LIMIT $3) AS found) AS ready,
@@ -88,6 +89,7 @@ SELECT bands.band,
                   AND timers.shard = places.shard
                   AND timers.lane = places.lane
                   AND timers.due_at <= (SELECT duly.now())
+                  AND timers.holder IS NULL
                 ORDER BY timers.due_at
                 LIMIT 1) AS head
          WHERE places.band = bands.band) AS oldest_ready_s

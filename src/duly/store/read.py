@@ -18,6 +18,7 @@ from duly.domain.states import TERMINAL, State, live_state
 from duly.domain.task import Policy
 from duly.store.database import Session
 from duly.store.dead_letters import list_failed_ids
+from duly.store.lease import IN_PLACE_LISTED_MAX
 from duly.store.load import BEGINNING, FIRST_ID
 from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
@@ -176,11 +177,11 @@ async def list_live_ids(
         instant, _, last = cursor.partition("|")
         after_due_at = datetime.fromisoformat(instant).astimezone(UTC)
         after_id = UUID(last)
-    is_running = state is State.RUNNING
-    is_due = None if is_running else state is State.READY
-    rows = await session.fetch(
-        SQL.list_live, tenant, is_running, after_due_at, after_id, is_due, limit
-    )
+    place = (tenant, after_due_at, after_id)
+    if state is State.RUNNING:
+        rows = await session.fetch(SQL.list_running, *place, limit, IN_PLACE_LISTED_MAX)
+    else:
+        rows = await session.fetch(SQL.list_live, *place, state is State.READY, limit)
     if len(rows) < limit:
         return [row["id"] for row in rows], None
     # With a Z: a plus would be read as a space by whoever pastes it into a URL.
@@ -243,7 +244,7 @@ def task_from(row: Any) -> Task:
         replay_of=row["replay_of"],
         attempt=row["charged"] + (1 if row["holder"] is not None else 0),
         fence=row["fence"],
-        next_at=row["due_at"],
+        next_at=row["lease_until"] or row["due_at"],
         holder=row["holder"],
         lease_until=row["lease_until"],
         cancel_requested=bool(row["cancel_requested"]),

@@ -53,15 +53,15 @@ SELECT id, type, created_at, run_at, tags
  LIMIT $3
 
 -- name: list_live
--- Tasks that have a timer, soonest first, by place: the index holds them in this order already. What is
--- wanted of them (all, what is due, what is not yet) is where the scan begins and ends, and no filter,
--- which would read all that is due to find what is not. The instant is asked for once, because under
--- row-level security the planner takes the time function for leaky.
+-- Tasks that wait for an instant, soonest first, by place: the index holds them in this order already.
+-- What is wanted of them (what is due, or what is not yet) is where the scan begins and ends, and no
+-- filter, which would read all that is due to find what is not. The instant is asked for once, because
+-- under row-level security the planner takes the time function for leaky.
 WITH span AS MATERIALIZED (
-    SELECT CASE WHEN NOT $5::boolean THEN greatest($3, duly.now()) ELSE $3 END AS after_at,
-           CASE WHEN NOT $5::boolean AND $3 < duly.now()
-                THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid ELSE $4 END AS after_id,
-           CASE WHEN $5::boolean THEN duly.now() ELSE 'infinity' END AS until_at
+    SELECT CASE WHEN NOT $4::boolean THEN greatest($2, duly.now()) ELSE $2 END AS after_at,
+           CASE WHEN NOT $4::boolean AND $2 < duly.now()
+                THEN 'ffffffff-ffff-ffff-ffff-ffffffffffff'::uuid ELSE $3 END AS after_id,
+           CASE WHEN $4::boolean THEN duly.now() ELSE 'infinity' END AS until_at
 )
 SELECT timers.id, timers.due_at
   FROM duly.placements
@@ -69,15 +69,51 @@ SELECT timers.id, timers.due_at
        SELECT id, due_at FROM duly.timers
         WHERE timers.tenant = $1
           AND timers.shard = placements.shard
-          AND timers.lane = CASE WHEN $2 THEN 0 ELSE placements.lane END
+          AND timers.lane = placements.lane
           AND (timers.due_at, timers.id) > ((SELECT after_at FROM span), (SELECT after_id FROM span))
           AND timers.due_at <= (SELECT until_at FROM span)
+          AND timers.holder IS NULL
         ORDER BY timers.due_at, timers.id
-        LIMIT $6) AS timers
+        LIMIT $5) AS timers
  WHERE placements.tenant = $1
  GROUP BY timers.id, timers.due_at
  ORDER BY timers.due_at, timers.id
- LIMIT $6
+ LIMIT $5
+
+-- name: list_running
+-- Tasks that are leased, in the order in which they will be looked at: in lane 0 of the tenant's
+-- shards, and, where they were leased in place a moment ago, those that the newest lookouts name. The
+-- offset keeps the planner from reading a whole shard for each of these.
+SELECT timers.id, timers.due_at
+  FROM (SELECT DISTINCT placements.shard FROM duly.placements WHERE placements.tenant = $1) AS place
+ CROSS JOIN LATERAL (
+       (SELECT timers.id, timers.due_at
+          FROM duly.timers
+         WHERE timers.tenant = $1
+           AND timers.shard = place.shard
+           AND timers.lane = 0
+           AND (timers.due_at, timers.id) > ($2, $3::uuid)
+         ORDER BY timers.due_at, timers.id
+         LIMIT $4)
+        UNION ALL
+       (SELECT timers.id, lookout.look_at
+          FROM (SELECT lookouts.look_at, lookouts.holder, lookouts.ids
+                  FROM duly.lookouts
+                 WHERE lookouts.tenant = $1 AND lookouts.shard = place.shard
+                 ORDER BY lookouts.look_at DESC, lookouts.number DESC
+                 LIMIT $5) AS lookout
+         CROSS JOIN LATERAL (
+               SELECT timers.id
+                 FROM duly.timers
+                WHERE timers.shard = place.shard
+                  AND timers.id = ANY (lookout.ids)
+                  AND timers.holder = lookout.holder
+                  AND timers.lane <> 0
+               OFFSET 0) AS timers
+         WHERE (lookout.look_at, timers.id) > ($2, $3::uuid))) AS timers
+ GROUP BY timers.id, timers.due_at
+ ORDER BY timers.due_at, timers.id
+ LIMIT $4
 
 -- name: list_waiting
 -- Workflow nodes whose parents are not finished: no instant yet, so they come in id order. Each place

@@ -11,7 +11,7 @@ SELECT ticket.tenant, ticket.pool, ticket.band, ticket.shard, ticket.fence, tick
 -- name: lease_tickets
 -- Take and lease in one round trip: a taker that dies in between leaves nothing half done. What
 -- another taker has in hand is skipped. The guards are those of lease_tasks and stand on the timer;
--- tickets are put in the order of ids first, the one order in which timers are locked. The first row
+-- tickets are put in the order of addresses first, the one in which timers are locked. The first row
 -- tells what was taken, and where it lay; the others are the leases.
 WITH head AS MATERIALIZED (
     SELECT lane.tenant, lane.pool, lane.band, ticket.sequence
@@ -50,7 +50,7 @@ WITH head AS MATERIALIZED (
            confirmed = false
       FROM (SELECT taken.shard, taken.id, taken.fence, taken.deadline
               FROM taken
-             ORDER BY taken.id) AS ticket
+             ORDER BY taken.shard, taken.id) AS ticket
      WHERE timers.shard = ticket.shard
        AND timers.id = ticket.id
        AND timers.fence = ticket.fence

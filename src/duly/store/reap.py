@@ -5,6 +5,7 @@
 | a heartbeat lands while we decide | the row's `lease_until` is in the future again: nothing |
 | two reapers | the first raises the fence; the second changes nothing |
 | the holder settles first | the timer is gone or its fence rose: nothing |
+| killed before a lookout is forgotten | its leases are looked at again: those that ended are gone |
 | three losses in a row of a task that was seen running | dead letter `poison` |
 | a receiver took the task over and did not settle it in time | a failure of kind `timeout` |
 """
@@ -13,16 +14,21 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
+from duly.domain.ids import address_of
 from duly.domain.lanes import Ticket
 from duly.domain.retry import Failure
 from duly.domain.states import Outcome, State
 from duly.environment import CrashPoint, Environment
+from duly.store.columns import columns
 from duly.store.database import Database
 from duly.store.lease import HANDED_OVER, ticket_columns
 from duly.store.settle import End, SettleAnswer, Settlement, Settler, decided, key_columns
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
+LOOKOUTS_MAX = 100
+# Of a row of `find_expired`: tenant, shard, look_at, number.
+LOOKOUT_KEY = slice(11, 15)
 LOST_ERROR = "the lease ran out: its holder was not heard of in time"
 LATE_ERROR = "timed out: the receiver took the task over and did not settle it in time"
 
@@ -32,6 +38,7 @@ class Reaped(NamedTuple):
 
     lost: list[tuple[UUID, SettleAnswer]]
     rearmed: int
+    lookouts: int
 
 
 async def reap_leases(
@@ -39,18 +46,28 @@ async def reap_leases(
     environment: Environment,
     places: Sequence[tuple[int, int]],
     limit: int,
+    lookouts_limit: int = LOOKOUTS_MAX,
 ) -> Reaped:
-    """One bounded pass over the (tenant, shard) pairs in `places`; `limit` is per pair."""
-    rows = await database.fetch(
-        SQL.find_expired, [tenant for tenant, _ in places], [shard for _, shard in places], limit
+    """One bounded pass over the (tenant, shard) pairs in `places`; both limits are per pair."""
+    found = await database.fetch(
+        SQL.find_expired,
+        [tenant for tenant, _ in places],
+        [shard for _, shard in places],
+        limit,
+        lookouts_limit,
     )
     await environment.crash_point(CrashPoint.REAP_BEFORE)
-    rows.sort(key=lambda row: row["id"].int)
+    rows = [row for row in found if row["id"] is not None]
+    rows.sort(key=lambda row: address_of(row["id"]))
     lost = {n: loss_end(row, environment) for n, row in enumerate(rows) if row["is_lost"]}
     answers = await Settler(database, environment).apply_ends(lost, expired=True)
     alive = [row for row in rows if not row["is_lost"]]
     rearmed = await rearm(database, alive) if alive else 0
-    return Reaped([(rows[n]["id"], answer) for n, answer in answers.items()], rearmed)
+    lookouts = sorted({row[LOOKOUT_KEY] for row in found if row["number"] is not None})
+    if lookouts:
+        await database.fetch(SQL.forget_lookouts, *columns(lookouts, 4))
+    lost_ids = [(rows[n]["id"], answer) for n, answer in answers.items()]
+    return Reaped(lost_ids, rearmed, len(lookouts))
 
 
 def loss_end(row: Any, environment: Environment) -> End:

@@ -1,25 +1,49 @@
 -- name: find_expired
--- Leases whose moment to look at has come, by their own query and outside any bound on a lane: a
--- full cap could otherwise never drain. The same index as loading, since leased rows sit in lane 0.
-SELECT timers.id, timers.fence, timers.holder, timers.attempt, timers.losses, timers.confirmed,
-       timers.cancel_requested, timers.lease_until, timers.lease_until <= duly.now() AS is_lost,
-       tasks.policy, tasks.type
+-- Leases whose moment to look at has come, by their own query and outside any bound on a lane: a full
+-- cap could otherwise never drain. Most sit in lane 0, found by the index that loading uses; those that
+-- stayed where they were are named by lookouts, with which they come. A lookout that finds none of
+-- its leases comes alone: it is done. The offset keeps the planner to the key.
+SELECT found.id, found.fence, found.holder, found.attempt, found.losses, found.confirmed,
+       found.cancel_requested, found.lease_until, found.lease_until <= duly.now() AS is_lost,
+       tasks.policy, tasks.type, place.tenant, place.shard, found.look_at, found.number
   FROM unnest($1::integer[], $2::smallint[]) AS place(tenant, shard)
  CROSS JOIN LATERAL (
-       SELECT * FROM duly.timers
-        WHERE timers.tenant = place.tenant
-          AND timers.shard = place.shard
-          AND timers.lane = 0
-          AND timers.due_at <= duly.now()
-        ORDER BY timers.due_at, timers.id
-        LIMIT $3) AS timers
-  JOIN duly.tasks ON tasks.shard = timers.shard AND tasks.id = timers.id
+       (SELECT timers.shard, timers.id, timers.fence, timers.holder, timers.attempt, timers.losses,
+               timers.confirmed, timers.cancel_requested, timers.lease_until,
+               NULL::timestamptz AS look_at, NULL::bigint AS number
+          FROM duly.timers
+         WHERE timers.tenant = place.tenant
+           AND timers.shard = place.shard
+           AND timers.lane = 0
+           AND timers.due_at <= duly.now()
+         ORDER BY timers.due_at, timers.id
+         LIMIT $3)
+        UNION ALL
+       (SELECT timers.shard, timers.id, timers.fence, timers.holder, timers.attempt, timers.losses,
+               timers.confirmed, timers.cancel_requested, timers.lease_until,
+               lookout.look_at, lookout.number
+          FROM (SELECT lookouts.shard, lookouts.look_at, lookouts.number, lookouts.holder, lookouts.ids
+                  FROM duly.lookouts
+                 WHERE lookouts.tenant = place.tenant
+                   AND lookouts.shard = place.shard
+                   AND lookouts.look_at <= duly.now()
+                 ORDER BY lookouts.look_at, lookouts.number
+                 LIMIT $4) AS lookout
+          LEFT JOIN LATERAL (
+               SELECT * FROM duly.timers
+                WHERE timers.shard = lookout.shard
+                  AND timers.id = ANY (lookout.ids)
+                  AND timers.holder = lookout.holder
+                  AND timers.lane <> 0
+               OFFSET 0) AS timers ON true)) AS found
+  LEFT JOIN duly.tasks ON tasks.shard = found.shard AND tasks.id = found.id
 
 -- name: rearm_leases
 -- A heartbeat moved the lease but not `due_at` (which would cost two index entries each time); now
 -- that it is due, look again when the lease really ends.
 UPDATE duly.timers
-   SET due_at = timers.lease_until
+   SET lane = 0,
+       due_at = timers.lease_until
   FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[])
        AS lease(shard, id, fence, holder)
  WHERE timers.shard = lease.shard
@@ -27,6 +51,16 @@ UPDATE duly.timers
    AND timers.fence = lease.fence
    AND timers.holder = lease.holder
 RETURNING timers.id
+
+-- name: forget_lookouts
+-- After their leases were looked at, and only these: another may have been committed late.
+DELETE FROM duly.lookouts
+ USING unnest($1::integer[], $2::smallint[], $3::timestamptz[], $4::bigint[])
+       AS seen(tenant, shard, look_at, number)
+ WHERE lookouts.tenant = seen.tenant
+   AND lookouts.shard = seen.shard
+   AND lookouts.look_at = seen.look_at
+   AND lookouts.number = seen.number
 
 -- name: expire_unstarted
 -- Tasks that were to start by an instant which has passed without a start. One that did start, and

@@ -744,6 +744,28 @@ CREATE TABLE duly.idempotency_keys (
     expires_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE duly.lookouts (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    look_at timestamp with time zone NOT NULL,
+    number bigint NOT NULL,
+    holder uuid NOT NULL,
+    ids uuid[] NOT NULL
+)
+WITH (autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
+ALTER TABLE ONLY duly.lookouts ALTER COLUMN ids SET STORAGE MAIN;
+
+ALTER TABLE ONLY duly.lookouts FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.lookouts ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duly.lookouts_number_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
 CREATE TABLE duly.migrations (
     number integer NOT NULL,
     name text NOT NULL,
@@ -1035,10 +1057,11 @@ CREATE TABLE duly.timers (
     host text,
     progress text,
     CONSTRAINT timers_check CHECK (((holder IS NULL) = (lease_until IS NULL))),
-    CONSTRAINT timers_check1 CHECK (((holder IS NULL) = (lane <> 0))),
     CONSTRAINT timers_check2 CHECK (((holder IS NOT NULL) OR (NOT cancel_requested)))
 )
-WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0');
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0', fillfactor='43');
+ALTER TABLE ONLY duly.timers ALTER COLUMN tenant SET (n_distinct=-1);
+ALTER TABLE ONLY duly.timers ALTER COLUMN due_at SET (n_distinct=-1);
 
 ALTER TABLE ONLY duly.timers FORCE ROW LEVEL SECURITY;
 
@@ -1092,6 +1115,9 @@ ALTER TABLE ONLY duly.dead_letters
 
 ALTER TABLE ONLY duly.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (shard, tenant, key);
+
+ALTER TABLE ONLY duly.lookouts
+    ADD CONSTRAINT lookouts_pkey PRIMARY KEY (tenant, shard, look_at, number);
 
 ALTER TABLE ONLY duly.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
@@ -1153,6 +1179,9 @@ ALTER TABLE ONLY duly.tenants
 ALTER TABLE ONLY duly.tenants
     ADD CONSTRAINT tenants_pkey PRIMARY KEY (id);
 
+ALTER TABLE duly.timers
+    ADD CONSTRAINT timers_lane_0_is_leased CHECK (((holder IS NOT NULL) OR (lane <> 0))) NOT VALID;
+
 ALTER TABLE ONLY duly.timers
     ADD CONSTRAINT timers_pkey PRIMARY KEY (shard, id);
 
@@ -1211,6 +1240,8 @@ CREATE POLICY every_row ON duly.breakers TO duly_owner, duly_engine, duly_purger
 
 CREATE POLICY every_row ON duly.dead_letters TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.lookouts TO duly_owner, duly_engine USING (true) WITH CHECK (true);
+
 CREATE POLICY every_row ON duly.occurrences TO duly_owner, duly_engine USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.pauses TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
@@ -1243,6 +1274,8 @@ CREATE POLICY every_row ON duly.webhook_secrets TO duly_owner, duly_engine, duly
 
 CREATE POLICY every_row ON duly.workers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+ALTER TABLE duly.lookouts ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE duly.occurrences ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY own_rows ON duly.api_keys TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
@@ -1254,6 +1287,8 @@ CREATE POLICY own_rows ON duly.audit TO duly_tenant USING (((tenant + 0) = duly.
 CREATE POLICY own_rows ON duly.breakers TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.dead_letters TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
+CREATE POLICY own_rows ON duly.lookouts TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.occurrences TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
@@ -1366,6 +1401,9 @@ GRANT SELECT,DELETE ON TABLE duly.dead_letters TO duly_purger;
 GRANT SELECT,DELETE,UPDATE ON TABLE duly.dead_letters TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.idempotency_keys TO duly_engine;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.lookouts TO duly_engine;
+GRANT SELECT ON TABLE duly.lookouts TO duly_tenant;
 
 GRANT SELECT ON TABLE duly.migrations TO duly_engine;
 GRANT SELECT ON TABLE duly.migrations TO duly_tenant;

@@ -20,11 +20,11 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.fingerprint import fingerprint
-from duly.domain.ids import shard_of
+from duly.domain.ids import address_of, shard_of
 from duly.domain.retry import Failure, GiveUp, decide
 from duly.domain.states import UNCHARGED, FailureReason, Outcome, State
 from duly.environment import CrashPoint, Environment
-from duly.store.columns import given, once
+from duly.store.columns import runs
 from duly.store.database import Database
 from duly.store.load import Place
 from duly.store.policies import decode_policy
@@ -90,8 +90,7 @@ class Settler:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         await self.environment.crash_point(CrashPoint.SETTLE_BEFORE)
-        # By id, as rows are locked everywhere; its bytes have the same order and compare faster.
-        ordered = sorted(enumerate(settlements), key=lambda item: item[1].id.bytes)
+        ordered = sorted(enumerate(settlements), key=lambda item: address_of(item[1].id))
         completed = [item for item in ordered if item[1].outcome is Outcome.COMPLETED]
         answers: dict[int, SettleAnswer] = {}
         if completed:
@@ -109,9 +108,9 @@ class Settler:
     async def complete(self, items: list[tuple[int, Settlement]]) -> dict[int, SettleAnswer]:
         done = [settlement for _, settlement in items]
         shards, ids, fences, holders = key_columns(done)
-        results = given([item.result for item in done])
+        results = [item.result for item in done]
         groups = await self.database.fetch(
-            SQL.settle_completed, once(shards), ids, once(fences), once(holders), results
+            SQL.settle_completed, ids, *runs(shards, fences, holders, results)
         )
         if len(groups) == 1 and groups[0]["ended"] == len(items):
             # All of one tenant, and all of them ended: the usual case, and one answer.

@@ -1,15 +1,16 @@
 -- name: settle_completed
 -- Only the lease that holds the task may finish it; a late worker deletes no timer and learns that
--- it is stale. A requested cancel came too late: completed stays completed. A column that is the same
--- for all of them has one element, or none if it is NULL; which of them ended is said unless all did.
+-- it is stale. A requested cancel came too late: completed stays completed. Settlements come in runs
+-- of neighbours that agree in everything but their ids, and each run is one pass of the index. Which
+-- of them ended is said unless all did.
 WITH ended AS (
     DELETE FROM duly.timers
-     USING (SELECT id, coalesce(shard, ($1)[1]) AS shard, coalesce(fence, ($3)[1]) AS fence,
-                   coalesce(holder, ($4)[1]) AS holder, result
-              FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[], $5::text[])
-                   AS sent(shard, id, fence, holder, result)) AS done
+     USING (SELECT shard, fence, holder, result, ($1::uuid[])[first:last] AS ids
+              FROM unnest($2::smallint[], $3::integer[], $4::uuid[], $5::text[],
+                          $6::integer[], $7::integer[])
+                   AS sent(shard, fence, holder, result, first, last)) AS done
      WHERE timers.shard = done.shard
-       AND timers.id = done.id
+       AND timers.id = ANY (done.ids)
        AND timers.fence = done.fence
        AND timers.holder = done.holder
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.started_at,
@@ -22,8 +23,8 @@ WITH ended AS (
       FROM ended
 )
 SELECT tenant, has_key, count(*) AS ended,
-       CASE WHEN count(*) < cardinality($2::uuid[]) THEN array_agg(id) END AS ids,
-       CASE WHEN count(*) < cardinality($2::uuid[]) THEN array_agg(fence) END AS fences
+       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids,
+       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(fence) END AS fences
   FROM ended
  GROUP BY tenant, has_key
 

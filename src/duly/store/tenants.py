@@ -12,6 +12,7 @@ from typing import NamedTuple
 from duly.domain.breaker import RAMP_S
 from duly.domain.limits import IN_FLIGHT_MAX_MAX
 from duly.store.database import Session
+from duly.store.lease import IN_PLACE_LISTED_MAX
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -222,7 +223,7 @@ async def count_in_flight(session: Session, tenants: Iterable[int]) -> dict[int,
     counts = dict.fromkeys(asked, 0)
     for start in range(0, len(asked), COUNT_BATCH_MAX):
         batch = asked[start : start + COUNT_BATCH_MAX]
-        for row in await session.fetch(SQL.count_in_flight, batch, COUNT_MAX):
+        for row in await session.fetch(SQL.count_in_flight, batch, COUNT_MAX, IN_PLACE_LISTED_MAX):
             counts[row["tenant"]] = row["in_flight"]
     return counts
 

@@ -147,8 +147,9 @@ DELETE FROM duly.pauses
 RETURNING tenant
 
 -- name: count_in_flight
--- Leased rows of some tenants, shard by shard, by the index that loading uses: leased rows sit in
--- lane 0. The shards are stepped through, since one of them has many lanes.
+-- Leased rows of some tenants, shard by shard, by the index that loading uses: they sit in lane 0, or,
+-- where they were leased in place a moment ago, the newest lookouts name them. The shards are stepped
+-- through, since one of them has many lanes; the offset keeps the planner to the key.
 WITH RECURSIVE asked AS (
     SELECT DISTINCT tenant FROM unnest($1::integer[]) AS given(tenant)
 ), places(tenant, shard) AS (
@@ -165,7 +166,7 @@ WITH RECURSIVE asked AS (
                             AND placements.shard > places.shard
                           ORDER BY placements.shard LIMIT 1) AS next
 )
-SELECT places.tenant, sum(leased.rows)::bigint AS in_flight
+SELECT places.tenant, sum(leased.rows + in_place.rows)::bigint AS in_flight
   FROM places
  CROSS JOIN LATERAL (
        SELECT count(*) AS rows
@@ -174,6 +175,20 @@ SELECT places.tenant, sum(leased.rows)::bigint AS in_flight
                   AND timers.shard = places.shard
                   AND timers.lane = 0
                 LIMIT $2) AS counted) AS leased
+ CROSS JOIN LATERAL (
+       SELECT count(*) AS rows
+         FROM (SELECT lookouts.holder, lookouts.ids
+                 FROM duly.lookouts
+                WHERE lookouts.tenant = places.tenant AND lookouts.shard = places.shard
+                ORDER BY lookouts.look_at DESC, lookouts.number DESC
+                LIMIT $3) AS lookout
+        CROSS JOIN LATERAL (
+              SELECT FROM duly.timers
+               WHERE timers.shard = places.shard
+                 AND timers.id = ANY (lookout.ids)
+                 AND timers.holder = lookout.holder
+                 AND timers.lane <> 0
+              OFFSET 0) AS counted) AS in_place
  GROUP BY places.tenant
 
 -- name: count_in_flight_by_key

@@ -76,14 +76,21 @@ SELECT tasks.id, tasks.tenant, tasks.run_at, tasks.policy, tasks.execution_key, 
   JOIN duly.tasks ON tasks.shard = odd.shard AND tasks.id = odd.id
 
 -- name: read_timers
--- What comes next, and whether a scheduler can find it when nobody holds it.
-SELECT timers.id, timers.fence, timers.attempt, timers.due_at, timers.holder, timers.started_at,
-       timers.cancel_requested, timers.tenant,
+-- What comes next, and whether a scheduler can find it: by its place, or, where it is leased in place,
+-- by the lookout of its lease.
+SELECT timers.id, timers.fence, timers.attempt, coalesce(timers.lease_until, timers.due_at) AS due_at,
+       timers.holder, timers.started_at, timers.cancel_requested, timers.tenant,
        EXISTS (SELECT FROM duly.placements AS place
                 WHERE place.tenant = timers.tenant
                   AND place.shard = timers.shard
                   AND place.lane = duly.lane_of(timers.pool, timers.priority))
-       AND timers.lane IN (0, duly.lane_of(timers.pool, timers.priority)) AS is_placed
+       AND timers.lane IN (0, duly.lane_of(timers.pool, timers.priority))
+       AND (timers.holder IS NULL OR timers.lane = 0
+            OR EXISTS (SELECT FROM duly.lookouts
+                        WHERE lookouts.tenant = timers.tenant
+                          AND lookouts.shard = timers.shard
+                          AND lookouts.look_at = timers.lease_until
+                          AND timers.id = ANY (lookouts.ids))) AS is_placed
   FROM unnest($1::smallint[], $2::uuid[]) AS odd(shard, id)
   JOIN duly.timers ON timers.shard = odd.shard AND timers.id = odd.id
 
@@ -181,7 +188,7 @@ SELECT number, holder, expires_at, duly.now() AS now
  LIMIT $1
 
 -- name: read_capped
--- How many leases the tenants with a cap have at this instant; leased rows sit in lane 0.
+-- How many leases the tenants with a cap have at this instant; these sit in lane 0.
 SELECT capped.id, capped.in_flight_max,
        (SELECT count(*)
           FROM (SELECT DISTINCT placements.shard

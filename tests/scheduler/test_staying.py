@@ -1,0 +1,84 @@
+"""Which tickets let their leases stay in place: many of one place that nobody counts."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from duly.broker.memory import MemoryBroker
+from duly.domain.lanes import Lane, Ticket
+from duly.domain.task import WEBHOOK_POOL, lane_of
+from duly.environment import Environment, SystemClock
+from duly.scheduler.board import Board
+from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.dispatcher import STAY_MIN, Dispatcher
+from duly.scheduler.gatekeeper import Bounds
+from duly.store.load import Due, Place
+from duly.store.tenants import GateInputs, Tenant
+from duly.telemetry import Metrics
+
+NOBODY: Any = None
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+CAPPED, PLAIN = 10, 11
+WORKERS_POOL = 3
+
+
+class Listening(MemoryBroker):
+    def __init__(self) -> None:
+        super().__init__(NOBODY, Environment())
+        self.heard: list[Ticket] = []
+
+    async def publish(self, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
+        self.heard += [ticket for _, ticket in tickets]
+
+
+async def publish(timers: list[Due]) -> list[bool]:
+    """What was said of each, in order."""
+    broker, now = Listening(), NOW.timestamp()
+    board, time = Board(now), DatabaseTime(SystemClock())
+    dispatcher = Dispatcher(Environment(), NOBODY, board, time, broker, Metrics())
+    capped = Tenant(CAPPED, "capped", 1.0, 1000, None, None, 1)
+    dispatcher.gatekeeper.bounds = Bounds(GateInputs({CAPPED: capped}, [], []))
+    for timer in timers:
+        board.add([timer], timer.place, now)
+    entries = [board.known[timer.id] for timer in timers]
+    await dispatcher.publish(now, [(dispatcher.lane_of(entry), entry) for entry in entries])
+    return [ticket.stays for ticket in broker.heard]
+
+
+def timers(count: int, tenant: int = PLAIN, pool: int = WEBHOOK_POOL, **said: Any) -> list[Due]:
+    place = Place(tenant, 0, lane_of(pool, 5))
+    key = said.get("key")
+    first = said.get("first", 0)
+    return [
+        Due(*place, UUID(int=first + n + 1), 0, NOW, 5, None, "t", key, 1, None)
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("due", "stays"),
+    [
+        (timers(STAY_MIN), True),
+        (timers(STAY_MIN - 1), False),
+        (timers(STAY_MIN, tenant=CAPPED), False),
+        (timers(STAY_MIN, pool=WORKERS_POOL), False),
+        (timers(STAY_MIN, key="customer:1"), False),
+    ],
+    ids=["many", "few", "of a capped tenant", "for users' workers", "with a key"],
+)
+async def test_leases_stay_where_nobody_counts_them_and_a_lookout_pays(
+    due: list[Due], stays: bool
+) -> None:
+    """What has a cap is counted in lane 0: a lease elsewhere would be one too many (I10)."""
+    assert await publish(due) == [stays] * len(due)
+
+
+async def test_of_one_publish_each_ticket_has_its_own_answer() -> None:
+    """A tenant's tasks with a key, and its neighbour's few, go out together with its many."""
+    many = timers(STAY_MIN)
+    keyed = timers(2, first=100, key="customer:1")
+    few = timers(2, tenant=CAPPED, first=200)
+    assert await publish([*keyed, *many, *few]) == [False] * 2 + [True] * STAY_MIN + [False] * 2
