@@ -13,6 +13,8 @@ from duly.domain.ids import (
     EPOCH,
     SHARDS,
     SLOTS,
+    address_of,
+    in_address_order,
     key_shard,
     make_task_id,
     milliseconds,
@@ -153,3 +155,15 @@ def test_the_slots_are_equal_and_cover_all_shards() -> None:
     """Unequal slots would make equal shares of them unequal work."""
     assert [shard for slot in range(SLOTS) for shard in shards_of(slot)] == list(range(SHARDS))
     assert {len(shards_of(slot)) for slot in range(SLOTS)} == {SHARDS // SLOTS}
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=20), st.integers(0, 9))
+def test_batches_are_put_into_the_order_of_their_keys(
+    addresses: list[tuple[int, int]], seed: int
+) -> None:
+    """Two batches that lock the same rows in two orders wait for each other."""
+    random = Random(seed)
+    ids = [make_task_id(1_800_000_000_000 + at_ms, shard, random) for shard, at_ms in addresses]
+    for chosen in (ids, [task_id for task_id in ids if shard_of(task_id) == 0]):
+        order = in_address_order(chosen)
+        assert [chosen[at] for at in order] == sorted(chosen, key=address_of)

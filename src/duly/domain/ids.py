@@ -6,6 +6,7 @@ The time decides the partition, so it is clamped to the partitions that exist; i
 when the task is due. There are 1,024 shards for ever; owners hold slots, which are ranges of them.
 """
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
@@ -53,6 +54,15 @@ def shard_of(task_id: UUID) -> int:
 def address_of(task_id: UUID) -> tuple[int, bytes]:
     """The one order in which rows are locked, everywhere: that of the key, (shard, id)."""
     return shard_of(task_id), task_id.bytes
+
+
+def in_address_order(ids: Sequence[UUID]) -> list[int]:
+    """Where to find each of them, in that order; quickly, as most batches are of one shard."""
+    octets = [task_id.bytes for task_id in ids]
+    shards = [(each[6] & 0x0F) << 6 | each[7] >> 2 for each in octets]
+    if shards[:1] * len(shards) == shards:
+        return sorted(range(len(ids)), key=octets.__getitem__)
+    return sorted(range(len(ids)), key=list(zip(shards, octets, strict=True)).__getitem__)
 
 
 def slot_of(shard: int) -> int:

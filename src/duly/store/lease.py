@@ -18,12 +18,12 @@ lookout of their batch, written with them, has them looked at if neither happens
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from duly.domain.ids import address_of, shard_of
+from duly.domain.ids import address_of, in_address_order, shard_of
 from duly.domain.lanes import Ticket
 from duly.domain.task import Policy
 from duly.environment import CrashPoint, Environment
@@ -40,9 +40,6 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 IN_PLACE_LISTED_MAX = 100
 # Who holds a task that a webhook receiver took over: nobody of ours; only its fence can settle it.
 HANDED_OVER = UUID("d0177e57-0000-7000-8000-000000000001")
-
-
-Item = TypeVar("Item", Ticket, "Beat")
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -98,7 +95,7 @@ async def lease_tasks(
     lease_s: float,
 ) -> list[Lease]:
     """Those of the tickets that became leases. Tickets are unique by id within one call."""
-    ordered = in_address_order(tickets)
+    ordered = [tickets[at] for at in in_address_order([ticket.id for ticket in tickets])]
     shards, ids, fences = ticket_columns(ordered)
     deadlines = [ticket.deadline or NEVER for ticket in ordered]
     stays = [ticket.stays for ticket in ordered]
@@ -125,7 +122,8 @@ async def extend_leases(
     database: Database, holder: UUID, beats: Sequence[Beat], lease_s: float
 ) -> list[BeatAnswer]:
     """One answer for each heartbeat, in order."""
-    ordered = in_address_order(list({(beat.id, beat.fence): beat for beat in beats}.values()))
+    unique = {(beat.id, beat.fence): beat for beat in beats}
+    ordered = sorted(unique.values(), key=lambda beat: address_of(beat.id))
     rows = await database.fetch(
         SQL.extend_leases,
         *ticket_columns(ordered),
@@ -144,10 +142,6 @@ def beat_answer(row: Mapping[str, object] | None) -> BeatAnswer:
     lease_until = row["lease_until"]
     assert isinstance(lease_until, datetime)
     return BeatAnswer(status, lease_until)
-
-
-def in_address_order(items: Sequence[Item]) -> list[Item]:
-    return sorted(items, key=lambda item: address_of(item.id))
 
 
 def ticket_columns(items: Sequence[Ticket | Beat]) -> tuple[list[int], list[UUID], list[int]]:

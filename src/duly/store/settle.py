@@ -20,7 +20,7 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.fingerprint import fingerprint
-from duly.domain.ids import address_of, shard_of
+from duly.domain.ids import in_address_order, shard_of
 from duly.domain.retry import Failure, GiveUp, decide
 from duly.domain.states import UNCHARGED, FailureReason, Outcome, State
 from duly.environment import CrashPoint, Environment
@@ -90,7 +90,8 @@ class Settler:
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         await self.environment.crash_point(CrashPoint.SETTLE_BEFORE)
-        ordered = sorted(enumerate(settlements), key=lambda item: address_of(item[1].id))
+        order = in_address_order([settlement.id for settlement in settlements])
+        ordered = [(ordinal, settlements[ordinal]) for ordinal in order]
         completed = [item for item in ordered if item[1].outcome is Outcome.COMPLETED]
         answers: dict[int, SettleAnswer] = {}
         if completed:
