@@ -31,7 +31,8 @@ RULES = {
     "submit_tasks": Rule(None),
     "submit_keyed": Rule(None),
     "load_due": LOAD,
-    "lease_tasks": LOOKUP,
+    # A lookout has the ids of its batch in order.
+    "lease_tasks": Rule(KEY, ("shard", "id"), may_sort=True),
     "extend_leases": LOOKUP,
     "settle_completed": LOOKUP,
     "settle_final": LOOKUP,

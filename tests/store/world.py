@@ -80,10 +80,14 @@ class World:
     @classmethod
     @contextlib.asynccontextmanager
     async def open(
-        cls, engine_url: str, owner_url: str, connections_max: int = CONNECTIONS_MAX
+        cls,
+        engine_url: str,
+        owner_url: str,
+        connections_max: int = CONNECTIONS_MAX,
+        database: type[TimedDatabase] = TimedDatabase,
     ) -> AsyncIterator["World"]:
         await make_months(owner_url)
-        opened = await TimedDatabase.open(engine_url, connections_max)
+        opened = await database.open(engine_url, connections_max)
         assert isinstance(opened, TimedDatabase)
         opened.clock = ManualClock(START)
         try:

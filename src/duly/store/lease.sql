@@ -3,9 +3,10 @@
 -- (fence), nobody holds it, and it is due by the database's clock. All three stand on the row being
 -- updated: a statement that waited for it checks them again, and only them. A ticket past its
 -- deadline is void: its scheduler may have been replaced. Tickets come in runs of neighbours that
--- agree in everything but their ids, and each run is one pass of the index. Where a ticket allows it,
--- the row stays where it is and no index is touched; a lookout remembers when to look at it. A lease
--- that ends sooner than most, with its attempt, is not worth that.
+-- agree in everything but their ids, and each run is one pass of the index; its bounds are for
+-- PostgreSQL before 17, which may take the ids for a filter. Where a ticket allows it, the row stays
+-- where it is and no index is touched; a lookout remembers when to look at it. A lease that ends
+-- sooner than most, with its attempt, is not worth that.
 WITH leased AS (
     UPDATE duly.timers
        SET fence = timers.fence + 1,
@@ -19,12 +20,13 @@ WITH leased AS (
                                                  timers.timeout_ms * interval '1 millisecond') END,
            confirmed = false
       FROM (SELECT shard, fence, deadline, stays, $9::double precision * 1000 AS lease_ms,
-                   ($1::uuid[])[first:last] AS ids
+                   ($1::uuid[])[first] AS first_id, ($1)[last] AS last_id, ($1)[first:last] AS ids
               FROM unnest($2::smallint[], $3::integer[], $4::timestamptz[], $5::boolean[],
                           $6::integer[], $7::integer[])
                    AS sent(shard, fence, deadline, stays, first, last)) AS ticket
      WHERE timers.shard = ticket.shard
        AND timers.id = ANY (ticket.ids)
+       AND timers.id BETWEEN ticket.first_id AND ticket.last_id
        AND timers.fence = ticket.fence
        AND timers.holder IS NULL
        AND timers.due_at <= duly.now()
@@ -32,8 +34,8 @@ WITH leased AS (
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.priority,
            timers.losses, timers.started_at, timers.lease_until, timers.progress, timers.lane
 ), noted AS (
-    INSERT INTO duly.lookouts (tenant, shard, look_at, holder, ids)
-    SELECT tenant, shard, lease_until, $8, array_agg(id)
+    INSERT INTO duly.lookouts (tenant, shard, look_at, ids)
+    SELECT tenant, shard, lease_until, array_agg(id ORDER BY id)
       FROM leased
      WHERE lane <> 0
      GROUP BY tenant, shard, lease_until

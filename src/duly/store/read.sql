@@ -82,8 +82,8 @@ SELECT timers.id, timers.due_at
 
 -- name: list_running
 -- Tasks that are leased, in the order in which they will be looked at: in lane 0 of the tenant's
--- shards, and, where they were leased in place a moment ago, those that the newest lookouts name. The
--- offset keeps the planner from reading a whole shard for each of these.
+-- shards, and, where they were leased in place a moment ago, those that the newest lookouts name. Offset
+-- and bounds keep the planner from reading a whole shard for each of these.
 SELECT timers.id, timers.due_at
   FROM (SELECT DISTINCT placements.shard FROM duly.placements WHERE placements.tenant = $1) AS place
  CROSS JOIN LATERAL (
@@ -97,7 +97,7 @@ SELECT timers.id, timers.due_at
          LIMIT $4)
         UNION ALL
        (SELECT timers.id, lookout.look_at
-          FROM (SELECT lookouts.look_at, lookouts.holder, lookouts.ids
+          FROM (SELECT lookouts.look_at, lookouts.ids
                   FROM duly.lookouts
                  WHERE lookouts.tenant = $1 AND lookouts.shard = place.shard
                  ORDER BY lookouts.look_at DESC, lookouts.number DESC
@@ -107,7 +107,9 @@ SELECT timers.id, timers.due_at
                  FROM duly.timers
                 WHERE timers.shard = place.shard
                   AND timers.id = ANY (lookout.ids)
-                  AND timers.holder = lookout.holder
+                  AND timers.id BETWEEN lookout.ids[1] AND lookout.ids[cardinality(lookout.ids)]
+                  AND timers.holder IS NOT NULL
+                  AND timers.lease_until = lookout.look_at
                   AND timers.lane <> 0
                OFFSET 0) AS timers
          WHERE (lookout.look_at, timers.id) > ($2, $3::uuid))) AS timers

@@ -5,7 +5,7 @@
 | a heartbeat lands while we decide | the row's `lease_until` is in the future again: nothing |
 | two reapers | the first raises the fence; the second changes nothing |
 | the holder settles first | the timer is gone or its fence rose: nothing |
-| killed before a lookout is forgotten | its leases are looked at again: those that ended are gone |
+| something else changes a lease in place as we decide | its lookout stays until it finds nothing |
 | three losses in a row of a task that was seen running | dead letter `poison` |
 | a receiver took the task over and did not settle it in time | a failure of kind `timeout` |
 """
@@ -27,6 +27,8 @@ from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
 LOOKOUTS_MAX = 100
+# Leases ended, or looked at again later, by one statement.
+CHANGED_MAX = 1000
 # Of a row of `find_expired`: tenant, shard, look_at, number.
 LOOKOUT_KEY = slice(11, 15)
 LOST_ERROR = "the lease ran out: its holder was not heard of in time"
@@ -34,7 +36,7 @@ LATE_ERROR = "timed out: the receiver took the task over and did not settle it i
 
 
 class Reaped(NamedTuple):
-    """What one pass did: lost leases ended, and leases found alive."""
+    """What one pass did: lost leases ended, leases found alive, and lookouts that are done."""
 
     lost: list[tuple[UUID, SettleAnswer]]
     rearmed: int
@@ -57,17 +59,21 @@ async def reap_leases(
         lookouts_limit,
     )
     await environment.crash_point(CrashPoint.REAP_BEFORE)
-    rows = [row for row in found if row["id"] is not None]
-    rows.sort(key=lambda row: address_of(row["id"]))
-    lost = {n: loss_end(row, environment) for n, row in enumerate(rows) if row["is_lost"]}
-    answers = await Settler(database, environment).apply_ends(lost, expired=True)
-    alive = [row for row in rows if not row["is_lost"]]
-    rearmed = await rearm(database, alive) if alive else 0
-    lookouts = sorted({row[LOOKOUT_KEY] for row in found if row["number"] is not None})
-    if lookouts:
-        await database.fetch(SQL.forget_lookouts, *columns(lookouts, 4))
-    lost_ids = [(rows[n]["id"], answer) for n, answer in answers.items()]
-    return Reaped(lost_ids, rearmed, len(lookouts))
+    rows = sorted((row for row in found if row["id"]), key=lambda row: address_of(row["id"]))
+    ended: list[tuple[UUID, SettleAnswer]] = []
+    rearmed = 0
+    for start in range(0, len(rows), CHANGED_MAX):
+        some = rows[start : start + CHANGED_MAX]
+        lost = {n: loss_end(row, environment) for n, row in enumerate(some) if row["is_lost"]}
+        answers = await Settler(database, environment).apply_ends(lost, expired=True)
+        ended += [(some[n]["id"], answer) for n, answer in answers.items()]
+        alive = [row for row in some if not row["is_lost"]]
+        rearmed += await rearm(database, alive) if alive else 0
+    # Only what found nothing: whatever became of the others, the next pass sees it.
+    done = sorted(row[LOOKOUT_KEY] for row in found if row["id"] is None)
+    if done:
+        await database.fetch(SQL.forget_lookouts, *columns(done, 4))
+    return Reaped(ended, rearmed, len(done))
 
 
 def loss_end(row: Any, environment: Environment) -> End:
@@ -97,5 +103,6 @@ async def rearm(database: Database, rows: list[Any]) -> int:
 
 async def expire_unstarted(database: Database, tickets: Sequence[Ticket]) -> list[UUID]:
     """End those whose `start_by` has passed; the row decides, not the caller."""
-    rows = await database.fetch(SQL.expire_unstarted, *ticket_columns(tickets))
+    ordered = sorted(tickets, key=lambda ticket: address_of(ticket.id))
+    rows = await database.fetch(SQL.expire_unstarted, *ticket_columns(ordered))
     return [row["id"] for row in rows]

@@ -2,7 +2,7 @@
 -- Leases whose moment to look at has come, by their own query and outside any bound on a lane: a full
 -- cap could otherwise never drain. Most sit in lane 0, found by the index that loading uses; those that
 -- stayed where they were are named by lookouts, with which they come. A lookout that finds none of
--- its leases comes alone: it is done. The offset keeps the planner to the key.
+-- its leases comes alone: it is done. Offset and bounds keep the planner to the key.
 SELECT found.id, found.fence, found.holder, found.attempt, found.losses, found.confirmed,
        found.cancel_requested, found.lease_until, found.lease_until <= duly.now() AS is_lost,
        tasks.policy, tasks.type, place.tenant, place.shard, found.look_at, found.number
@@ -22,7 +22,7 @@ SELECT found.id, found.fence, found.holder, found.attempt, found.losses, found.c
        (SELECT timers.shard, timers.id, timers.fence, timers.holder, timers.attempt, timers.losses,
                timers.confirmed, timers.cancel_requested, timers.lease_until,
                lookout.look_at, lookout.number
-          FROM (SELECT lookouts.shard, lookouts.look_at, lookouts.number, lookouts.holder, lookouts.ids
+          FROM (SELECT lookouts.shard, lookouts.look_at, lookouts.number, lookouts.ids
                   FROM duly.lookouts
                  WHERE lookouts.tenant = place.tenant
                    AND lookouts.shard = place.shard
@@ -33,7 +33,8 @@ SELECT found.id, found.fence, found.holder, found.attempt, found.losses, found.c
                SELECT * FROM duly.timers
                 WHERE timers.shard = lookout.shard
                   AND timers.id = ANY (lookout.ids)
-                  AND timers.holder = lookout.holder
+                  AND timers.id BETWEEN lookout.ids[1] AND lookout.ids[cardinality(lookout.ids)]
+                  AND timers.holder IS NOT NULL
                   AND timers.lane <> 0
                OFFSET 0) AS timers ON true)) AS found
   LEFT JOIN duly.tasks ON tasks.shard = found.shard AND tasks.id = found.id
@@ -53,7 +54,7 @@ UPDATE duly.timers
 RETURNING timers.id
 
 -- name: forget_lookouts
--- After their leases were looked at, and only these: another may have been committed late.
+-- Those that found nothing, and only these: another may have been committed late.
 DELETE FROM duly.lookouts
  USING unnest($1::integer[], $2::smallint[], $3::timestamptz[], $4::bigint[])
        AS seen(tenant, shard, look_at, number)

@@ -749,7 +749,6 @@ CREATE TABLE duly.lookouts (
     tenant integer NOT NULL,
     look_at timestamp with time zone NOT NULL,
     number bigint NOT NULL,
-    holder uuid NOT NULL,
     ids uuid[] NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
@@ -1059,7 +1058,7 @@ CREATE TABLE duly.timers (
     CONSTRAINT timers_check CHECK (((holder IS NULL) = (lease_until IS NULL))),
     CONSTRAINT timers_check2 CHECK (((holder IS NOT NULL) OR (NOT cancel_requested)))
 )
-WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0', fillfactor='43');
+WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0', fillfactor='43', vacuum_truncate='false');
 ALTER TABLE ONLY duly.timers ALTER COLUMN tenant SET (n_distinct=-1);
 ALTER TABLE ONLY duly.timers ALTER COLUMN due_at SET (n_distinct=-1);
 

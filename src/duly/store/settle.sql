@@ -1,16 +1,18 @@
 -- name: settle_completed
 -- Only the lease that holds the task may finish it; a late worker deletes no timer and learns that
 -- it is stale. A requested cancel came too late: completed stays completed. Settlements come in runs
--- of neighbours that agree in everything but their ids, and each run is one pass of the index. Which
--- of them ended is said unless all did.
+-- of neighbours that agree in everything but their ids, and each run is one pass of the index; its
+-- bounds are for PostgreSQL before 17. Which of them ended is said unless all did.
 WITH ended AS (
     DELETE FROM duly.timers
-     USING (SELECT shard, fence, holder, result, ($1::uuid[])[first:last] AS ids
+     USING (SELECT shard, fence, holder, result,
+                   ($1::uuid[])[first] AS first_id, ($1)[last] AS last_id, ($1)[first:last] AS ids
               FROM unnest($2::smallint[], $3::integer[], $4::uuid[], $5::text[],
                           $6::integer[], $7::integer[])
                    AS sent(shard, fence, holder, result, first, last)) AS done
      WHERE timers.shard = done.shard
        AND timers.id = ANY (done.ids)
+       AND timers.id BETWEEN done.first_id AND done.last_id
        AND timers.fence = done.fence
        AND timers.holder = done.holder
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.started_at,

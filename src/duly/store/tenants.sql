@@ -149,7 +149,7 @@ RETURNING tenant
 -- name: count_in_flight
 -- Leased rows of some tenants, shard by shard, by the index that loading uses: they sit in lane 0, or,
 -- where they were leased in place a moment ago, the newest lookouts name them. The shards are stepped
--- through, since one of them has many lanes; the offset keeps the planner to the key.
+-- through, since one of them has many lanes; offset and bounds keep the planner to the key.
 WITH RECURSIVE asked AS (
     SELECT DISTINCT tenant FROM unnest($1::integer[]) AS given(tenant)
 ), places(tenant, shard) AS (
@@ -177,7 +177,7 @@ SELECT places.tenant, sum(leased.rows + in_place.rows)::bigint AS in_flight
                 LIMIT $2) AS counted) AS leased
  CROSS JOIN LATERAL (
        SELECT count(*) AS rows
-         FROM (SELECT lookouts.holder, lookouts.ids
+         FROM (SELECT lookouts.look_at, lookouts.ids
                  FROM duly.lookouts
                 WHERE lookouts.tenant = places.tenant AND lookouts.shard = places.shard
                 ORDER BY lookouts.look_at DESC, lookouts.number DESC
@@ -186,7 +186,9 @@ SELECT places.tenant, sum(leased.rows + in_place.rows)::bigint AS in_flight
               SELECT FROM duly.timers
                WHERE timers.shard = places.shard
                  AND timers.id = ANY (lookout.ids)
-                 AND timers.holder = lookout.holder
+                 AND timers.id BETWEEN lookout.ids[1] AND lookout.ids[cardinality(lookout.ids)]
+                 AND timers.holder IS NOT NULL
+                 AND timers.lease_until = lookout.look_at
                  AND timers.lane <> 0
               OFFSET 0) AS counted) AS in_place
  GROUP BY places.tenant

@@ -2,7 +2,8 @@
 -- A lease that leaves its row where it is touches no index, if its page has room for the leased
 -- version of every row on it: fewer rows to a page. Lane 0 no longer holds all leases; those that
 -- stay in place are named by a lookout, so that they are found when they run out.
-ALTER TABLE duly.timers SET (fillfactor = 43);
+-- Vacuum gives no pages back: it would lock everybody out to do so, and they are soon needed again.
+ALTER TABLE duly.timers SET (fillfactor = 43, vacuum_truncate = false);
 -- Not validated: the stronger one held for every row, and reading all of them would block.
 ALTER TABLE duly.timers DROP CONSTRAINT timers_check1;
 ALTER TABLE duly.timers ADD CONSTRAINT timers_lane_0_is_leased
@@ -14,13 +15,13 @@ ALTER TABLE duly.timers ADD CONSTRAINT timers_lane_0_is_leased
 ALTER TABLE duly.timers ALTER COLUMN tenant SET (n_distinct = -1);
 ALTER TABLE duly.timers ALTER COLUMN due_at SET (n_distinct = -1);
 
--- At this instant, look at these leases. A row for each batch that was leased in place.
+-- At this instant, look at these leases, in the order of their ids. A row for each batch that was
+-- leased in place.
 CREATE TABLE duly.lookouts (
     shard   smallint NOT NULL,
     tenant  integer NOT NULL,
     look_at timestamptz NOT NULL,
     number  bigint GENERATED ALWAYS AS IDENTITY,
-    holder  uuid NOT NULL,
     ids     uuid[] NOT NULL,
     PRIMARY KEY (tenant, shard, look_at, number)
 ) WITH (
@@ -53,7 +54,7 @@ ALTER TABLE duly.timers ALTER COLUMN due_at RESET (n_distinct);
 ALTER TABLE duly.timers ALTER COLUMN tenant RESET (n_distinct);
 ALTER TABLE duly.timers DROP CONSTRAINT timers_lane_0_is_leased;
 ALTER TABLE duly.timers ADD CONSTRAINT timers_check1 CHECK ((holder IS NULL) = (lane <> 0));
-ALTER TABLE duly.timers RESET (fillfactor, autovacuum_vacuum_scale_factor,
+ALTER TABLE duly.timers RESET (fillfactor, vacuum_truncate, autovacuum_vacuum_scale_factor,
     autovacuum_vacuum_threshold, autovacuum_vacuum_insert_scale_factor,
     autovacuum_analyze_scale_factor, autovacuum_vacuum_cost_delay);
 ALTER TABLE duly.timers SET (
