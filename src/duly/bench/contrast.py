@@ -14,7 +14,8 @@ from duly.store.measure import fill_waiting, pinned_xmin, read_task_bytes
 
 WAITING = 5_000_000
 WAITING_QUICK = 200_000
-TURNS = 2
+TURNS = 6
+TURNS_QUICK = 2
 TURNS_PINNED = 10
 TURNS_PINNED_QUICK = 2
 WARM_UP_TASKS = 1_000
@@ -39,6 +40,7 @@ async def warm_up(*stages: Stage) -> None:
 
 async def run_waiting(stage: Stage) -> Figures:
     waiting = stage.order.waiting or (WAITING_QUICK if stage.order.is_quick else WAITING)
+    turns = TURNS_QUICK if stage.order.is_quick else TURNS
     async with stage.beside("full") as full:
         empty_bytes = await read_task_bytes(full.place.owner_url)
         await fill_waiting(
@@ -47,7 +49,7 @@ async def run_waiting(stage: Stage) -> Figures:
         filled_bytes = await read_task_bytes(full.place.owner_url)
         await warm_up(stage, full)
         before, after = await in_turn(
-            stage, full, TURNS, lambda each: submit_then_drain(each, stage.tasks)
+            stage, full, turns, lambda each: submit_then_drain(each, stage.tasks)
         )
     submit_empty, drain_empty = (mean_rate([pair[n] for pair in before]) for n in (0, 1))
     submit_full, drain_full = (mean_rate([pair[n] for pair in after]) for n in (0, 1))
