@@ -46,9 +46,9 @@ UNGATED_TIMERS = (
 # Read under the statement's snapshot and not again after a wait for the row.
 GUARDS_IN_A_JOIN = (
     (
-        "WHERE timers.shard = ticket.shard",
+        "WHERE timers.shard = ANY (ARRAY[ticket.shard])",
         """JOIN duly.timers AS seen ON seen.shard = ticket.shard AND seen.id = ANY (ticket.ids)
-     WHERE timers.shard = ticket.shard AND timers.id = seen.id""",
+     WHERE timers.shard = seen.shard AND timers.id = seen.id""",
     ),
     ("AND timers.fence = ticket.fence", "AND seen.fence = ticket.fence"),
     ("AND timers.holder IS NULL", "AND seen.holder IS NULL"),

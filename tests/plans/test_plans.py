@@ -30,7 +30,7 @@ BATCH = 1000
 TENANT = 1
 HOLDER = UUID(int=1)
 EMPTY, FULL, SUDDEN, BLOATED = "empty", "full", "suddenly full", "bloated"
-HERD = "one tenant's herd"
+HERD, EMPTIED = "one tenant's herd", "emptied"
 MODULES = (submit, load, lease, settle, reap, control, read)
 NAMES = {
     text: name for module in MODULES for name, text in module.SQL.blocks.items() if name in RULES
@@ -38,6 +38,17 @@ NAMES = {
 NO_VACUUM = "ALTER TABLE duly.timers SET (autovacuum_enabled = off)"
 # What is left of a busy day: nearly everything has ended, and vacuum could not clear it away.
 EMPTY_OUT = "DELETE FROM duly.timers WHERE tenant <> 1"
+# Under load these decide; the others may walk the keys until somebody counts the rows again.
+MANY_A_SECOND = {
+    "load_due",
+    "lease_tasks",
+    "extend_leases",
+    "settle_completed",
+    "settle_final",
+    "settle_again",
+    "find_expired",
+    "rearm_leases",
+}
 # Of `timers` at any moment; of the rest only when it has rows, as the server itself would do.
 ANALYZE_TIMERS = "ANALYZE duly.timers"
 THIS_MONTH = "SELECT to_char(duly.now() AT TIME ZONE 'UTC', 'YYYY_MM')"
@@ -69,6 +80,11 @@ async def prepare(database: Database, owner: asyncpg.Connection, condition: str)
         await fill(database)
     if condition == BLOATED:
         await owner.execute(EMPTY_OUT)
+    if condition == EMPTIED:
+        await owner.execute("VACUUM (ANALYZE) duly.timers")
+        await owner.execute("DELETE FROM duly.timers")
+        await owner.execute("TRUNCATE duly.tasks")
+        await owner.execute("VACUUM (ANALYZE) duly.timers")
     if condition in (FULL, BLOATED, HERD):
         month = await owner.fetchval(THIS_MONTH)
         await owner.execute(f"ANALYZE duly.timers, duly.placements, duly.tasks_{month}")
@@ -126,7 +142,7 @@ def judged(plans: list[Plan]) -> str:
     return "\n\n".join(each for plan in plans for each in complaints(plan))
 
 
-@pytest.mark.parametrize("condition", [EMPTY, FULL, SUDDEN, BLOATED, HERD])
+@pytest.mark.parametrize("condition", [EMPTY, FULL, SUDDEN, BLOATED, HERD, EMPTIED])
 async def test_the_hot_statements_go_by_index_whatever_the_table_holds(
     condition: str, database: Database, explaining: ExplainingDatabase, owner: asyncpg.Connection
 ) -> None:
@@ -136,7 +152,12 @@ async def test_the_hot_statements_go_by_index_whatever_the_table_holds(
     assert {plan.statement for plan in explaining.plans} == RULES.keys()
     # A custom plan is made for one execution, so on a small table it may do as it likes; a generic
     # one is kept, and meets whatever the table holds by then.
-    lasting = [plan for plan in explaining.plans if condition != EMPTY or plan.mode == MODES[0]]
+    lasting = [
+        plan
+        for plan in explaining.plans
+        if (condition != EMPTY or plan.mode == MODES[0])
+        and (condition != EMPTIED or plan.statement in MANY_A_SECOND)
+    ]
     problems = judged(lasting)
     if problems:
         pytest.fail(problems)

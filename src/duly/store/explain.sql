@@ -70,6 +70,7 @@ SELECT (SELECT count(*)
           FROM (SELECT FROM places
                  CROSS JOIN LATERAL (SELECT FROM duly.timers
                                       WHERE timers.tenant = $1
+                                        AND timers.tenant > 0
                                         AND timers.shard = places.shard
                                         AND timers.lane = 0
                                       LIMIT $9) AS leased
@@ -77,6 +78,7 @@ SELECT (SELECT count(*)
        (SELECT count(*)
           FROM (SELECT FROM duly.timers
                  WHERE timers.tenant = $1
+                   AND timers.tenant > 0
                    AND timers.shard = $2
                    AND timers.lane = 0
                    AND timers.concurrency_key = $6
@@ -85,6 +87,7 @@ SELECT (SELECT count(*)
           FROM (SELECT FROM places
                  CROSS JOIN LATERAL (SELECT FROM duly.timers
                                       WHERE timers.tenant = $1
+                                        AND timers.tenant > 0
                                         AND timers.shard = places.shard
                                         AND timers.lane = $3
                                         AND (timers.due_at, timers.id) < ($4, $5::uuid)
@@ -108,6 +111,7 @@ SELECT timers.id, timers.lease_until, coalesce(worker.id, timers.holder::text) A
         WHERE workers.tenant = $1 AND workers.holder = timers.holder
         LIMIT 1) AS worker ON true
  WHERE timers.tenant = $1
+   AND timers.tenant > 0
    AND timers.shard = $2
    AND timers.lane = 0
    AND timers.concurrency_key = $3

@@ -66,6 +66,7 @@ WITH places AS MATERIALIZED (
            SELECT timers.due_at
              FROM duly.timers
             WHERE timers.tenant = $1
+              AND timers.tenant > 0
               AND timers.shard = places.shard
               AND timers.lane = places.lane
               AND timers.due_at >= $2

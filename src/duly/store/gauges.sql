@@ -17,6 +17,7 @@ WITH page AS MATERIALIZED (
            SELECT timers.due_at
              FROM duly.timers
             WHERE timers.tenant = page.tenant
+              AND timers.tenant > 0
               AND timers.shard = page.shard
               AND timers.lane = page.lane
               AND timers.due_at <= duly.now()

@@ -4,9 +4,10 @@
 -- updated: a statement that waited for it checks them again, and only them. A ticket past its
 -- deadline is void: its scheduler may have been replaced. Tickets come in runs of neighbours that
 -- agree in everything but their ids, and each run is one pass of the index; its bounds are for
--- PostgreSQL before 17, which may take the ids for a filter. Where a ticket allows it, the row stays
--- where it is and no index is touched; a lookout remembers when to look at it. A lease that ends
--- sooner than most, with its attempt, is not worth that.
+-- PostgreSQL before 17, which may take the ids for a filter. The shard is an array of one: with a plain
+-- equality the planner may walk all keys instead, of a table that seems empty. Where a ticket allows
+-- it, the row stays where it is and no index is touched; a lookout remembers when to look at it. A
+-- lease that ends sooner than most, with its attempt, is not worth that.
 WITH leased AS (
     UPDATE duly.timers
        SET fence = timers.fence + 1,
@@ -24,7 +25,7 @@ WITH leased AS (
               FROM unnest($2::smallint[], $3::integer[], $4::timestamptz[], $5::boolean[],
                           $6::integer[], $7::integer[])
                    AS sent(shard, fence, deadline, stays, first, last)) AS ticket
-     WHERE timers.shard = ticket.shard
+     WHERE timers.shard = ANY (ARRAY[ticket.shard])
        AND timers.id = ANY (ticket.ids)
        AND timers.id BETWEEN ticket.first_id AND ticket.last_id
        AND timers.fence = ticket.fence
@@ -67,6 +68,7 @@ SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt, ti
  CROSS JOIN LATERAL (
        SELECT * FROM duly.timers
         WHERE timers.tenant = $1
+          AND timers.tenant > 0
           AND timers.shard = place.shard
           AND timers.lane = 0
           AND timers.holder = $2
@@ -88,8 +90,8 @@ UPDATE duly.timers
        progress = coalesce(beat.progress, timers.progress)
   FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $6::text[])
        AS beat(shard, id, fence, progress)
- WHERE timers.shard = beat.shard
-   AND timers.id = beat.id
+ WHERE timers.shard = ANY (ARRAY[beat.shard])
+   AND timers.id = ANY (ARRAY[beat.id])
    AND timers.fence = beat.fence
    AND timers.holder = $4
    AND duly.now() < timers.started_at + timers.timeout_ms * interval '1 millisecond'

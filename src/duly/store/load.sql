@@ -9,6 +9,7 @@ SELECT timers.tenant, timers.shard, timers.lane, timers.id, timers.fence, timers
  CROSS JOIN LATERAL (
        SELECT * FROM duly.timers
         WHERE timers.tenant = place.tenant
+          AND timers.tenant > 0
           AND timers.shard = place.shard
           AND timers.lane = place.lane
           AND (timers.due_at, timers.id) > (place.after_due_at, place.after_id)
@@ -33,6 +34,7 @@ SELECT timers.id, timers.fence, timers.tenant, timers.concurrency_key
  CROSS JOIN LATERAL (
        SELECT * FROM duly.timers
         WHERE timers.tenant = place.tenant
+          AND timers.tenant > 0
           AND timers.shard = place.shard
           AND timers.lane = 0
           AND (place.is_capped OR timers.concurrency_key IS NOT NULL)

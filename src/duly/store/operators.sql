@@ -61,6 +61,7 @@ SELECT bands.band,
                  CROSS JOIN LATERAL (
                        SELECT FROM duly.timers
                         WHERE timers.tenant = $1
+                          AND timers.tenant > 0
                           AND timers.shard = places.shard
                           AND timers.lane = places.lane
                           AND timers.due_at <= (SELECT duly.now())
@@ -74,6 +75,7 @@ SELECT bands.band,
                  CROSS JOIN LATERAL (
                        SELECT FROM duly.timers
                         WHERE timers.tenant = $1
+                          AND timers.tenant > 0
                           AND timers.shard = places.shard
                           AND timers.lane = places.lane
                           AND timers.due_at > (SELECT duly.now())
@@ -86,6 +88,7 @@ SELECT bands.band,
                SELECT timers.due_at
                  FROM duly.timers
                 WHERE timers.tenant = $1
+                  AND timers.tenant > 0
                   AND timers.shard = places.shard
                   AND timers.lane = places.lane
                   AND timers.due_at <= (SELECT duly.now())

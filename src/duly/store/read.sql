@@ -68,6 +68,7 @@ SELECT timers.id, timers.due_at
  CROSS JOIN LATERAL (
        SELECT id, due_at FROM duly.timers
         WHERE timers.tenant = $1
+          AND timers.tenant > 0
           AND timers.shard = placements.shard
           AND timers.lane = placements.lane
           AND (timers.due_at, timers.id) > ((SELECT after_at FROM span), (SELECT after_id FROM span))
@@ -90,6 +91,7 @@ SELECT timers.id, timers.due_at
        (SELECT timers.id, timers.due_at
           FROM duly.timers
          WHERE timers.tenant = $1
+           AND timers.tenant > 0
            AND timers.shard = place.shard
            AND timers.lane = 0
            AND (timers.due_at, timers.id) > ($2, $3::uuid)
@@ -125,6 +127,7 @@ SELECT timers.id
  CROSS JOIN LATERAL (
        SELECT id FROM duly.timers
         WHERE timers.tenant = $1
+          AND timers.tenant > 0
           AND timers.shard = placements.shard
           AND timers.lane = placements.lane
           AND timers.due_at IS NULL

@@ -13,6 +13,7 @@ SELECT found.id, found.fence, found.holder, found.attempt, found.losses, found.c
                NULL::timestamptz AS look_at, NULL::bigint AS number
           FROM duly.timers
          WHERE timers.tenant = place.tenant
+           AND timers.tenant > 0
            AND timers.shard = place.shard
            AND timers.lane = 0
            AND timers.due_at <= duly.now()
@@ -47,8 +48,8 @@ UPDATE duly.timers
        due_at = timers.lease_until
   FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[])
        AS lease(shard, id, fence, holder)
- WHERE timers.shard = lease.shard
-   AND timers.id = lease.id
+ WHERE timers.shard = ANY (ARRAY[lease.shard])
+   AND timers.id = ANY (ARRAY[lease.id])
    AND timers.fence = lease.fence
    AND timers.holder = lease.holder
 RETURNING timers.id

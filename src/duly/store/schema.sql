@@ -1059,8 +1059,6 @@ CREATE TABLE duly.timers (
     CONSTRAINT timers_check2 CHECK (((holder IS NOT NULL) OR (NOT cancel_requested)))
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0', fillfactor='43', vacuum_truncate='false');
-ALTER TABLE ONLY duly.timers ALTER COLUMN tenant SET (n_distinct=-1);
-ALTER TABLE ONLY duly.timers ALTER COLUMN due_at SET (n_distinct=-1);
 
 ALTER TABLE ONLY duly.timers FORCE ROW LEVEL SECURITY;
 
@@ -1213,7 +1211,7 @@ CREATE INDEX stats_by_minute ON duly.stats USING btree (minute, tenant, type);
 
 CREATE INDEX tasks_of_tenant ON ONLY duly.tasks USING btree (tenant, id);
 
-CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, lane, due_at, id);
+CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, lane, due_at, id) WHERE (tenant > 0);
 
 CREATE TRIGGER audit_is_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON duly.audit FOR EACH STATEMENT EXECUTE FUNCTION duly.refuse_change();
 

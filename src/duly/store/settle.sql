@@ -2,7 +2,8 @@
 -- Only the lease that holds the task may finish it; a late worker deletes no timer and learns that
 -- it is stale. A requested cancel came too late: completed stays completed. Settlements come in runs
 -- of neighbours that agree in everything but their ids, and each run is one pass of the index; its
--- bounds are for PostgreSQL before 17. Which of them ended is said unless all did.
+-- bounds, and the array of one shard, are for planners as in lease_tasks. Which of them ended is said
+-- unless all did.
 WITH ended AS (
     DELETE FROM duly.timers
      USING (SELECT shard, fence, holder, result,
@@ -10,7 +11,7 @@ WITH ended AS (
               FROM unnest($2::smallint[], $3::integer[], $4::uuid[], $5::text[],
                           $6::integer[], $7::integer[])
                    AS sent(shard, fence, holder, result, first, last)) AS done
-     WHERE timers.shard = done.shard
+     WHERE timers.shard = ANY (ARRAY[done.shard])
        AND timers.id = ANY (done.ids)
        AND timers.id BETWEEN done.first_id AND done.last_id
        AND timers.fence = done.fence
@@ -38,8 +39,8 @@ WITH ended AS (
      USING unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[], $5::text[], $6::text[],
                   $7::text[], $8::text[], $9::text[])
            AS done(shard, id, fence, holder, outcome, state, reason, error, fingerprint)
-     WHERE timers.shard = done.shard
-       AND timers.id = done.id
+     WHERE timers.shard = ANY (ARRAY[done.shard])
+       AND timers.id = ANY (ARRAY[done.id])
        AND timers.fence = done.fence
        AND timers.holder = done.holder
        AND (NOT $10::boolean OR timers.lease_until <= duly.now())
@@ -86,8 +87,8 @@ WITH again AS (
       FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[], $5::text[],
                   $6::double precision[], $7::smallint[], $8::smallint[], $9::text[])
            AS done(shard, id, fence, holder, outcome, delay_s, charge, losses, error)
-     WHERE timers.shard = done.shard
-       AND timers.id = done.id
+     WHERE timers.shard = ANY (ARRAY[done.shard])
+       AND timers.id = ANY (ARRAY[done.id])
        AND timers.fence = done.fence
        AND timers.holder = done.holder
        AND NOT timers.cancel_requested

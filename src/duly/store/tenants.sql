@@ -41,6 +41,7 @@ SELECT count(*) AS stored
          CROSS JOIN LATERAL (
                SELECT FROM duly.timers
                 WHERE timers.tenant = $1
+                  AND timers.tenant > 0
                   AND timers.shard = place.shard
                   AND timers.lane = place.lane
                 LIMIT $2) AS found
@@ -172,6 +173,7 @@ SELECT places.tenant, sum(leased.rows + in_place.rows)::bigint AS in_flight
        SELECT count(*) AS rows
          FROM (SELECT FROM duly.timers
                 WHERE timers.tenant = places.tenant
+                  AND timers.tenant > 0
                   AND timers.shard = places.shard
                   AND timers.lane = 0
                 LIMIT $2) AS counted) AS leased
@@ -202,6 +204,7 @@ SELECT place.tenant, place.shard, leased.concurrency_key AS key, count(*) AS in_
        SELECT timers.concurrency_key
          FROM duly.timers
         WHERE timers.tenant = place.tenant
+          AND timers.tenant > 0
           AND timers.shard = place.shard
           AND timers.lane = 0
           AND timers.concurrency_key = ANY ($3::text[])

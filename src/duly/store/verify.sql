@@ -194,7 +194,7 @@ SELECT capped.id, capped.in_flight_max,
           FROM (SELECT DISTINCT placements.shard
                   FROM duly.placements WHERE placements.tenant = capped.id) AS place
           JOIN duly.timers
-            ON timers.tenant = capped.id AND timers.shard = place.shard AND timers.lane = 0)
+            ON timers.tenant = capped.id AND timers.tenant > 0 AND timers.shard = place.shard AND timers.lane = 0)
            AS leases
   FROM (SELECT id, in_flight_max FROM duly.tenants
          WHERE id > $1 AND in_flight_max IS NOT NULL

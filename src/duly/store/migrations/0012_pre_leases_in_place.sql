@@ -9,11 +9,11 @@ ALTER TABLE duly.timers DROP CONSTRAINT timers_check1;
 ALTER TABLE duly.timers ADD CONSTRAINT timers_lane_0_is_leased
     CHECK (holder IS NOT NULL OR lane <> 0) NOT VALID;
 
--- Where one tenant's herd is all there is, PostgreSQL 18 would look up keys by the loading index and
--- skip what stands before them, and keep that plan when the table is another. Whatever it counts, let
--- it believe that there is a lot to skip.
-ALTER TABLE duly.timers ALTER COLUMN tenant SET (n_distinct = -1);
-ALTER TABLE duly.timers ALTER COLUMN due_at SET (n_distinct = -1);
+-- Only for those who say that they look by tenant (`tenant > 0`, which is always so): where the table
+-- seems empty, because all of it is dead or new, keys would be looked up here as well, by walking
+-- whatever stands before them, and the plan would be kept.
+DROP INDEX duly.timers_due;
+CREATE INDEX timers_due ON duly.timers (tenant, shard, lane, due_at, id) WHERE tenant > 0;
 
 -- At this instant, look at these leases, in the order of their ids. A row for each batch that was
 -- leased in place.
@@ -50,8 +50,8 @@ CREATE POLICY own_rows ON duly.lookouts TO duly_tenant
 -- Everything of this migration. What is leased in place moves to where leases used to be.
 UPDATE duly.timers SET lane = 0, due_at = lease_until WHERE holder IS NOT NULL AND lane <> 0;
 DROP TABLE duly.lookouts;
-ALTER TABLE duly.timers ALTER COLUMN due_at RESET (n_distinct);
-ALTER TABLE duly.timers ALTER COLUMN tenant RESET (n_distinct);
+DROP INDEX duly.timers_due;
+CREATE INDEX timers_due ON duly.timers (tenant, shard, lane, due_at, id);
 ALTER TABLE duly.timers DROP CONSTRAINT timers_lane_0_is_leased;
 ALTER TABLE duly.timers ADD CONSTRAINT timers_check1 CHECK ((holder IS NULL) = (lane <> 0));
 ALTER TABLE duly.timers RESET (fillfactor, vacuum_truncate, autovacuum_vacuum_scale_factor,
