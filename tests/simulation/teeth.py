@@ -198,6 +198,13 @@ BUGS: list[Bug | Slip] = [
     ),
     Bug("a move keeps the fence", control.SQL, "move_tasks", FENCE_UP, FENCE_KEPT),
     Bug(
+        "a running task is moved",
+        control.SQL,
+        "move_tasks",
+        "AND timers.holder IS NULL",
+        "",
+    ),
+    Bug(
         "a key is taken over", submit.SQL, "submit_keyed", "WHERE held.expires_at <= duly.now()", ""
     ),
     Bug(
