@@ -210,14 +210,17 @@ async def interrupted(engine_url: str, owner_url: str) -> AsyncIterator[World]:
         yield world
 
 
+def interrupt(world: World, then: Callable[[], Awaitable[object]]) -> None:
+    assert isinstance(world.database, Interrupted)
+    world.database.then = then
+
+
 async def test_a_cancel_while_it_is_taken_back_does_not_strand_it(interrupted: World) -> None:
     """The retry is refused on the row; without its lookout nobody would look again."""
     world = interrupted
     leases = await lease_in_place(world)
     world.advance(LEASE_S)
-    database = world.database
-    assert isinstance(database, Interrupted)
-    database.then = lambda: cancel_tasks(database, TENANT, [leases[0].id])
+    interrupt(world, lambda: cancel_tasks(world.database, TENANT, [leases[0].id]))
     assert len((await world.reap()).lost) == 2
     assert [task_id for task_id, _ in (await world.reap()).lost] == [leases[0].id]
     assert (await world.read(leases[0].id)).state is State.CANCELLED
@@ -228,13 +231,11 @@ async def test_a_clock_that_steps_back_does_not_strand_it(interrupted: World) ->
     world = interrupted
     leases = await lease_in_place(world)
     world.advance(LEASE_S)
-    database = world.database
-    assert isinstance(database, Interrupted)
 
     async def step_back() -> None:
         world.clock.start -= timedelta(seconds=1)
 
-    database.then = step_back
+    interrupt(world, step_back)
     assert await world.reap() == ([], 0, 0)
     world.advance(1)
     assert {task_id for task_id, _ in (await world.reap()).lost} == {each.id for each in leases}
