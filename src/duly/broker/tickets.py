@@ -38,7 +38,7 @@ async def turn_into_leases(
 
 
 def in_ticket_order(tickets: Sequence[Ticket], leases: Sequence[Lease]) -> list[Lease]:
-    """The database answers in the order of ids; a lane has an order of its own, mostly the same."""
+    """The database answers in the order of addresses; a lane has its own, mostly the same."""
     if [ticket.id for ticket in tickets] == [lease.id for lease in leases]:
         return list(leases)
     leased = {lease.id: lease for lease in leases}

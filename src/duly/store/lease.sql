@@ -12,7 +12,8 @@ WITH leased AS (
     UPDATE duly.timers
        SET fence = timers.fence + 1,
            holder = $8,
-           lane = CASE WHEN ticket.stays AND timers.timeout_ms >= ticket.lease_ms THEN timers.lane ELSE 0 END,
+           lane = CASE WHEN ticket.stays AND timers.timeout_ms >= ticket.lease_ms THEN timers.lane
+                       ELSE 0 END,
            started_at = duly.now(),
            lease_until = duly.now() + least(make_interval(secs => $9),
                                             timers.timeout_ms * interval '1 millisecond'),

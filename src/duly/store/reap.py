@@ -26,6 +26,7 @@ from duly.store.settle import End, SettleAnswer, Settlement, Settler, decided, k
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
+# Lookouts of one (tenant, shard) in one pass.
 LOOKOUTS_MAX = 100
 # Leases ended, or looked at again later, by one statement.
 CHANGED_MAX = 1000
