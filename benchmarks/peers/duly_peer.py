@@ -32,8 +32,6 @@ class DulyPeer:
         """The driver has migrated already, with the owner's login."""
 
     async def connect(self, callers: int) -> None:
-        # As every process of duly does.
-        calm_collector()
         database = await Database.open(ORDER.url, min(callers, CONNECTIONS))
         self.submitter = Submitter(database, Environment())
         self.desk = SubmitDesk(self.submitter)
@@ -45,7 +43,6 @@ class DulyPeer:
         await self.submitter.submit([task_of(kind, payload, run_at) for payload in payloads])
 
     async def consume(self, processes: int) -> None:
-        calm_collector()
         configure_logs("error", "text")
         database = await Database.open(ORDER.url, CONNECTIONS)
         # An orderly end, as of `duly serve`: the next step would wait until its slots' leases end.
@@ -68,4 +65,6 @@ def handle(lease: Lease) -> Verdict:
 
 
 if __name__ == "__main__":
+    # As every process of duly does once everything is imported.
+    calm_collector()
     run_async(DulyPeer, ORDER)

@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from duly.domain.errors import DatabaseUnavailable
+from duly.domain.lanes import WEBHOOK_LANES, Lane
 from duly.domain.states import Outcome
 from duly.environment import Environment
 from duly.execution import executor as module
@@ -96,14 +97,31 @@ class Handler:
         return DONE
 
 
-def make(handler: Any, desk: Desk, database: Any = None, beating: Any = None) -> Executor:
+class Emptied:
+    """A broker whose last ticket is gone."""
+
+    def __init__(self, waiting: int = 0) -> None:
+        self.consumers = waiting
+
+    def waiting(self) -> int:
+        return self.consumers
+
+    def depth(self, _lane: Lane) -> int:
+        return 0
+
+    async def lease(self, *_asked: object) -> list[Lease]:
+        return []
+
+
+def make(
+    handler: Any, desk: Desk, database: Any = None, beating: Any = None, broker: Any = None
+) -> Executor:
     environment = Environment()
-    nothing: Any = None
     return Executor(
         database,
         environment,
-        nothing,
-        [],
+        broker,
+        WEBHOOK_LANES,
         cast(Any, desk),
         handler,
         Metrics(),
@@ -256,6 +274,33 @@ async def test_of_a_herd_the_rest_is_started_before_what_ended_is_recorded(
     executor.is_herd = False
     await executor.settle()
     assert [settlement.fence for settlement in desk.settled] == [1]
+
+
+async def test_when_all_of_a_herd_is_started_what_ended_is_recorded_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever waits for the last of a backlog would wait for a start that never comes."""
+    monkeypatch.setattr(module, "PUT_OFF_S", 3600.0)
+    desk = Desk()
+    executor = make(lambda _lease: DONE, desk, broker=Emptied())
+    executor.is_herd = True
+    await executor.run([lease(1)])
+    settling = asyncio.create_task(executor.settle())
+    await asyncio.sleep(0)
+    assert desk.settled == []
+    await executor.tick()
+    async with asyncio.timeout(PATIENCE_S):
+        await settling
+    assert [settlement.fence for settlement in desk.settled] == [1]
+
+
+def test_while_another_tick_starts_some_of_a_herd_it_is_not_over() -> None:
+    """Between two publishes the lanes are empty, and most of the herd is still to come."""
+    executor = make(lambda _lease: DONE, Desk(), broker=Emptied(waiting=1))
+    executor.asking = 2
+    assert not executor.has_started_all(executor.next_lanes())
+    executor.asking = 1
+    assert executor.has_started_all(executor.next_lanes())
 
 
 async def test_a_herd_without_end_puts_nothing_off_for_long(

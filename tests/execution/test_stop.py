@@ -55,7 +55,7 @@ async def test_settling_ends_its_wait_when_it_is_told(
     """It waits beside the executor, for what only the executor can bring."""
     monkeypatch.setattr(module, "TAKE_WAIT_S", FOREVER_S)
     engine = Engine(database, Environment(), done)
-    settling, _heartbeat = companions_of(engine.executor)
+    settling, *_others = companions_of(engine.executor)
     loop = start_loop(settling, engine.environment, engine.metrics)
     running = asyncio.create_task(loop.run())
     await asyncio.sleep(0)

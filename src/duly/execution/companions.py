@@ -1,10 +1,14 @@
-"""The executor's other two loops: what ended at once is settled, and what runs is kept alive,
-beside the starting of more. The work itself is the executor's."""
+"""The executor's other loops: what ended at once is settled, and what runs is kept alive, beside
+the starting of more. The work itself is the executor's."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from duly.execution.executor import Executor
+
+# Settlements on their way at once: one alone would be busy for most of a drain, and what is left
+# to it at the end is work for one core.
+SETTLE_LOOPS = 2
 
 
 class Companion:
@@ -26,7 +30,5 @@ class Companion:
 
 
 def companions_of(executor: Executor) -> list[Companion]:
-    return [
-        Companion("settling", executor, executor.settle),
-        Companion("heartbeat", executor, executor.beat),
-    ]
+    settling = Companion("settling", executor, executor.settle)
+    return [*[settling] * SETTLE_LOOPS, Companion("heartbeat", executor, executor.beat)]

@@ -45,7 +45,7 @@ HEARTBEAT_S = 5.0
 # stopped, though two clocks never agree.
 SPARE_S, SPARE_SHARE = 1.0, 0.1
 HAND_OVER_AGAIN_S = 0.5
-TAKE_MAX = 200
+TAKE_MAX = 400
 TAKE_WAIT_S = 1.0
 RUNNING_MAX = 1000
 BEATS_MAX = 1000
@@ -131,9 +131,10 @@ class Executor:
         self.running_max = running_max
         self.drain_s = drain_s
         self.turn = 0
-        # By (id, fence): a lease that was lost may still run beside the next one of its task.
+        # By (id, fence): a lost lease may still run beside the next one of its task.
         self.running: dict[tuple[UUID, int], Run] = {}
-        self.taking = 0
+        # Asked of the broker and not answered yet: so many tasks, by so many ticks.
+        self.taking = self.asking = 0
         self.room = asyncio.Event()
         # Attempts that ended at once and are not settled yet.
         self.ended: deque[tuple[Lease, Settlement]] = deque()
@@ -150,15 +151,24 @@ class Executor:
             return 0.0
         self.taking += free
         lanes = self.next_lanes()
+        if self.is_herd and self.has_started_all(lanes):
+            self.is_herd = False
+            self.has_ended.set()
         asked_at = asyncio.get_running_loop().time()
+        self.asking += 1
         try:
             leases = await self.broker.lease(lanes, self.holder, free, LEASE_S, TAKE_WAIT_S)
         finally:
+            self.asking -= 1
             self.taking -= free
         self.is_herd = len(leases) >= TAKE_MAX // 2
         if leases:
             await self.run(leases, asked_at)
         return 0.0
+
+    def has_started_all(self, lanes: list[Lane]) -> bool:
+        """No ticket lies there, and no tick is about to make leases of some: all of ours wait."""
+        return self.broker.waiting() >= self.asking and not any(map(self.broker.depth, lanes))
 
     def next_lanes(self) -> list[Lane]:
         """Higher bands first, but not always: each keeps its share of this consumer."""

@@ -35,7 +35,7 @@ from duly.store.ownership import SLOT, Seat
 from duly.telemetry import Metrics
 
 # Tickets of one publish.
-DISPATCH_MAX = 200
+DISPATCH_MAX = 400
 # Fewer of one place are not worth a lookout.
 STAY_MIN = 16
 IDLE_S = 1.0
