@@ -283,7 +283,7 @@ def make_parts(
         }
         if isinstance(broker, PostgresBroker):
             listeners[READY] = LaneBell(broker, notifier.ring).heard
-        ticking.append(Channel(database, environment, listeners))
+        ticking.append(Channel(database, environment, listeners, coordinator.look))
     settling = SettleDesk(database, environment)
     settling.listeners.append(scheduler.on_settled)
     workers = WorkerDesk(database, environment, broker, settling, metrics, stats, beating)

@@ -28,10 +28,9 @@ async def run(url: str, number: int, lease_s: float) -> None:
     database = await Database.open(url, 2)
     node = Node(UUID(int=number), f"node-{number}", "1", ("scheduler", "maintenance"))
     coordinator = Coordinator(database, environment, node, lease_s=lease_s, ticket_s=lease_s)
-    channel = Channel(database, environment, {OWNERSHIP: coordinator.heard})
+    listeners = {OWNERSHIP: coordinator.heard}
+    channel = Channel(database, environment, listeners, coordinator.look)
     coordinator.on_change = lambda *_: say({"held": len(coordinator.owned)})
-    # Listening first: a node that joins is answered at once.
-    await channel.tick()
     loops = [RoleLoop(role, environment, metrics) for role in (coordinator, channel)]
     coordinator.wake, channel.wake = loops[0].wake, loops[1].wake
     async with asyncio.TaskGroup() as group:

@@ -57,10 +57,13 @@ class Ear:
 class Room:
     def __init__(self, database: Database, environment: Environment) -> None:
         self.ownership, self.doorbell = Ear(), Ear()
-        self.channel = Channel(
-            database, environment, {OWNERSHIP: self.ownership, DOORBELL: self.doorbell}
-        )
+        self.times_listening = 0
+        listeners = {OWNERSHIP: self.ownership, DOORBELL: self.doorbell}
+        self.channel = Channel(database, environment, listeners, self.note_listening)
         self.notifier = Notifier(database)
+
+    def note_listening(self) -> None:
+        self.times_listening += 1
 
 
 @pytest.fixture
@@ -79,6 +82,18 @@ async def test_a_ring_reaches_the_listener_of_its_channel(room: Room) -> None:
     room.notifier.ring(OWNERSHIP, ["c"])
     await room.doorbell.until(lambda rings: rings == ["a", "b"])
     await room.ownership.until(lambda rings: rings == ["c"])
+
+
+async def test_who_begins_to_listen_is_told_to_look_for_what_was_rung_before(room: Room) -> None:
+    """Two nodes that start at once: the one that frees slots rings before the other listens,
+    and nobody would take them until its next look, seconds later."""
+    await room.channel.tick()
+    assert room.times_listening == 1
+    await room.channel.tick()
+    assert room.times_listening == 1, "nothing was missed since"
+    await room.channel.close()
+    await room.channel.tick()
+    assert room.times_listening == 2
 
 
 async def test_rings_of_any_number_arrive_whole_and_in_order(room: Room) -> None:

@@ -15,6 +15,7 @@ before the renewal was sent; so a node that cannot ask stops before anybody else
 | claim of unknown outcome | the seat has our name and we do not know: the next claim takes it again, one epoch higher |
 | release of unknown outcome | forgotten before it is sent, sent again at the next tick |
 | ring lost | the next tick, a third of the lease later at most, sees the same |
+| rung before we listened, as two nodes start at once | `look`, as soon as we do |
 | database clock jumps ahead | everything looks expired; whoever comes first holds it under a new epoch |
 | database clock jumps back | expiries far ahead count as expired; waits are bounded by a lease and a ticket |
 | a zombie dispatches all the same | its tickets end at their deadline; capped work waited for that (`void_at`) |
@@ -104,7 +105,12 @@ class Coordinator:
 
     def heard(self, rings: Iterable[str]) -> None:
         """Somebody joined or released; our own rings are no news."""
-        if self.wake is not None and any(ring != str(self.node.id) for ring in rings):
+        if any(ring != str(self.node.id) for ring in rings):
+            self.look()
+
+    def look(self) -> None:
+        """See at once who is there, and what is free."""
+        if self.wake is not None:
             self.wake()
 
     async def tick(self) -> float:

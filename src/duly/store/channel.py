@@ -12,6 +12,7 @@ tasks. None of them knows what a ring means.
 | NOTIFY fails, or the server's queue is full | those rings are lost, and counted |
 | more rings than can be sent | the newest are lost, and counted |
 | a listener raises | logged; the other listeners and rings go on |
+| rung before we listen, or while we do not | `on_listening`, once we do: whoever would wait for such a ring looks |
 """  # noqa: E501 (a table row is one line)
 
 import asyncio
@@ -63,11 +64,16 @@ class Channel:
     name = "channel"
 
     def __init__(
-        self, database: Database, environment: Environment, listeners: Mapping[str, Listener]
+        self,
+        database: Database,
+        environment: Environment,
+        listeners: Mapping[str, Listener],
+        on_listening: Callable[[], None] = lambda: None,
     ) -> None:
         self.database = database
         self.environment = environment
         self.listeners = listeners
+        self.on_listening = on_listening
         self.connection: asyncpg.Connection | None = None
         self.is_working = False
         self.failures_in_a_row = 0
@@ -80,6 +86,7 @@ class Channel:
         try:
             if self.connection is None or self.connection.is_closed():
                 await self.listen()
+                self.on_listening()
             is_heard = await self.probe()
         except DulyError as error:
             return await self.give_up(str(error))
