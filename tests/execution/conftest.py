@@ -38,7 +38,6 @@ def lease_of(
         tenant=tenant,
         fence=number,
         attempt=2,
-        losses=0,
         started_at=now,
         lease_until=now + timedelta(seconds=15),
         progress=None,

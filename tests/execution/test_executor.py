@@ -26,7 +26,7 @@ INSTANT = datetime(2026, 1, 1, tzinfo=UTC)
 def lease(fence: int) -> Lease:
     until = INSTANT + timedelta(seconds=15)
     facts = (None, INSTANT, "t", None, None, None, None)
-    return Lease(TASK, 1, fence, 1, 0, INSTANT, until, *facts)
+    return Lease(TASK, 1, fence, 1, INSTANT, until, *facts)
 
 
 class Desk:

@@ -22,7 +22,7 @@ async def test_a_lease_carries_all_that_a_worker_needs(world: World) -> None:
         "mail.send",
         '{"a": 1}',
     )
-    assert (lease.fence, lease.attempt, lease.losses, lease.progress) == (1, 1, 0, None)
+    assert (lease.fence, lease.attempt, lease.progress) == (1, 1, None)
     assert (lease.started_at, lease.lease_until) == (START, START + timedelta(seconds=15))
     assert (lease.policy, lease.url, lease.run_at) == (policy, "https://example.com/", START)
     assert lease.execution_key == str(stored.id)

@@ -36,7 +36,6 @@ def first_lease(entry: Entry, hands: Hands, now: datetime, run_at: datetime) -> 
         tenant=task.tenant,
         fence=1,
         attempt=1,
-        losses=0,
         started_at=now,
         lease_until=lease_until,
         progress=None,

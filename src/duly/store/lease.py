@@ -49,7 +49,6 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     tenant: int
     fence: int
     attempt: int
-    losses: int
     started_at: datetime
     lease_until: datetime
     progress: str | None

@@ -33,8 +33,8 @@ WITH leased AS (
        AND timers.holder IS NULL
        AND timers.due_at <= duly.now()
        AND ticket.deadline > duly.now()
- RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.priority,
-           timers.losses, timers.started_at, timers.lease_until, timers.progress, timers.lane
+ RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt,
+           timers.started_at, timers.lease_until, timers.progress, timers.lane
 ), noted AS (
     INSERT INTO duly.lookouts (tenant, shard, look_at, ids)
     SELECT tenant, shard, lease_until, array_agg(id ORDER BY id)
@@ -42,7 +42,7 @@ WITH leased AS (
      WHERE lane <> 0
      GROUP BY tenant, shard, lease_until
 )
-SELECT leased.id, leased.tenant, leased.fence, leased.attempt + 1 AS attempt, leased.losses,
+SELECT leased.id, leased.tenant, leased.fence, leased.attempt + 1 AS attempt,
        leased.started_at, leased.lease_until, leased.progress,
        tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
   FROM leased
@@ -50,7 +50,7 @@ SELECT leased.id, leased.tenant, leased.fence, leased.attempt + 1 AS attempt, le
 
 -- name: read_held
 -- After a lease of unknown outcome: which of my tickets did become my leases?
-SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt, timers.losses,
+SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt,
        timers.started_at, timers.lease_until, timers.progress,
        tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
   FROM unnest($1::smallint[], $2::uuid[], $3::integer[]) AS ticket(shard, id, fence)
@@ -62,7 +62,7 @@ SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt, ti
 -- name: read_held_by
 -- After an answer that got lost: leases of this holder whose start nobody has confirmed yet. What
 -- workers hold sits in lane 0 of the shards that the tenant was placed on.
-SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt, timers.losses,
+SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt,
        timers.started_at, timers.lease_until, timers.progress,
        tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
   FROM (SELECT DISTINCT placements.shard FROM duly.placements WHERE placements.tenant = $1) AS place

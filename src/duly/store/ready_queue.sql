@@ -57,7 +57,7 @@ WITH head AS MATERIALIZED (
        AND timers.holder IS NULL
        AND timers.due_at <= duly.now()
        AND ticket.deadline > duly.now()
- RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.losses,
+ RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt,
            timers.started_at, timers.lease_until, timers.progress
 )
 SELECT array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
@@ -65,13 +65,13 @@ SELECT array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
        array_agg(taken.id) AS ids, array_agg(taken.fence) AS fences,
        array_agg(taken.deadline) AS deadlines,
        NULL::uuid AS id, NULL::integer AS tenant, NULL::integer AS fence, NULL::integer AS attempt,
-       NULL::smallint AS losses, NULL::timestamptz AS started_at, NULL::timestamptz AS lease_until,
-       NULL::text AS progress, NULL::timestamptz AS run_at, NULL::text AS type,
+       NULL::timestamptz AS started_at, NULL::timestamptz AS lease_until, NULL::text AS progress,
+       NULL::timestamptz AS run_at, NULL::text AS type,
        NULL::text AS payload, NULL::text AS policy, NULL::text AS url, NULL::text AS execution_key
   FROM taken
  UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
-       leased.id, leased.tenant, leased.fence, leased.attempt + 1, leased.losses,
+       leased.id, leased.tenant, leased.fence, leased.attempt + 1,
        leased.started_at, leased.lease_until, leased.progress,
        tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
   FROM leased
