@@ -32,7 +32,6 @@ class Driver:
         # Of each tenant: seconds from the fire time to the start of the handler.
         self.lags: dict[int, list[float]] = {}
         self.started: Counter[int] = Counter()
-        self.has_started = asyncio.Event()
         self.reached = asyncio.Event()
         self.goal = 0
 
@@ -40,7 +39,6 @@ class Driver:
         lag = self.stage.environment.clock.now() - lease.run_at
         self.lags.setdefault(lease.tenant, []).append(lag.total_seconds())
         self.started[lease.tenant] += 1
-        self.has_started.set()
         return DONE
 
     def on_settled(
