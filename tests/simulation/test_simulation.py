@@ -38,7 +38,8 @@ QUICKLY_CAUGHT = {
     "cancel takes a running task away",
     "a key is taken over",
 }
-FLEET_SEEDS = 20
+# So many, because of fewer not every fault strikes.
+FLEET_SEEDS = 30
 FLEET_QUICKLY_CAUGHT = {
     "a belief outlives its lease",
     "a hand-over needs no wait",
@@ -53,8 +54,8 @@ FLEET_QUICKLY_CAUGHT = {
 SHARES = [
     (Kind.STORE, 61, 105),
     (Kind.STORE, 106, 150),
-    (Kind.FLEET, 21, 35),
-    (Kind.FLEET, 36, 50),
+    (Kind.FLEET, FLEET_SEEDS + 1, 40),
+    (Kind.FLEET, 41, 50),
 ]
 # What simulated nodes pass through; every one of them must have killed somebody.
 SIMULATED = {
