@@ -49,8 +49,7 @@ async def run_lone(stage: Stage) -> Figures:
 
 
 class LoneTask:
-    """One at a time. Its handler itself notes when it starts: whoever waits for that hears of it
-    later, and of the answer to its submit later still."""
+    """One at a time. Its handler itself notes when it starts; whoever waits hears later."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
