@@ -13,6 +13,7 @@ from typing import Any
 import asyncpg
 
 from duly.domain.errors import DulyError
+from duly.store.connections import Connections
 from duly.store.database import Database, Session, translated_faults
 
 COMMENT = re.compile(r"^--.*$", re.MULTILINE)
@@ -42,13 +43,17 @@ class Crash(Exception):
     """The process died before its commit: the transaction is undone and nobody is answered."""
 
 
+async def no_other() -> asyncpg.Connection:
+    raise AssertionError("everything goes through the one session")
+
+
 class SteppedDatabase(Database):
     """A Database of one session, whose owner decides when each step happens."""
 
     def __init__(
         self, name: str, url: str, connection: asyncpg.Connection, changed: asyncio.Event
     ) -> None:
-        super().__init__(url, pool=None)
+        super().__init__(url, Connections(no_other, most=1))
         self.name = name
         self.connection = connection
         self.changed = changed

@@ -171,7 +171,7 @@ async def test_a_steady_installation_costs_far_less_than_a_statement_a_second(
     world: World, metrics: Metrics
 ) -> None:
     """Idle, all of duly together has five; housekeeping nobody notices may not take one."""
-    database = CountingDatabase(world.database.url, world.database.pool)
+    database = CountingDatabase(world.database.url, world.database.connections)
     database.world = world
     maintenance = Maintenance(
         world.environment,

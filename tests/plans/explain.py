@@ -8,6 +8,7 @@ from typing import Any
 
 import asyncpg
 
+from duly.store.connections import Connections
 from duly.store.database import Database, Session
 
 MODES = ("force_generic_plan", "force_custom_plan")
@@ -67,11 +68,15 @@ def describe(facts: dict[str, Any]) -> str:
     return " | ".join([str(facts["Node Type"]), *details])
 
 
+async def no_other() -> asyncpg.Connection:
+    raise AssertionError("everything goes through the one session")
+
+
 class ExplainingDatabase(Database):
     """One session; each statement is explained in both modes and rolled back, then really run."""
 
     def __init__(self, url: str, connection: asyncpg.Connection, names: dict[str, str]) -> None:
-        super().__init__(url, pool=None)
+        super().__init__(url, Connections(no_other, most=1))
         self.connection = connection
         self.names = names
         self.plans: list[Plan] = []

@@ -8,14 +8,15 @@ from typing import Any
 
 import asyncpg
 
+from duly.store.connections import Connections
 from duly.store.database import Database, Session
 
 
 class CountingDatabase(Database):
     """Counts statements and transactions by their first line."""
 
-    def __init__(self, url: str, pool: asyncpg.Pool) -> None:
-        super().__init__(url, pool)
+    def __init__(self, url: str, connections: Connections) -> None:
+        super().__init__(url, connections)
         self.asked: Counter[str] = Counter()
 
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:

@@ -17,7 +17,6 @@ from duly.store.database import (
     connect,
     prepare_login,
     server_problem,
-    sound,
 )
 
 GOOD = {
@@ -159,7 +158,7 @@ async def test_closing_does_not_wait_for_a_statement_that_never_ends(engine_url:
     database = await Database.open(engine_url, POOL_CONNECTIONS_MAX)
     asking = asyncio.create_task(database.fetch("SELECT pg_sleep(60)"))
     async with asyncio.timeout(10):
-        while database.pool.get_idle_size() == database.pool.get_size():  # noqa: ASYNC110
+        while not database.connections.lent:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         await database.close(timeout_s=0.1)
     with pytest.raises(DatabaseUnavailable):
@@ -182,32 +181,3 @@ async def test_a_login_without_its_roles_is_told_what_to_run(
             await stranger.close()
     finally:
         await owner.execute(f"DROP OWNED BY {login}; DROP ROLE {login}")
-
-
-class Ending:
-    """Stands for a connection of the pool, and tells whether it was ended."""
-
-    is_ended = False
-
-    def terminate(self) -> None:
-        self.is_ended = True
-
-
-@pytest.mark.parametrize(
-    ("error", "ends"),
-    [
-        (asyncio.CancelledError(), True),
-        (TimeoutError(), True),
-        (asyncpg.InternalClientError("another operation is in progress"), True),
-        (asyncpg.UniqueViolationError("answered"), False),
-    ],
-)
-async def test_an_interrupted_connection_is_ended_and_an_answered_one_kept(
-    error: BaseException, ends: bool
-) -> None:
-    """The pool resets nothing: a connection cut off in mid-answer would fail the next caller."""
-    connection = Ending()
-    with pytest.raises(type(error)):
-        async with sound(connection):
-            raise error
-    assert connection.is_ended is ends

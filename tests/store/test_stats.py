@@ -127,7 +127,7 @@ class BrokenDatabase(Database):
     """Fails on demand; `hold` is set while a statement is in flight."""
 
     def __init__(self, world: World) -> None:
-        super().__init__(world.database.url, world.database.pool)
+        super().__init__(world.database.url, world.database.connections)
         self.world = world
         self.answers: list[bool] = []
         self.in_flight = asyncio.Event()

@@ -52,7 +52,7 @@ class TimedDatabase(Database):
 
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         with translated_faults(self.url):
-            async with self.pool.acquire() as connection:
+            async with self.connections.lend() as connection:
                 await connection.execute(SET_CLOCK, self.clock.now().isoformat())
                 rows: list[asyncpg.Record] = await connection.fetch(statement, *arguments)
                 return rows
@@ -60,7 +60,7 @@ class TimedDatabase(Database):
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
         with translated_faults(self.url):
-            async with self.pool.acquire() as connection:
+            async with self.connections.lend() as connection:
                 await connection.execute(SET_CLOCK, self.clock.now().isoformat())
                 async with connection.transaction():
                     yield connection

@@ -23,7 +23,8 @@ import asyncpg
 
 from duly.domain.errors import DulyError
 from duly.environment import Environment
-from duly.store.database import CONNECTION_FAULTS, Database, connect, translated_faults
+from duly.store.connections import CONNECTION_FAULTS
+from duly.store.database import Database, connect, translated_faults
 from duly.store.statements import statements_beside
 from duly.telemetry import get_logger
 

@@ -1,4 +1,4 @@
-"""The pool of connections, and whether the server behind it is fit. No statement of a feature.
+"""A database that statements run in, and whether its server is fit. No statement of a feature.
 
 Store modules get a Database and call `fetch` (one statement, one commit) or `transaction`. What the
 driver raises when the world fails is translated here, once, into DatabaseUnavailable.
@@ -6,7 +6,7 @@ driver raises when the world fails is translated here, once, into DatabaseUnavai
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -19,6 +19,7 @@ from duly.domain.errors import (
     StatementRefused,
 )
 from duly.store.array_types import Connection
+from duly.store.connections import CONNECTION_FAULTS, Connections
 from duly.store.instants import use_instants
 from duly.store.statements import statements_beside
 
@@ -28,18 +29,6 @@ CONNECT_TIMEOUT_S = 10.0
 STATEMENT_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 0.5
 
-# The world failed; the outcome of a statement in flight is unknown to us.
-CONNECTION_FAULTS = (
-    OSError,
-    TimeoutError,
-    asyncpg.PostgresConnectionError,
-    asyncpg.InterfaceError,
-    asyncpg.InternalClientError,
-    asyncpg.exceptions.CannotConnectNowError,
-    asyncpg.exceptions.TooManyConnectionsError,
-    asyncpg.exceptions.AdminShutdownError,
-    asyncpg.exceptions.CrashShutdownError,
-)
 # The server understood the statement and rolled it back: one bad row, or one conflict.
 REFUSALS = (
     asyncpg.DataError,
@@ -73,17 +62,28 @@ def address_of(url: str) -> str:
         return "an address that is not a URL"
 
 
-@contextlib.contextmanager
-def translated_faults(url: str) -> Iterator[None]:
-    try:
-        yield
-    except LOGIN_FAULTS as error:
-        raise DatabaseUnfit(address=address_of(url), problem=str(error)) from error
-    except REFUSALS as error:
-        raise StatementRefused(problem=str(error), code=error.sqlstate) from error
-    except CONNECTION_FAULTS as error:
-        problem = str(error) or type(error).__name__
-        raise DatabaseUnavailable(address=address_of(url), problem=problem) from error
+class translated_faults:  # noqa: N801 (reads as a word: `with translated_faults(url)`)
+    """What the driver raises inside the block, in our own words. A class, because every statement
+    passes here, and a generator takes four times as long."""
+
+    __slots__ = ("url",)
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object
+    ) -> None:
+        if isinstance(error, LOGIN_FAULTS):
+            raise DatabaseUnfit(address=address_of(self.url), problem=str(error)) from error
+        if isinstance(error, REFUSALS):
+            raise StatementRefused(problem=str(error), code=error.sqlstate) from error
+        if isinstance(error, CONNECTION_FAULTS):
+            problem = str(error) or type(error).__name__
+            raise DatabaseUnavailable(address=address_of(self.url), problem=problem) from error
 
 
 async def connect(url: str, *, is_pooled: bool = False) -> asyncpg.Connection:
@@ -95,6 +95,23 @@ async def connect(url: str, *, is_pooled: bool = False) -> asyncpg.Connection:
             )
         except (ValueError, asyncpg.exceptions.ClientConfigurationError) as error:
             raise ConfigurationError(problem=f"the database URL is not valid: {error}") from None
+
+
+async def open_session(url: str, is_pooled: bool) -> asyncpg.Connection:
+    """One of many, for statements of any kind."""
+    connection = await asyncpg.connect(
+        url,
+        timeout=CONNECT_TIMEOUT_S,
+        command_timeout=STATEMENT_TIMEOUT_S,
+        connection_class=Connection,
+        **statement_options(is_pooled),
+    )
+    try:
+        await use_instants(connection)
+    except BaseException:
+        connection.terminate()
+        raise
+    return connection
 
 
 def statement_options(is_pooled: bool) -> dict[str, int]:
@@ -115,30 +132,18 @@ class Database:
     # A transaction-mode pooler stands between: no session state, no LISTEN.
     is_pooled = False
 
-    def __init__(self, url: str, pool: asyncpg.Pool) -> None:
+    def __init__(self, url: str, connections: Connections) -> None:
         self.url = url
-        self.pool = pool
+        self.connections = connections
 
     @classmethod
     async def open(cls, url: str, connections_max: int, *, is_pooled: bool = False) -> "Database":
+        connections = Connections(lambda: open_session(url, is_pooled), connections_max)
+        database = cls(url, connections)
+        database.is_pooled = is_pooled
         with translated_faults(url):
-            pool = await asyncpg.create_pool(
-                url,
-                # Zero: it would otherwise reconnect by itself, loudly, while the server is down.
-                min_size=0,
-                max_size=connections_max,
-                timeout=CONNECT_TIMEOUT_S,
-                command_timeout=STATEMENT_TIMEOUT_S,
-                # The driver's reset is a round trip per release, and no session state is kept.
-                reset=keep_session,
-                init=use_instants,
-                connection_class=Connection,
-                **statement_options(is_pooled),
-            )
             # The first connection is made now, so that a wrong URL is known at once.
-            async with pool.acquire():
-                database = cls(url, pool)
-                database.is_pooled = is_pooled
+            async with connections.lend():
                 return database
 
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
@@ -149,18 +154,14 @@ class Database:
             async with self.transaction() as session:
                 return await session.fetch(statement, *arguments)
         with translated_faults(self.url):
-            async with self.pool.acquire() as connection, sound(connection):
+            async with self.connections.lend() as connection:
                 rows: list[asyncpg.Record] = await connection.fetch(statement, *arguments)
                 return rows
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
         with translated_faults(self.url):
-            async with (
-                self.pool.acquire() as connection,
-                sound(connection),
-                connection.transaction(),
-            ):
+            async with self.connections.lend() as connection, connection.transaction():
                 yield connection
 
     @contextlib.asynccontextmanager
@@ -173,34 +174,9 @@ class Database:
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         try:
             async with asyncio.timeout(timeout_s):
-                await self.pool.close()
+                await self.connections.close()
         except TimeoutError:
-            self.pool.terminate()
-
-
-class sound:  # noqa: N801 (reads as a word: `async with sound(connection)`)
-    """Ends a connection whose statement was interrupted rather than answered.
-
-    Its protocol is somewhere in the middle, and because the pool resets nothing, whoever got it
-    next would fail for no reason of its own.
-    """
-
-    def __init__(self, connection: asyncpg.Connection) -> None:
-        self.connection = connection
-
-    async def __aenter__(self) -> None:
-        """Nothing to prepare."""
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _trace: object
-    ) -> None:
-        is_interrupted = isinstance(error, (*CONNECTION_FAULTS, asyncio.CancelledError))
-        if is_interrupted and not isinstance(error, asyncpg.PostgresError):
-            self.connection.terminate()
-
-
-async def keep_session(_connection: asyncpg.Connection) -> None:
-    """Nothing to reset: no code of ours leaves state in a session."""
+            self.connections.terminate()
 
 
 async def check_server(connection: asyncpg.Connection, url: str, *, allow_unsafe: bool) -> None:

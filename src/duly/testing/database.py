@@ -8,7 +8,7 @@ from typing import Any
 import asyncpg
 
 from duly.environment import Clock
-from duly.store.database import SQL, Database, Session, sound, translated_faults
+from duly.store.database import SQL, Database, Session, translated_faults
 
 # Longest wait for what is under way; a transaction that waits for another would wait for ever.
 CALM_S = 2.0
@@ -68,11 +68,7 @@ class TimedDatabase(Database):
     @contextlib.asynccontextmanager
     async def on_time(self) -> AsyncIterator[asyncpg.Connection]:
         with translated_faults(self.url):
-            async with (
-                self.gate.passing(),
-                self.pool.acquire() as connection,
-                sound(connection),
-            ):
+            async with self.gate.passing(), self.connections.lend() as connection:
                 await connection.fetch(SQL.set_test_clock, self.clock.now().isoformat())
                 yield connection
 

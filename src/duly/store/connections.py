@@ -1,0 +1,132 @@
+"""The connections of one process: lent for a statement or a transaction, and given back.
+
+No session keeps state, so nothing is reset. The driver's own pool starts a task and a timer for
+every loan, and a task that comes alone waits for both: a tenth of a millisecond and more.
+
+| event | what happens |
+|---|---|
+| all are lent | whoever asks waits, first come first served |
+| one breaks, lent or not | forgotten; another is opened when somebody needs it |
+| whoever borrowed it is interrupted | ended: its protocol is somewhere in the middle |
+| it comes back inside a transaction | ended, which rolls back |
+| opening fails | whoever asked is told, and the next in line tries |
+| not needed for a while | ended, once another is given back |
+| close | what is lent is waited for, and nothing more is lent |
+| terminate | all are ended at once, also those that are lent |
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from types import TracebackType
+
+import asyncpg
+
+# The world failed; the outcome of a statement in flight is unknown to us.
+CONNECTION_FAULTS = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    asyncpg.exceptions.CannotConnectNowError,
+    asyncpg.exceptions.TooManyConnectionsError,
+    asyncpg.exceptions.AdminShutdownError,
+    asyncpg.exceptions.CrashShutdownError,
+)
+INTERRUPTIONS = (*CONNECTION_FAULTS, asyncio.CancelledError)
+IDLE_MAX_S = 300.0
+
+
+class Connections:
+    def __init__(self, open_one: Callable[[], Awaitable[asyncpg.Connection]], most: int) -> None:
+        self.open_one = open_one
+        self.most = most
+        self.room = asyncio.Semaphore(most)
+        # With the instant since when. The last one used is lent first: it is the warmest, and those
+        # that are too many grow old.
+        self.idle: list[tuple[asyncpg.Connection, float]] = []
+        self.lent: set[asyncpg.Connection] = set()
+        self.is_closed = False
+
+    def lend(self) -> "Loan":
+        return Loan(self)
+
+    async def take(self) -> asyncpg.Connection:
+        self.refuse_if_closed()
+        await self.room.acquire()
+        try:
+            self.refuse_if_closed()
+            connection = self.take_idle()
+            if connection is None:
+                connection = await self.open_one()
+        except BaseException:
+            self.room.release()
+            raise
+        self.lent.add(connection)
+        return connection
+
+    def take_idle(self) -> asyncpg.Connection | None:
+        while self.idle:
+            connection, _ = self.idle.pop()
+            if not connection.is_closed():
+                return connection
+        return None
+
+    def refuse_if_closed(self) -> None:
+        if self.is_closed:
+            raise asyncpg.InterfaceError("the connections of this process are closed")
+
+    def give_back(self, connection: asyncpg.Connection) -> None:
+        self.lent.discard(connection)
+        if not connection.is_closed() and connection.is_in_transaction():
+            connection.terminate()
+        if not connection.is_closed():
+            now = asyncio.get_running_loop().time()
+            self.idle.append((connection, now))
+            self.end_oldest(now)
+        self.room.release()
+
+    def end_oldest(self, now: float) -> None:
+        connection, idle_since = self.idle[0]
+        if now - idle_since > IDLE_MAX_S:
+            del self.idle[0]
+            connection.terminate()
+
+    async def close(self) -> None:
+        self.is_closed = True
+        for _ in range(self.most):
+            await self.room.acquire()
+        while self.idle:
+            # Until it has ended it is for `terminate` to find.
+            await self.idle[-1][0].close()
+            self.idle.pop()
+
+    def terminate(self) -> None:
+        self.is_closed = True
+        for connection in (*self.lent, *(each for each, _ in self.idle)):
+            connection.terminate()
+
+
+class Loan:
+    """A connection for the length of a block."""
+
+    __slots__ = ("connection", "connections")
+
+    def __init__(self, connections: Connections) -> None:
+        self.connections = connections
+
+    async def __aenter__(self) -> asyncpg.Connection:
+        self.connection = await self.connections.take()
+        return self.connection
+
+    async def __aexit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        # What the server itself says of a statement leaves its protocol where it should be.
+        is_interrupted = isinstance(error, INTERRUPTIONS)
+        if is_interrupted and not isinstance(error, asyncpg.PostgresError):
+            self.connection.terminate()
+        self.connections.give_back(self.connection)
