@@ -30,6 +30,7 @@ LOAD = Rule(DUE, ("tenant", "shard", "lane", "due_at"))
 RULES = {
     "submit_tasks": Rule(None),
     "submit_keyed": Rule(None),
+    "submit_lone": Rule(None),
     "load_due": LOAD,
     # A lookout has the ids of its batch in order.
     "lease_tasks": Rule(KEY, ("shard", "id"), may_sort=True),

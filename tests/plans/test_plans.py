@@ -6,6 +6,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
+from duly.broker.waiter import Waiter
 from duly.domain.ids import shard_of
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome, State
@@ -102,6 +103,8 @@ async def work(database: ExplainingDatabase, environment: Environment) -> None:
     await submitter.submit(tasks_of(TENANT, 100))
     keyed = enumerate(tasks_of(TENANT, 100))
     await submitter.submit([task._replace(idempotency_key=str(number)) for number, task in keyed])
+    submitter.find_hands = lambda _entries: Waiter([], HOLDER, 1, 60.0)
+    await submitter.submit(tasks_of(TENANT, 1))
     places = await list_placements(database, 0, 1023)
     due = [
         each

@@ -2,20 +2,22 @@
 is handed what was not committed."""
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import asyncpg
+import msgspec
 import pytest
 
-from duly.domain.errors import DatabaseUnavailable
+from duly.domain.errors import DatabaseUnavailable, StatementRefused
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy
 from duly.store.lease import Lease, read_held
 from duly.store.settle import SettleStatus
 from duly.store.submit import Replayed, Stored
 from tests.broker.stage import until
-from tests.store.world import HOLDER, LEASE_S, OTHER_HOLDER, World, wish
+from tests.store.world import HOLDER, LEASE_S, OTHER_HOLDER, START, World, wish
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +96,74 @@ async def test_what_is_not_due_is_in_nobodys_hands(world: World) -> None:
     assert {lease.id for lease in leases} == {answers[0].id, answers[3].id}
     for answer in answers[1:3]:
         assert (await world.read(answer.id)).state is State.SCHEDULED
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"delay_s": 60.0},
+        {"run_at": START + timedelta(hours=1)},
+        {"policy": Policy(jitter_s=3600.0)},
+    ],
+)
+async def test_one_that_is_alone_and_not_due_is_in_nobodys_hands(
+    world: World, facts: dict[str, Any]
+) -> None:
+    """It has a statement of its own, which knows no later instant (I12)."""
+    consumer = Waiting(world)
+    stored = await world.submit(**facts)
+    assert not stored.is_leased
+    assert consumer.handed == [[]]
+    timer = await world.timer(stored.id)
+    assert timer is not None
+    assert (timer["holder"], timer["fence"]) == (None, 0)
+    assert timer["due_at"] > world.now()
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {},
+        {"pool": "billing", "priority": 8, "payload": '{"a": 1}', "tags": {"env": "prod"}},
+        {"url": "https://A.example:8080/x?y", "execution_key": "k"},
+        {"policy": Policy(timeout_s=7.5, headers={"X-Team": "billing"})},
+        {"policy": Policy(start_by=START + timedelta(hours=1))},
+        {"policy": Policy(concurrency_key="customer:1", concurrency_limit=3)},
+    ],
+)
+async def test_one_that_is_alone_is_stored_as_in_company(
+    world: World, facts: dict[str, Any]
+) -> None:
+    """It has a statement of its own: what is mended in one must be mended in the other."""
+    await world.run((await world.submit(**facts)).id, Outcome.COMPLETED)
+    consumer = Waiting(world)
+    lone = await world.submit(**facts)
+    first, second = await world.submitter.submit([wish(**facts), wish(**facts)])
+    rows = [await rows_of(world, each.id) for each in (lone, first, second)]
+    assert rows[0] == rows[1] == rows[2]
+    (alone,), others = consumer.handed
+    assert {msgspec.structs.replace(each, id=lone.id) for each in others} == {alone}
+
+
+async def rows_of(world: World, task_id: UUID) -> list[dict[str, Any]]:
+    """All that is stored of a task, but for its id."""
+    found = []
+    for table in ("tasks", "timers"):
+        (row,) = await world.database.fetch(f"SELECT * FROM duly.{table} WHERE id = $1", task_id)
+        found.append({name: value for name, value in row.items() if name != "id"})
+    return found
+
+
+async def test_the_same_task_alone_again_is_refused_and_revives_nothing(world: World) -> None:
+    """A statement sent twice must not run its task twice (I4)."""
+    consumer = Waiting(world)
+    entries = await world.submitter.address([wish()])
+    await world.submitter.store(world.database, entries)
+    await world.settle(consumer.handed[0][0], Outcome.COMPLETED)
+    with pytest.raises(StatementRefused):
+        await world.submitter.store(world.database, entries)
+    assert consumer.handed[1:] == [[]]
+    assert await world.count("timers") == 0
 
 
 async def test_who_loses_a_key_hands_nothing_over(world: World) -> None:

@@ -25,7 +25,7 @@ class Waiter:
 
     async def wait(self, wait_s: float) -> None:
         await asyncio.wait((self.told,), timeout=wait_s)
-        if self.is_reserved:
+        if self.is_reserved and not self.told.done():
             # A statement is under way that may end in its hands.
             await asyncio.wait((self.told,))
 

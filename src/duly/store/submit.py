@@ -39,7 +39,7 @@ from duly.store.calls import CallKey, Remembered, claim_call, keep_answer
 from duly.store.columns import columns
 from duly.store.database import LOCK_NOT_AVAILABLE, SERIALIZATION_FAILURE, Database, Session
 from duly.store.entries import Entry, future_ms, key_of, lanes_of, task_columns
-from duly.store.hands import Hands, first_lease, hand_columns
+from duly.store.hands import Hands, first_lease, hand_columns, is_lone, lone_row
 from duly.store.lease import Lease, read_held
 from duly.store.load import Due
 from duly.store.partitions import PlacementRange, placement_range
@@ -295,6 +295,9 @@ class Submitter:
         hands: Hands | None,
     ) -> tuple[list[Entry], datetime]:
         """Those that are stored, and when."""
+        if hands is not None and not claims and is_lone(entries):
+            (row,) = await session.fetch(SQL.submit_lone, *lone_row(entries[0], hands))
+            return entries, row["now"]
         new = sorted(lanes_of(entries) - self.placements)
         asked = [*task_columns(entries), *columns(new, 3), *hand_columns(hands)]
         if not claims:

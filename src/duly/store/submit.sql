@@ -48,8 +48,27 @@ WITH placed AS (
 )
 SELECT duly.now() AS now
 
+-- name: submit_lone
+-- One task that is due at once and that a consumer waits for: the row of the statement above, and its
+-- lease. Most tasks of a resting system come alone, and there the arrays above are half of the work,
+-- here and in the driver. No key, no place that is new, and nothing that a gate asks about.
+WITH stored AS (
+    INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at,
+                            type, payload, policy, url, execution_key, tags)
+    VALUES ($1, $2, $3, $4, $5, $6, duly.now(), duly.now(), $7, $8, $9, $10, $11, $12::text::jsonb)
+    RETURNING shard, id, tenant, pool, priority, timeout_ms, created_at, type,
+              created_at + least(make_interval(secs => $15),
+                                 timeout_ms * interval '1 millisecond') AS lease_until
+)
+INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, type, host,
+                         fence, holder, started_at, lease_until)
+SELECT shard, id, tenant, 0, pool, priority, timeout_ms, lease_until, type, $13, 1, $14, created_at,
+       lease_until
+  FROM stored
+RETURNING started_at AS now
+
 -- name: submit_keyed
--- The same for tasks of which some have a key, in the same round trip: the row that wins a key decides
+-- The same as the first for tasks of which some have a key, in the same round trip: the row that wins a key decides
 -- which request becomes the task, and who loses is not stored. A key past its time to live counts as
 -- free; one that somebody's open transaction holds is waited for, but not for long, and hardly at all
 -- while a consumer waits: its lease would be as old. Apart from the statement above, because most
