@@ -12,7 +12,7 @@ there is no ticket.
 from duly.broker.contract import Broker
 from duly.coordinator.ownership import Coordinator
 from duly.domain.lanes import Lane, lane_for
-from duly.domain.task import band_of, lane_of
+from duly.domain.task import band_of
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
 from duly.store.entries import Entry
@@ -52,9 +52,7 @@ class Straight:
             and not entry.delay_s
             and self.dispatcher.gatekeeper.is_plain(task.tenant, task.policy)
             and self.coordinator.owns(entry.shard) is not None
-            and self.loader.has_read(
-                Place(task.tenant, entry.shard, lane_of(entry.pool, task.priority))
-            )
+            and self.loader.has_read(Place(task.tenant, entry.shard, entry.lane))
         )
 
 

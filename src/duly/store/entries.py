@@ -10,7 +10,7 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.ids import key_shard, milliseconds
-from duly.domain.task import Submission, host_of, lane_of
+from duly.domain.task import Submission, host_of
 from duly.store.columns import given, once
 from duly.store.partitions import PlacementRange
 from duly.store.policies import encode_policy
@@ -24,6 +24,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     id: UUID
     shard: int
     pool: int
+    lane: int
     # By how much this one fires later than asked, because its submitter allowed a smear.
     smear_s: float = 0.0
 
@@ -46,9 +47,7 @@ def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int
 
 
 def lanes_of(entries: list[Entry]) -> set[tuple[int, int, int]]:
-    """Many tasks, few lanes: each is reckoned once."""
-    kinds = {(entry.task.tenant, entry.shard, entry.pool, entry.task.priority) for entry in entries}
-    return {(tenant, shard, lane_of(pool, priority)) for tenant, shard, pool, priority in kinds}
+    return {(entry.task.tenant, entry.shard, entry.lane) for entry in entries}
 
 
 def key_of(entry: Entry) -> tuple[int, int, str]:

@@ -225,7 +225,8 @@ class Submitter:
             task_id = pgproto.UUID(make_octets(placed_ms, shard, random))
             jitter_s = task.policy.jitter_s
             smear_s = round(random.uniform(0.0, jitter_s), 6) if jitter_s else 0.0
-            entries.append(Entry(ordinal, task, task_id, shard, pool, smear_s))
+            lane = lane_of(pool, task.priority)
+            entries.append(Entry(ordinal, task, task_id, shard, pool, lane, smear_s))
         # The same order as of the ids, which compare more slowly.
         entries.sort(key=lambda entry: entry.id.bytes)
         return entries
@@ -382,7 +383,7 @@ def near_timers(entries: list[Entry], answers: dict[int, SubmitAnswer]) -> list[
             Due(
                 task.tenant,
                 entry.shard,
-                lane_of(entry.pool, task.priority),
+                entry.lane,
                 entry.id,
                 0,
                 due_at,
