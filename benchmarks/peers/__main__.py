@@ -8,6 +8,7 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,15 +21,19 @@ from benchmarks.peers.catalogue import DULY, PEERS, PeerInfo
 from benchmarks.peers.driver import FULL, QUICK, Bench, Show
 from benchmarks.peers.duly_rows import Duly
 from benchmarks.peers.installation import install, versions
-from benchmarks.peers.rounds import System, measure_in_turns
+from benchmarks.peers.rounds import ROWS, System, measure_in_turns
 from benchmarks.peers.services import Postgres, Redis, open_postgres, open_redis
 from duly import __version__
+from duly.bench.machine import machine_facts
+from duly.store.measure import read_server_settings
 from duly.telemetry import configure_logs
 
 ROUNDS, ROUNDS_QUICK = 3, 1
 
 
-async def run(names: list[str], *, rounds: int, quick: bool, show: Show) -> dict[str, Any]:
+async def run(
+    names: list[str], rows: Sequence[str], *, rounds: int, quick: bool, show: Show
+) -> dict[str, Any]:
     running = asyncio.current_task()
     assert running is not None
     # As Ctrl-C already does: everything that was started is ended on the way out.
@@ -37,10 +42,11 @@ async def run(names: list[str], *, rounds: int, quick: bool, show: Show) -> dict
     show("installing")
     skipped = await asyncio.to_thread(install, peers)
     sizes = QUICK if quick else FULL
+    machine = machine_facts()
     async with open_postgres() as postgres, open_redis() as redis:
+        machine["postgresql"] = await read_server_settings(postgres.place.owner_url)
         stores: dict[str, Postgres | Redis | None] = {"postgres": postgres, "redis": redis}
-        duly = Duly(Bench(DULY, postgres, sizes), quick=quick)
-        systems: list[System] = [duly]
+        systems: list[System] = [Duly(Bench(DULY, postgres, sizes), quick=quick)]
         for peer in peers:
             store = stores[peer.store]
             if store is None:
@@ -49,13 +55,15 @@ async def run(names: list[str], *, rounds: int, quick: bool, show: Show) -> dict
                 systems.append(Bench(peer, store, sizes))
         for name, reason in skipped.items():
             show(f"{name}: skipped, {reason}")
-        measured = await measure_in_turns(systems, rounds, show)
-    ours = facts(DULY) | measured[DULY.name] | {"version": __version__, "machine": duly.machine}
+        measured = await measure_in_turns(systems, rounds, show, rows)
+    ours = facts(DULY) | measured[DULY.name] | {"version": __version__}
     found = {
         peer.name: facts(peer) | measured.get(peer.name, {"skipped": skipped.get(peer.name)})
         for peer in peers
     }
-    return compose(asdict(sizes) | {"rounds": rounds}, ours, found, versions(peers))
+    return {"machine": machine} | compose(
+        asdict(sizes) | {"rounds": rounds}, ours, found, versions(peers)
+    )
 
 
 def facts(peer: PeerInfo) -> dict[str, Any]:
@@ -79,8 +87,7 @@ def compose(
     }
     postgres = [name for name, peer in peers.items() if peer["store"] == "postgres"]
     goals = table.judge(duly["figures"], durable, postgres)
-    machine = duly.pop("machine")
-    return {"machine": machine, "sizes": sizes, "duly": duly, "peers": peers, "goals": goals}
+    return {"sizes": sizes, "duly": duly, "peers": peers, "goals": goals}
 
 
 def write(report: dict[str, Any], arguments: argparse.Namespace) -> None:
@@ -109,6 +116,9 @@ def main() -> None:
         metavar="N",
         help=f"how often each is measured, in turns ({ROUNDS}; {ROUNDS_QUICK} with --quick)",
     )
+    parser.add_argument(
+        "--row", action="append", choices=ROWS, dest="rows", help="only this one; may be repeated"
+    )
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", dest="as_json")
     form.add_argument("--markdown", action="store_true", dest="as_markdown")
@@ -133,7 +143,8 @@ def main() -> None:
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             names = arguments.peers or list(PEERS)
-            report = runner.run(run(names, rounds=rounds, quick=arguments.quick, show=show))
+            rows = arguments.rows or ROWS
+            report = runner.run(run(names, rows, rounds=rounds, quick=arguments.quick, show=show))
     except (KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(1)
     write(report, arguments)

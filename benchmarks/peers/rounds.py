@@ -53,11 +53,11 @@ class Record:
 
 
 async def measure_in_turns(
-    systems: Sequence[System], rounds: int, show: Show
+    systems: Sequence[System], rounds: int, show: Show, rows: Sequence[str] = ROWS
 ) -> dict[str, dict[str, Any]]:
     records = {system.name: Record() for system in systems}
     for number in range(rounds):
-        for row in ROWS:
+        for row in rows:
             for system in turned(systems, number):
                 record = records[system.name]
                 if row in record.slow or row in record.problems:

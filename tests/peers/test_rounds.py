@@ -40,6 +40,13 @@ async def test_systems_follow_each_other_row_by_row_and_take_turns_in_going_firs
     assert len(log) == half * 2
 
 
+async def test_only_the_rows_that_are_asked_for_are_measured() -> None:
+    """Who looks at one row again should not wait half an hour for the others."""
+    log: list[str] = []
+    await measure_in_turns([Scripted("ours", log)], 2, quietly, ["latency"])
+    assert log == ["latency ours", "latency ours"]
+
+
 async def test_the_median_counts_and_every_sample_is_kept() -> None:
     """One lucky moment, or one hiccup, must not be what is cited."""
     measured = await measure_in_turns([Scripted("ours", [], (9.0, 1.0, 2.0))], 3, quietly)

@@ -29,8 +29,9 @@ MACHINE = {
 
 
 def report(**peers: dict[str, Any]) -> dict[str, Any]:
-    duly = {"durable": "yes", "figures": dict(DULY_FIGURES), "problems": {}, "machine": MACHINE}
-    return compose({"backlog": 60_000, "rounds": 3}, duly, peers, {"slow": "1.2"})
+    duly = {"durable": "yes", "figures": dict(DULY_FIGURES), "problems": {}}
+    sizes = {"backlog": 60_000, "rounds": 3}
+    return {"machine": MACHINE} | compose(sizes, duly, peers, {"slow": "1.2"})
 
 
 def measured(durable: str = "yes: disk", **figures: float) -> dict[str, Any]:
