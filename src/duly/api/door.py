@@ -38,7 +38,7 @@ from duly.domain.errors import DulyError, StatementRefused
 from duly.domain.limits import key_reason
 from duly.store.audit import append_audit
 from duly.store.calls import claim_call, keep_answer
-from duly.store.database import CONFLICT_CODES, Database, Session
+from duly.store.database import CONFLICT_CODES, Database
 from duly.telemetry import Metrics, get_logger
 
 BODY_BYTES_MAX = 256 * 1024
@@ -264,8 +264,7 @@ class Door:
             call.notes.clear()
             call.after.clear()
             try:
-                async with self.session_of(endpoint, call) as session:
-                    call.open_session = session
+                async with self.in_session(endpoint, call):
                     answer = await self.run_once(endpoint, call, arguments)
                 break
             except StatementRefused as refused:
@@ -278,14 +277,18 @@ class Door:
         return answer
 
     @contextlib.asynccontextmanager
-    async def session_of(self, endpoint: Endpoint, call: Call) -> AsyncIterator[Session]:
+    async def in_session(self, endpoint: Endpoint, call: Call) -> AsyncIterator[None]:
+        """What follows the commit has no session: its connection is somebody else's by then."""
         opened = (
             self.database.transaction()
             if endpoint.kind is Kind.INSTALLATION
             else self.database.tenant(call.tenant)
         )
-        async with opened as session:
-            yield session
+        async with opened as call.open_session:
+            try:
+                yield
+            finally:
+                call.open_session = None
 
     async def run_once(self, endpoint: Endpoint, call: Call, arguments: list[Any]) -> Answer:
         """A second call with the same key gets the first one's answer and changes nothing."""

@@ -8,11 +8,11 @@ every loan, and a task that comes alone waits for both: a tenth of a millisecond
 | all are lent | whoever asks waits, first come first served |
 | one breaks, lent or not | forgotten; another is opened when somebody needs it |
 | whoever borrowed it is interrupted | ended: its protocol is somewhere in the middle |
-| it comes back inside a transaction | ended, which rolls back |
+| it comes back inside a transaction, or one could not be begun | ended, which rolls back |
 | opening fails | whoever asked is told, and the next in line tries |
-| not needed for a while | ended, once another is given back |
-| close | what is lent is waited for, and nothing more is lent |
-| terminate | all are ended at once, also those that are lent |
+| not needed for a while | ended, once another is given back, or instead of being lent |
+| close | what is lent is waited for, and nothing more is lent; interrupted, it ends all |
+| terminate | all are ended at once, also those that are lent, and one that is being opened |
 """
 
 import asyncio
@@ -33,7 +33,6 @@ CONNECTION_FAULTS = (
     asyncpg.exceptions.AdminShutdownError,
     asyncpg.exceptions.CrashShutdownError,
 )
-INTERRUPTIONS = (*CONNECTION_FAULTS, asyncio.CancelledError)
 IDLE_MAX_S = 300.0
 
 
@@ -59,6 +58,9 @@ class Connections:
             connection = self.take_idle()
             if connection is None:
                 connection = await self.open_one()
+                if self.is_closed:
+                    connection.terminate()
+                    self.refuse_if_closed()
         except BaseException:
             self.room.release()
             raise
@@ -66,9 +68,12 @@ class Connections:
         return connection
 
     def take_idle(self) -> asyncpg.Connection | None:
+        now = asyncio.get_running_loop().time()
         while self.idle:
-            connection, _ = self.idle.pop()
-            if not connection.is_closed():
+            connection, idle_since = self.idle.pop()
+            if now - idle_since > IDLE_MAX_S:
+                connection.terminate()
+            elif not connection.is_closed():
                 return connection
         return None
 
@@ -94,12 +99,22 @@ class Connections:
 
     async def close(self) -> None:
         self.is_closed = True
-        for _ in range(self.most):
-            await self.room.acquire()
-        while self.idle:
-            # Until it has ended it is for `terminate` to find.
-            await self.idle[-1][0].close()
-            self.idle.pop()
+        taken = 0
+        try:
+            while taken < self.most:
+                await self.room.acquire()
+                taken += 1
+            while self.idle:
+                # Until it has ended it is for `terminate` to find.
+                await self.idle[-1][0].close()
+                self.idle.pop()
+        except BaseException:
+            self.terminate()
+            raise
+        finally:
+            # Also for a second call.
+            for _ in range(taken):
+                self.room.release()
 
     def terminate(self) -> None:
         self.is_closed = True
@@ -125,8 +140,39 @@ class Loan:
         error: BaseException | None,
         _trace: TracebackType | None,
     ) -> None:
-        # What the server itself says of a statement leaves its protocol where it should be.
-        is_interrupted = isinstance(error, INTERRUPTIONS)
-        if is_interrupted and not isinstance(error, asyncpg.PostgresError):
+        if error is not None and is_interruption(error):
             self.connection.terminate()
         self.connections.give_back(self.connection)
+
+
+def is_interruption(error: BaseException) -> bool:
+    """What the server itself says of a statement leaves its protocol where it should be."""
+    if not isinstance(error, Exception):
+        return True
+    return isinstance(error, CONNECTION_FAULTS) and not isinstance(error, asyncpg.PostgresError)
+
+
+class Begun:
+    """A transaction on a connection that was lent. The driver takes one whose beginning failed for
+    open, and every later one for a part of it: such a connection is of no more use."""
+
+    __slots__ = ("connection", "transaction")
+
+    def __init__(self, connection: asyncpg.Connection) -> None:
+        self.connection = connection
+        self.transaction = connection.transaction()
+
+    async def __aenter__(self) -> None:
+        try:
+            await self.transaction.__aenter__()
+        except BaseException:
+            self.connection.terminate()
+            raise
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.transaction.__aexit__(kind, error, trace)

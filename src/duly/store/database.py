@@ -19,7 +19,7 @@ from duly.domain.errors import (
     StatementRefused,
 )
 from duly.store.array_types import Connection
-from duly.store.connections import CONNECTION_FAULTS, Connections
+from duly.store.connections import CONNECTION_FAULTS, Begun, Connections
 from duly.store.instants import use_instants
 from duly.store.statements import statements_beside
 
@@ -161,7 +161,7 @@ class Database:
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
         with translated_faults(self.url):
-            async with self.connections.lend() as connection, connection.transaction():
+            async with self.connections.lend() as connection, Begun(connection):
                 yield connection
 
     @contextlib.asynccontextmanager
@@ -172,11 +172,10 @@ class Database:
             yield session
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
-        try:
+        # Whatever keeps it from ending them in order, they have ended.
+        with contextlib.suppress(*CONNECTION_FAULTS):
             async with asyncio.timeout(timeout_s):
                 await self.connections.close()
-        except TimeoutError:
-            self.connections.terminate()
 
 
 async def check_server(connection: asyncpg.Connection, url: str, *, allow_unsafe: bool) -> None:
