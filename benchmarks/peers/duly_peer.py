@@ -32,7 +32,10 @@ class DulyPeer:
         """The driver has migrated already, with the owner's login."""
 
     async def connect(self, callers: int) -> None:
-        database = await Database.open(ORDER.url, min(callers, CONNECTIONS))
+        """Its connections are open before the clock runs, as a peer's are."""
+        size = min(callers, CONNECTIONS)
+        database = await Database.open(ORDER.url, size)
+        await asyncio.gather(*(database.fetch("SELECT 1") for _ in range(size)))
         self.submitter = Submitter(database, Environment())
         self.desk = SubmitDesk(self.submitter)
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import re
 import socket
+from pathlib import Path
 from typing import Any
 
 import asyncpg
@@ -11,6 +12,7 @@ import pytest
 
 from duly.domain.errors import ConfigurationError, DatabaseUnavailable, DatabaseUnfit
 from duly.store.database import (
+    SEND_BUFFER_BYTES,
     Database,
     address_of,
     check_server,
@@ -28,6 +30,7 @@ GOOD = {
     "test_now": "",
 }
 POOL_CONNECTIONS_MAX = 3
+BUFFER_BYTES_MAX = int(Path("/proc/sys/net/core/wmem_max").read_text())
 
 
 def problem_with(facts: dict[str, Any], *, allow_unsafe: bool = False) -> str | None:
@@ -163,6 +166,15 @@ async def test_closing_does_not_wait_for_a_statement_that_never_ends(engine_url:
         await database.close(timeout_s=0.1)
     with pytest.raises(DatabaseUnavailable):
         await asking
+
+
+async def test_a_batch_has_room_on_its_way(database: Database) -> None:
+    """The rest of one that does not fit waits behind whatever Python prepares next: a fifth of the
+    rate of bulk submits. The system doubles what is asked for, up to a bound of its own."""
+    async with database.connections.lend() as connection:
+        wire = connection._transport.get_extra_info("socket")
+        granted = wire.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
+    assert granted == 2 * min(SEND_BUFFER_BYTES, BUFFER_BYTES_MAX)
 
 
 async def test_a_login_without_its_roles_is_told_what_to_run(

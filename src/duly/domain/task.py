@@ -60,6 +60,7 @@ def band_of(priority: int) -> int:
     return HIGH if priority >= 7 else NORMAL if priority >= 3 else LOW
 
 
+@lru_cache(4096)
 def lane_of(pool: int, priority: int) -> int:
     """The lane of an unleased task; `duly.lane_of` in SQL is the same sum."""
     return 1 + pool * BANDS + band_of(priority)

@@ -6,6 +6,7 @@ driver raises when the world fails is translated here, once, into DatabaseUnavai
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -28,6 +29,7 @@ VERSION_MIN = 140000
 CONNECT_TIMEOUT_S = 10.0
 STATEMENT_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 0.5
+SEND_BUFFER_BYTES = 2**20
 
 # The server understood the statement and rolled it back: one bad row, or one conflict.
 REFUSALS = (
@@ -106,12 +108,23 @@ async def open_session(url: str, is_pooled: bool) -> asyncpg.Connection:
         connection_class=Connection,
         **statement_options(is_pooled),
     )
+    widen(connection)
     try:
         await use_instants(connection)
     except BaseException:
         connection.terminate()
         raise
     return connection
+
+
+def widen(connection: asyncpg.Connection) -> None:
+    """Room for a whole batch on its way to the server: the rest of one that does not fit waits
+    behind whatever this process prepares next. The system may grant less. Reaches for what the
+    driver keeps to itself; should a later one keep it elsewhere, batches are slower."""
+    transport = getattr(connection, "_transport", None)
+    wire = None if transport is None else transport.get_extra_info("socket")
+    if wire is not None:
+        wire.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
 
 def statement_options(is_pooled: bool) -> dict[str, int]:
