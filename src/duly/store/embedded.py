@@ -388,6 +388,10 @@ def tuned_configuration() -> dict[str, str]:
         "random_page_cost": "1.1",
         "jit": "off",
         "autovacuum_naptime": "5s",
+        # Plans do not depend on statistics (ADR 0011), and every look at a young table makes all
+        # connections plan again, while a task that comes alone waits for it.
+        "autovacuum_analyze_threshold": "5000",
+        "autovacuum_vacuum_insert_threshold": "5000",
         "autovacuum_vacuum_cost_delay": "1ms",
         "log_line_prefix": "%m[%p]",
         "log_checkpoints": "off",
