@@ -65,8 +65,8 @@ def address_of(url: str) -> str:
 
 
 class translated_faults:  # noqa: N801 (reads as a word: `with translated_faults(url)`)
-    """What the driver raises inside the block, in our own words. A class, because every statement
-    passes here, and a generator takes four times as long."""
+    """What the driver raises inside the block, in our own words. A class and no generator: every
+    statement passes here."""
 
     __slots__ = ("url",)
 
@@ -108,8 +108,8 @@ async def open_session(url: str, is_pooled: bool) -> asyncpg.Connection:
         connection_class=Connection,
         **statement_options(is_pooled),
     )
-    widen(connection)
     try:
+        widen(connection)
         await use_instants(connection)
     except BaseException:
         connection.terminate()

@@ -215,22 +215,21 @@ class Submitter:
         numbers = await self.pools.resolve(wanted, session)
         now, random = self.environment.clock.now(), self.environment.random
         now_ms = milliseconds(placement.clamp(now))
-        entries, addresses = [], []
+        entries = []
         for ordinal, task in enumerate(tasks):
             shard = self.choose_shard(task)
             is_now = task.run_at is None and not task.delay_s
             placed_ms = now_ms if is_now else future_ms(task, now, placement)
             pool = WEBHOOK_POOL if task.url is not None else numbers[task.tenant, task.pool]
             # The driver's own: made, hashed and written many times faster than Python's.
-            addresses.append(octets := make_octets(placed_ms, shard, random))
-            task_id = pgproto.UUID(octets)
+            task_id = pgproto.UUID(make_octets(placed_ms, shard, random))
             jitter_s = task.policy.jitter_s
             smear_s = round(random.uniform(0.0, jitter_s), 6) if jitter_s else 0.0
             lane = lane_of(pool, task.priority)
             entries.append(Entry(ordinal, task, task_id, shard, pool, lane, smear_s))
         # The same order as of the ids, which compare more slowly.
-        order = sorted(range(len(entries)), key=addresses.__getitem__)
-        return [entries[at] for at in order]
+        entries.sort(key=lambda entry: entry.id.bytes)
+        return entries
 
     def choose_shard(self, task: Submission) -> int:
         key = task.policy.concurrency_key
