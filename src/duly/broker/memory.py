@@ -41,7 +41,7 @@ class HandedWaiter(Waiter):
 
     def get(self, hand: Hand) -> None:
         self.hand = hand
-        self.told.set_result(None)
+        self.tell()
 
 
 class MemoryBroker:
@@ -122,7 +122,7 @@ class MemoryBroker:
         while self.waiters:
             waiter = next(iter(next(iter(self.waiters.values()))))
             self.leave(waiter)
-            waiter.told.set_result(None)
+            waiter.tell()
 
     def queue(self, lane: Lane) -> LaneQueue:
         queue = self.queues.get(lane)

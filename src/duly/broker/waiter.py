@@ -10,9 +10,19 @@ from duly.store.lease import Lease
 
 
 class Waiter:
-    """`told` is set once it should look, or once whoever reserved it has said what it got."""
+    """It is told once: that it should look, or what it got, by whoever reserved it."""
 
-    __slots__ = ("count", "holder", "is_reserved", "lanes", "lease_s", "leases", "told")
+    __slots__ = (
+        "count",
+        "error",
+        "holder",
+        "is_reserved",
+        "is_told",
+        "lanes",
+        "lease_s",
+        "leases",
+        "waking",
+    )
 
     def __init__(self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float) -> None:
         self.lanes = lanes
@@ -20,19 +30,39 @@ class Waiter:
         self.count = count
         self.lease_s = lease_s
         self.is_reserved = False
+        self.is_told = False
+        self.error: Exception | None = None
         self.leases: list[Lease] = []
-        self.told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.waking: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait(self, wait_s: float) -> None:
-        await asyncio.wait((self.told,), timeout=wait_s)
-        if self.is_reserved and not self.told.done():
+        """Wakes at the first turn of the loop after it is told: `asyncio.wait` would take two, and
+        whoever submitted the task would come before its handler."""
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(wait_s, self.rouse)
+        try:
+            await self.waking
+        finally:
+            timer.cancel()
+        if self.is_reserved and not self.is_told:
             # A statement is under way that may end in its hands.
-            await asyncio.wait((self.told,))
+            self.waking = loop.create_future()
+            await self.waking
+
+    def tell(self, error: Exception | None = None) -> None:
+        self.is_told = True
+        self.error = error
+        self.rouse()
+
+    def rouse(self) -> None:
+        # One that is interrupted, or out of time, is awake already.
+        if not self.waking.done():
+            self.waking.set_result(None)
 
     def take(self, leases: list[Lease]) -> None:
         """See `Hands`."""
         self.leases = leases
-        self.told.set_result(None)
+        self.tell()
 
 
 Kind = TypeVar("Kind", bound=Waiter)

@@ -43,15 +43,14 @@ class Watch:
         try:
             await waiter.wait(wait_s)
         except asyncio.CancelledError:
-            if waiter.told.done() and waiter.told.exception() is None:
+            if waiter.is_told and waiter.error is None:
                 self.wake()
             raise
         finally:
             self.waiters.pop(waiter, None)
-        if not waiter.told.done():
-            return False
-        waiter.told.result()
-        return True
+        if waiter.error is not None:
+            raise waiter.error
+        return waiter.is_told
 
     def reserve(self, lane: Lane, count: int) -> Waiter | None:
         waiter = to_reserve(self.waiters, lane, count)
@@ -88,7 +87,7 @@ class Watch:
         left = {lane: number for lane, number in tickets.items() if number > 0}
         for waiter in list(self.served(left)):
             del self.waiters[waiter]
-            waiter.told.set_result(None)
+            waiter.tell()
         return [lane for lane, number in left.items() if number]
 
     def served(self, left: dict[Lane, int]) -> Iterator[Waiter]:
@@ -118,7 +117,7 @@ class Watch:
                     self.tell(await self.count_tickets(lanes))
         except Exception as error:
             for waiter in self.waiters:
-                waiter.told.set_exception(error)
+                waiter.tell(error)
             self.waiters.clear()
         finally:
             self.polling = None
@@ -141,5 +140,5 @@ class Watch:
             self.polling.cancel()
             await asyncio.wait((self.polling,))
         for waiter in self.waiters:
-            waiter.told.set_result(None)
+            waiter.tell()
         self.waiters.clear()

@@ -126,9 +126,11 @@ class Submitter:
         Keys are unique within one call: the caller (or the batcher) sees to it.
         """
         entries = await self.address(tasks)
+        keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
+        if not keyed:
+            return await self.finish(entries, await self.store(self.database, entries))
         answers: dict[int, SubmitAnswer] = {}
         # Keys first: a refused call is sent again with new ids, and only a key makes that harmless.
-        keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
         for tenant in sorted({entry.task.tenant for entry in keyed}):
             own = [entry for entry in keyed if entry.task.tenant == tenant]
             answers |= await self.store_claimed(self.database, own)
@@ -212,7 +214,7 @@ class Submitter:
             self.inform = None
         placement = await self.current_range(session or self.database)
         wanted = {(task.tenant, task.pool) for task in tasks if task.url is None}
-        numbers = await self.pools.resolve(wanted, session)
+        numbers = await self.pools.resolve(wanted, session) if wanted else {}
         now, random = self.environment.clock.now(), self.environment.random
         now_ms = milliseconds(placement.clamp(now))
         entries = []
