@@ -4,6 +4,7 @@ Nothing here talks to the database.
 """
 
 from datetime import datetime, timedelta
+from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -25,25 +26,24 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
     shard: int
     pool: int
     lane: int
-    # By how much this one fires later than asked, because its submitter allowed a smear.
-    smear_s: float = 0.0
-
-    @property
-    def run_at(self) -> datetime | None:
-        asked = self.task.run_at
-        return (
-            asked if asked is None or not self.smear_s else asked + timedelta(seconds=self.smear_s)
-        )
-
-    @property
-    def delay_s(self) -> float:
-        return self.task.delay_s + self.smear_s
+    # When it fires, with the smear that its submitter allowed: at an instant, or so long after the
+    # commit.
+    run_at: datetime | None
+    delay_s: float
 
 
 def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int:
     """Placed where it will first fire, so that its rows lie beside those of its time."""
     fires_at = task.run_at or now + timedelta(seconds=task.delay_s)
     return milliseconds(placement.clamp(max(fires_at, now)))
+
+
+def smeared(task: Submission, random: Random) -> tuple[datetime | None, float]:
+    """When it was to fire, at an instant or after a delay; each is later by as much as chance says,
+    within what the submitter allowed."""
+    smear_s = round(random.uniform(0.0, task.policy.jitter_s), 6)
+    run_at = task.run_at and task.run_at + timedelta(seconds=smear_s)
+    return run_at, task.delay_s + smear_s
 
 
 def lanes_of(entries: list[Entry]) -> set[tuple[int, int, int]]:
@@ -67,7 +67,7 @@ def task_columns(entries: list[Entry]) -> list[Any]:
         once([task.tenant for task in tasks]),
         once([entry.pool for entry in entries]),
         once([task.priority for task in tasks]),
-        once([round(task.policy.timeout_s * 1000) for task in tasks]),
+        [round(timeout_s * 1000) for timeout_s in once([task.policy.timeout_s for task in tasks])],
         given([entry.run_at for entry in entries]),
         once([entry.delay_s for entry in entries]),
         given([task.policy.start_by for task in tasks]),
@@ -76,7 +76,7 @@ def task_columns(entries: list[Entry]) -> list[Any]:
         given([encode_policy(task.policy) for task in tasks]),
         urls if shared is None else [],
         given([task.execution_key or task.idempotency_key for task in tasks]),
-        given([encode_tags(task.tags) for task in tasks]),
+        [encode_tags(tags) for tags in given([task.tags for task in tasks])],
         shared,
         host_of(shared),
     ]

@@ -38,7 +38,7 @@ from duly.environment import CrashPoint, Environment
 from duly.store.calls import CallKey, Remembered, claim_call, keep_answer
 from duly.store.columns import columns
 from duly.store.database import LOCK_NOT_AVAILABLE, SERIALIZATION_FAILURE, Database, Session
-from duly.store.entries import Entry, future_ms, key_of, lanes_of, task_columns
+from duly.store.entries import Entry, future_ms, key_of, lanes_of, smeared, task_columns
 from duly.store.hands import Hands, first_lease, hand_columns, is_lone, lone_row
 from duly.store.lease import Lease, read_held
 from duly.store.load import Due
@@ -225,10 +225,10 @@ class Submitter:
             pool = WEBHOOK_POOL if task.url is not None else numbers[task.tenant, task.pool]
             # The driver's own: made, hashed and written many times faster than Python's.
             task_id = pgproto.UUID(make_octets(placed_ms, shard, random))
-            jitter_s = task.policy.jitter_s
-            smear_s = round(random.uniform(0.0, jitter_s), 6) if jitter_s else 0.0
-            lane = lane_of(pool, task.priority)
-            entries.append(Entry(ordinal, task, task_id, shard, pool, lane, smear_s))
+            lane, run_at, delay_s = lane_of(pool, task.priority), task.run_at, task.delay_s
+            if task.policy.jitter_s:
+                run_at, delay_s = smeared(task, random)
+            entries.append(Entry(ordinal, task, task_id, shard, pool, lane, run_at, delay_s))
         # The same order as of the ids, which compare more slowly.
         entries.sort(key=lambda entry: entry.id.bytes)
         return entries
