@@ -18,6 +18,7 @@ from rich.console import Console
 
 from benchmarks.peers import table
 from benchmarks.peers.catalogue import DULY, PEERS, PeerInfo
+from benchmarks.peers.disk import Disk
 from benchmarks.peers.driver import FULL, QUICK, Bench, Show
 from benchmarks.peers.duly_rows import Duly
 from benchmarks.peers.installation import install, versions
@@ -53,6 +54,8 @@ async def run(
                 skipped[peer.name] = "no `redis-server` on the PATH"
             elif peer.name not in skipped:
                 systems.append(Bench(peer, store, sizes))
+        disk = Disk(sizes.paced)
+        systems.append(disk)
         for name, reason in skipped.items():
             show(f"{name}: skipped, {reason}")
         measured = await measure_in_turns(systems, rounds, show, rows)
@@ -61,7 +64,7 @@ async def run(
         peer.name: facts(peer) | measured.get(peer.name, {"skipped": skipped.get(peer.name)})
         for peer in peers
     }
-    return {"machine": machine} | compose(
+    return {"machine": machine, "disk": measured[disk.name]} | compose(
         asdict(sizes) | {"rounds": rounds}, ours, found, versions(peers)
     )
 
@@ -99,6 +102,7 @@ def write(report: dict[str, Any], arguments: argparse.Namespace) -> None:
     else:
         Console().print(table.screen_table(report))
         Console().print(table.goals_table(report))
+        Console().print(table.disk_line(report))
         for name, peer in {"duly": report["duly"], **report["peers"]}.items():
             for row, text in peer.get("problems", {}).items():
                 Console(stderr=True).print(f"{name}, {row}: {text}", style="red")

@@ -22,6 +22,7 @@ class Duly:
     def __init__(self, bench: Bench, *, quick: bool) -> None:
         self.name = bench.name
         self.bench = bench
+        self.rows = bench.rows
         self.quick = quick
 
     async def measure(self, row: str) -> dict[str, float]:

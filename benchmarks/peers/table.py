@@ -179,6 +179,8 @@ def markdown(report: Mapping[str, Any]) -> str:
         "",
         *table_lines(HEADINGS, rows(report)),
         "",
+        disk_line(report),
+        "",
         *table_lines(["goal", "wanted", "seen", "best peer", "verdict"], goal_rows(report)),
     ]
     problems = [
@@ -187,6 +189,18 @@ def markdown(report: Mapping[str, Any]) -> str:
         for row, text in peer.get("problems", {}).items()
     ]
     return "\n".join([*lines, *(["", *problems] if problems else [])]) + "\n"
+
+
+def disk_line(report: Mapping[str, Any]) -> str:
+    """What of the waits nobody can help, in the same rounds."""
+    found = report.get("disk", {}).get("figures", {})
+    if not found:
+        return "The disk alone was not measured."
+    p50_ms, p99_ms = found["latency_p50_ms"], found["latency_p99_ms"]
+    return (
+        f"The disk alone, a page written and flushed 50 times a second: p50 {p50_ms:.1f}, "
+        f"p99 {p99_ms:.1f} ms."
+    )
 
 
 def counted(rounds: int) -> str:

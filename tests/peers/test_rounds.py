@@ -5,14 +5,22 @@ from collections.abc import Iterator
 import pytest
 from benchmarks.peers import rounds
 from benchmarks.peers.driver import PeerFailed
-from benchmarks.peers.rounds import ROWS, measure_in_turns
+from benchmarks.peers.rounds import ROWS, TURNS, measure_in_turns
+
+# Everybody's rows of one round, with those that are measured more than once.
+TURNS_A_ROUND = sum(TURNS.get(row, 1) for row in ROWS)
 
 
 class Scripted:
     """A system whose figures are known: the n-th time a row is measured, the n-th of them."""
 
+    rows: tuple[str, ...] = ROWS
+
     def __init__(
-        self, name: str, log: list[str], values: tuple[float, ...] = (1.0, 2.0, 3.0)
+        self,
+        name: str,
+        log: list[str],
+        values: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0),
     ) -> None:
         self.name = name
         self.log = log
@@ -35,7 +43,7 @@ async def test_systems_follow_each_other_row_by_row_and_take_turns_in_going_firs
     log: list[str] = []
     await measure_in_turns([Scripted("ours", log), Scripted("theirs", log)], 2, quietly)
     assert log[:4] == ["single ours", "single theirs", "drain_1 ours", "drain_1 theirs"]
-    half = len(ROWS) * 2
+    half = TURNS_A_ROUND * 2
     assert log[half : half + 2] == ["single theirs", "single ours"]
     assert len(log) == half * 2
 
@@ -43,13 +51,31 @@ async def test_systems_follow_each_other_row_by_row_and_take_turns_in_going_firs
 async def test_only_the_rows_that_are_asked_for_are_measured() -> None:
     """Who looks at one row again should not wait half an hour for the others."""
     log: list[str] = []
-    await measure_in_turns([Scripted("ours", log)], 2, quietly, ["latency"])
-    assert log == ["latency ours", "latency ours"]
+    await measure_in_turns([Scripted("ours", log)], 2, quietly, ["herd"])
+    assert log == ["herd ours", "herd ours"]
+
+
+async def test_waits_are_measured_more_often_in_turns_with_the_others() -> None:
+    """A disk that stalls for a second is in the slowest hundredth of whoever is measured then."""
+    log: list[str] = []
+    systems = [Scripted("ours", log), Scripted("theirs", log)]
+    await measure_in_turns(systems, 1, quietly, ["latency"])
+    assert log == ["latency ours", "latency theirs"] * 2
+
+
+async def test_nobody_is_asked_for_a_row_that_it_does_not_have() -> None:
+    """The disk alone runs no tasks."""
+    log: list[str] = []
+    system = Scripted("disk", log)
+    system.rows = ("latency",)
+    await measure_in_turns([system], 1, quietly)
+    assert set(log) == {"latency disk"}
 
 
 async def test_the_median_counts_and_every_sample_is_kept() -> None:
     """One lucky moment, or one hiccup, must not be what is cited."""
-    measured = await measure_in_turns([Scripted("ours", [], (9.0, 1.0, 2.0))], 3, quietly)
+    ours = Scripted("ours", [], (9.0, 1.0, 2.0))
+    measured = await measure_in_turns([ours], 3, quietly, ["herd"])
     assert measured["ours"]["figures"]["herd_per_s"] == 2.0
     assert measured["ours"]["samples"]["herd_per_s"] == [9.0, 1.0, 2.0]
 

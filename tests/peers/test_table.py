@@ -95,6 +95,15 @@ def test_the_page_names_who_was_not_measured_and_what_failed() -> None:
     assert widths == {len(table.HEADINGS) + 1}
 
 
+def test_the_page_says_what_the_disk_alone_takes() -> None:
+    """A wait in a bad moment of the disk would be taken for the system's own."""
+    without = report(slow=measured())
+    assert "was not measured" in table.markdown(without)
+    figures = {"latency_p50_ms": 0.41, "latency_p99_ms": 3.94}
+    page = table.markdown(without | {"disk": {"figures": figures}})
+    assert "flushed 50 times a second: p50 0.4, p99 3.9 ms." in page
+
+
 def test_every_peer_says_whether_it_is_durable_and_how_it_is_set_up() -> None:
     """A figure without its settings cannot be repeated or disputed."""
     for peer in (DULY, *PEERS.values()):
