@@ -1,4 +1,5 @@
-"""What one connection learned of array types, the next one need not ask."""
+"""Of PostgreSQL's own array types nothing is asked; of others, what one connection learned the next
+one need not ask."""
 
 from datetime import UTC, datetime
 from uuid import UUID
@@ -6,7 +7,7 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from duly.store.array_types import Connection
+from duly.store.array_types import ARRAYS, Connection, known_types
 from duly.store.database import Database
 from tests.store.world import World
 
@@ -39,6 +40,30 @@ async def asked_by_a_new_connection(database: Database) -> list[str]:
             (row,) = await second.fetch(EVERYTHING, *VALUES)
     assert tuple(row) == VALUES
     return [query for query in asked if query != EVERYTHING]
+
+
+async def test_a_new_process_asks_nothing(world: World) -> None:
+    """It would be slower by that before its first task; where the driver's version is new, see
+    whether what is written down of types still fits it."""
+    assert known_types(asyncpg.__version__)
+    assert await asked_by_a_new_connection(world.database) == []
+
+
+async def test_what_is_taken_for_granted_is_what_the_server_says(world: World) -> None:
+    """A wrong number would read one type as another."""
+    rows = await world.database.fetch(
+        "SELECT oid, typname, typelem, typdelim, typtype FROM pg_type WHERE oid = ANY ($1::oid[])",
+        [oid for oid, _, _ in ARRAYS],
+    )
+    said = {(row["oid"], row["typname"], row["typelem"]) for row in rows}
+    assert said == set(ARRAYS)
+    assert {(row["typdelim"], row["typtype"]) for row in rows} == {(b",", b"b")}
+
+
+def test_of_a_driver_that_was_not_tried_nothing_is_taken_for_granted() -> None:
+    """It may want to know more of a type than is written down, and would fail without it."""
+    assert known_types("0.33.0") == {}
+    assert known_types("0.3.2") == {}
 
 
 async def test_one_connection_asks_for_all(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
