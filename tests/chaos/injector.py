@@ -131,7 +131,7 @@ class Injector:
         self.note(planned, pid)
         await asyncio.sleep(planned.for_s)
         if member.pid == pid:
-            os.kill(pid, signal.SIGCONT)
+            member.send(signal.SIGCONT)
 
     async def restart(self, planned: Planned) -> None:
         postgres = self.cluster.postgres

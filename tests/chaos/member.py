@@ -83,13 +83,19 @@ class Member:
     def send(self, number: signal.Signals) -> int | None:
         """The pid that was hit; None if there was nobody."""
         pid = self.pid
-        if pid is not None:
+        if pid is None:
+            return None
+        try:
             os.kill(pid, number)
+        except ProcessLookupError:
+            # It has ended, and the word of it is on its way.
+            return None
         return pid
 
     def kill(self) -> int | None:
-        self.is_doomed = self.pid is not None
-        return self.send(signal.SIGKILL)
+        pid = self.send(signal.SIGKILL)
+        self.is_doomed = self.is_doomed or pid is not None
+        return pid
 
     async def end(self) -> None:
         """In order if it can, else not."""
