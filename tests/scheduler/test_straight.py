@@ -72,7 +72,10 @@ class Consumer:
                 scheduler.dispatcher.is_at_rest()
                 and bool(scheduler.loader.slots)
                 and scheduler.loader.placements_at > 0.0
-                and executor.broker.waiting() > 0
+                # Also a place that the last task made: until it is read, others may come first.
+                and all(map(scheduler.loader.has_read, scheduler.loader.places))
+                # Of those who wait for webhooks, the last one is reserved for nobody.
+                and executor.broker.waiting() > 1
             )
         )
 
