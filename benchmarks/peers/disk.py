@@ -8,7 +8,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.peers.driver import PER_S, percentile
+from benchmarks.peers.driver import PER_S, latency_figures
 
 PAGE = b"\x01" * 8192
 
@@ -24,10 +24,7 @@ class Disk:
         # Where the servers have their files, too.
         with tempfile.TemporaryDirectory(prefix="duly-peers-disk-") as folder:
             waits = await asyncio.to_thread(flush_at_pace, Path(folder) / "log", self.flushes)
-        return {
-            "latency_p50_ms": percentile(waits, 50) * 1000,
-            "latency_p99_ms": percentile(waits, 99) * 1000,
-        }
+        return latency_figures(waits)
 
 
 def flush_at_pace(path: Path, flushes: int) -> list[float]:

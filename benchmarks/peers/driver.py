@@ -175,10 +175,7 @@ class Bench:
             order = Order("pace", url, count=self.sizes.paced, per_s=PER_S)
             await self.tell(order)
             lags = await self.lags(self.sizes.paced, children)
-        return {
-            "latency_p50_ms": percentile(lags, 50) * 1000,
-            "latency_p99_ms": percentile(lags, 99) * 1000,
-        }
+        return latency_figures(lags)
 
     async def herd(self) -> dict[str, float]:
         """From the instant on which all of them are due to the start of each."""
@@ -264,6 +261,13 @@ class Bench:
             yield child
         finally:
             await child.end()
+
+
+def latency_figures(waits: list[float]) -> dict[str, float]:
+    return {
+        "latency_p50_ms": percentile(waits, 50) * 1000,
+        "latency_p99_ms": percentile(waits, 99) * 1000,
+    }
 
 
 def percentile(values: list[float], percent: int) -> float:

@@ -55,7 +55,8 @@ class Connection(asyncpg.Connection):  # type: ignore[misc]
     """Overrides a method that the driver keeps to itself. Should a later one call it otherwise, its
     connections ask again: slower, and nothing else."""
 
-    # By number, what a server says; elements come before their arrays, as the driver needs them.
+    # By number, what a server says. The driver knows the elements of ours; those of other arrays
+    # come before them, as it needs them.
     known: ClassVar[dict[int, Mapping[str, Any]]] = known_types(asyncpg.__version__)
 
     async def _introspect_types(
