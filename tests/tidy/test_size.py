@@ -8,7 +8,8 @@ from pathlib import Path
 from tests.processes import PROJECT
 from tests.tidy.sources import GENERATED, all_modules, project_files
 
-FILE_LINES_MAX = 400
+# A file is split for cohesion, never only to fit: this bound catches what has grown out of hand.
+FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 60
 RATCHET = tomllib.loads((Path(__file__).parent / "ratchet.toml").read_text())
 
