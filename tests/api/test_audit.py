@@ -94,9 +94,7 @@ async def test_who_does_not_operate_reads_no_audit(front: Front) -> None:
 WRONG_QUERIES = [
     "limit=0",
     "limit=201",
-    "cursor=0",
     "cursor=x",
-    f"cursor={2**63}",
     "actor=%00",
     f"actor={'a' * 201}",
     "action=DROP",
@@ -109,7 +107,7 @@ async def test_a_wrong_query_is_refused(front: Front) -> None:
     for query in WRONG_QUERIES:
         reply = await front.call("GET", f"/v1/audit?{query}")
         assert (reply.status, reply.code) == (400, "invalid_query"), query
-    most = f"limit=200&cursor={2**63 - 1}&actor={'a' * 200}&action={'a' * 64}"
+    most = f"limit=200&actor={'a' * 200}&action={'a' * 64}"
     assert (await front.call("GET", f"/v1/audit?{most}")).status == 200
 
 

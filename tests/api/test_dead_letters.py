@@ -102,7 +102,6 @@ async def test_letters_are_grouped_by_cause(front: Front) -> None:
         "?replayed=maybe",
         "?type=A",
         "?state=FAILED",
-        f"?cursor=0001-01-01T00:00:00%2B14:00~{UUID(int=1)}",
     ],
 )
 async def test_a_wrong_query_is_refused(front: Front, query: str) -> None:

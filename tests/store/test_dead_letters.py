@@ -4,8 +4,6 @@ import asyncio
 from datetime import date, timedelta
 from uuid import UUID
 
-import pytest
-
 from duly.domain.ids import placement_time_of, shard_of
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
@@ -217,20 +215,6 @@ async def test_a_list_carries_no_payloads(world: World) -> None:
     await fail(world, payload='{"a": 1}')
     (letter,) = await letters(world)
     assert letter.payload is None
-
-
-@pytest.mark.parametrize(
-    "cursor",
-    ["x", "2026-01-01T00:00:00Z", f"0001-01-01T00:00:00+14:00~{UUID(int=1)}", "1~\x00~a~b"],
-)
-async def test_a_cursor_that_is_not_ours_is_known_before_the_database(
-    world: World, cursor: str
-) -> None:
-    """An instant that the driver cannot send would look like a database that is away."""
-    with pytest.raises(ValueError):
-        await list_dead_letters(world.database, TENANT, ALL, cursor)
-    with pytest.raises(ValueError):
-        await group_dead_letters(world.database, TENANT, ALL, cursor)
 
 
 async def test_groups_come_page_by_page(world: World) -> None:

@@ -8,10 +8,11 @@ import msgspec
 from msgspec import Meta
 
 from duly.api.call import Answer, Call
+from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.wire import Limit, Page, page
 from duly.domain.access import OPERATORS
-from duly.store.audit import NEWEST, AuditEntry, list_audit
+from duly.store.audit import AuditEntry, list_audit
 
 TAG = "Audit"
 PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
@@ -21,7 +22,7 @@ class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     action: Annotated[str, Meta(pattern="^[a-z_.]+$", max_length=64)] | None = None
     actor: Annotated[str, Meta(pattern=PRINTABLE, max_length=200)] | None = None
     limit: Limit = 50
-    cursor: Annotated[int, Meta(ge=1, le=NEWEST)] | None = None
+    cursor: Cursor | None = None
 
 
 class AuditView(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +57,7 @@ class AuditDoor:
             call.tenant,
             action=query.action,
             actor=query.actor,
-            cursor=query.cursor,
+            cursor=None if query.cursor is None else int(query.cursor),
             limit=query.limit,
         )
         views = [audit_view(entry) for entry in found]

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from duly.api.call import Answer, Call
+from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, not_found
 from duly.api.wire import Limit, Page, page
@@ -21,7 +22,7 @@ Host = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+
 
 class BreakerQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
-    cursor: Host | None = None
+    cursor: Cursor | None = None
 
 
 class BreakerItem(msgspec.Struct, frozen=True):

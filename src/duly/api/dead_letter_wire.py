@@ -7,6 +7,7 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from duly.api.cursors import Cursor
 from duly.api.wire import Instant, Limit, Target, TypeName, raw, target_view
 from duly.domain import limits
 from duly.domain.retry import RetryPolicy
@@ -28,7 +29,7 @@ class LettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     replayed: bool | None = None
     group_by: Literal["fingerprint"] | None = None
     limit: Limit = 50
-    cursor: Annotated[str, Meta(max_length=300)] | None = None
+    cursor: Cursor | None = None
 
 
 class ReplayFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -26,7 +26,7 @@ from duly.api.dead_letter_wire import (
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
 from duly.api.task_control import Ring
-from duly.api.tasks import refused_cursor, task_id_of
+from duly.api.tasks import task_id_of
 from duly.api.wire import Page, TaskView, page, task_view
 from duly.domain import limits
 from duly.domain.access import OPERATORS, PRODUCERS
@@ -140,21 +140,18 @@ class DeadLetterDoor:
 
     async def list_page(self, call: Call, query: LettersQuery) -> Answer:
         items: Sequence[DeadLetterView | LetterGroup]
-        with refused_cursor():
-            if query.group_by is None:
-                wanted = LetterFilter(query.type, query.reason, query.fingerprint, query.replayed)
-                letters, following = await list_dead_letters(
-                    call.session, call.tenant, wanted, query.cursor, query.limit
-                )
-                items = [letter_view(letter) for letter in letters]
-            else:
-                wanted = LetterFilter(
-                    query.type, query.reason, query.fingerprint, bool(query.replayed)
-                )
-                groups, following = await group_dead_letters(
-                    call.session, call.tenant, wanted, query.cursor, query.limit
-                )
-                items = [group_view(group) for group in groups]
+        if query.group_by is None:
+            wanted = LetterFilter(query.type, query.reason, query.fingerprint, query.replayed)
+            letters, following = await list_dead_letters(
+                call.session, call.tenant, wanted, query.cursor, query.limit
+            )
+            items = [letter_view(letter) for letter in letters]
+        else:
+            wanted = LetterFilter(query.type, query.reason, query.fingerprint, bool(query.replayed))
+            groups, following = await group_dead_letters(
+                call.session, call.tenant, wanted, query.cursor, query.limit
+            )
+            items = [group_view(group) for group in groups]
         return Answer(200, page(items, following))
 
     async def get(self, call: Call) -> Answer:

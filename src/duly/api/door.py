@@ -18,6 +18,7 @@ import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -25,6 +26,7 @@ import msgspec
 from duly.api.body import convert_query, decode
 from duly.api.call import Answer, Call, Receive, Scope, Send
 from duly.api.credentials import Authenticator
+from duly.api.cursors import Cursors
 from duly.api.problems import (
     PROBLEM_CONTENT_TYPE,
     Code,
@@ -91,6 +93,12 @@ class Endpoint:
     def segments(self) -> list[str]:
         return self.path.strip("/").split("/")
 
+    @cached_property
+    def takes_cursor(self) -> bool:
+        """Its query, or else its body, has a `cursor`, and its answer a `next_cursor`."""
+        asked: Any = self.query or self.body
+        return asked is not None and "cursor" in asked.__struct_fields__
+
 
 class Routes:
     """Paths by exact text, then by resource and length; `{name}` stands for one segment."""
@@ -150,7 +158,9 @@ class Door:
         authenticator: Authenticator,
         metrics: Metrics,
     ) -> None:
+        assert not any(each.takes_cursor for each in endpoints if each.kind is Kind.HOT)
         self.routes = Routes(endpoints)
+        self.cursors = Cursors(database)
         self.database = database
         self.authenticator = authenticator
         self.metrics = metrics
@@ -213,7 +223,7 @@ class Door:
         raw = b""
         if endpoint.method != "GET":
             raw = await call.read_body(endpoint.body_bytes_max)
-        arguments = [call]
+        arguments: list[Any] = [call]
         if endpoint.body is not None:
             arguments.append(self.read(endpoint, call, raw))
         named = call.query
@@ -223,6 +233,9 @@ class Door:
             raise Refused(Code.INVALID_QUERY, f"{next(iter(named))[:64]} is not a parameter here")
         if endpoint.kind is Kind.HOT:
             return await endpoint.handler(*arguments)
+        if endpoint.takes_cursor:
+            await self.cursors.load()
+            arguments[-1] = self.cursors.opened(call, arguments[-1])
         if endpoint.prepare is not None:
             await endpoint.prepare(call)
         return await self.in_transaction(endpoint, call, arguments)
@@ -305,6 +318,8 @@ class Door:
                 replay = {"idempotent-replay": "true"}
                 return Answer(known.status, known.answer.encode(), replay)
         answer = await endpoint.handler(*arguments)
+        if endpoint.takes_cursor:
+            answer = self.cursors.sealed(call, arguments[-1], answer)
         for note in call.notes:
             await append_audit(
                 call.session,

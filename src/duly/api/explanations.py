@@ -23,7 +23,10 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
     ),
     Code.INVALID_QUERY: (
         "A query parameter is unknown, given twice, or has a value that cannot be.",
-        "Mend the parameter that `errors` or `detail` names. A cursor is good only for its list.",
+        (
+            "Correct the parameter that `errors` or `detail` names. A cursor is valid only for the "
+            "list, the filter and the tenant that it was given for; the limit may change."
+        ),
     ),
     Code.BODY_TOO_LARGE: (
         "The body is larger than this call takes.",

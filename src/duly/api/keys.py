@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from duly.api.call import Answer, Call
 from duly.api.credentials import Authenticator
+from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
 from duly.api.task_rules import TaskRules
@@ -84,7 +85,7 @@ class MadeKeyView(KeyView, frozen=True, kw_only=True):
 
 class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
-    cursor: KeyId | None = None
+    cursor: Cursor | None = None
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,16 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
 from uuid import UUID
 
 import msgspec
-from msgspec import Meta
 
 from duly.api.call import Answer, Call
+from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.wire import Limit, Page, page
 from duly.domain.access import OPERATORS, WORKERS
-from duly.domain.ids import SLOTS, shards_of
+from duly.domain.ids import shards_of
 from duly.store.operators import (
     BEFORE_SLOTS,
     FIRST_NODE,
@@ -29,17 +28,17 @@ TAG = "Operations"
 
 class NodesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
-    cursor: UUID | None = None
+    cursor: Cursor | None = None
 
 
 class SlotsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
-    cursor: Annotated[int, Meta(ge=0, lt=SLOTS)] | None = None
+    cursor: Cursor | None = None
 
 
 class WorkersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
-    cursor: Annotated[str, Meta(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=255)] | None = None
+    cursor: Cursor | None = None
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,12 +119,13 @@ class OperatorDoor:
         ]
 
     async def nodes(self, call: Call, query: NodesQuery) -> Answer:
-        rows = await list_nodes(call.session, query.cursor or FIRST_NODE, query.limit)
+        after = FIRST_NODE if query.cursor is None else UUID(query.cursor)
+        rows = await list_nodes(call.session, after, query.limit)
         following = str(rows[-1].id) if len(rows) == query.limit else None
         return Answer(200, page([node_view(row) for row in rows], following))
 
     async def slots(self, call: Call, query: SlotsQuery) -> Answer:
-        after = BEFORE_SLOTS if query.cursor is None else query.cursor
+        after = BEFORE_SLOTS if query.cursor is None else int(query.cursor)
         rows = await list_slots(call.session, after, query.limit)
         following = str(rows[-1].number) if len(rows) == query.limit else None
         return Answer(200, page([slot_view(row) for row in rows], following))

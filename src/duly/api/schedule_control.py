@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from uuid import UUID
 
 import msgspec
 
@@ -161,8 +162,9 @@ class ScheduleControlDoor:
         check_reason(asked.reason)
         is_pause = isinstance(asked, PauseMany)
         wanted = ScheduleFilter(asked.filter.name_prefix, asked.filter.type, not is_pause)
+        before = None if asked.cursor is None else UUID(asked.cursor)
         found, following = await list_schedules(
-            call.session, call.tenant, wanted, asked.cursor, SCHEDULES_AT_ONCE_MAX
+            call.session, call.tenant, wanted, before, SCHEDULES_AT_ONCE_MAX
         )
         left: list[Left] = []
         done = 0
@@ -186,7 +188,7 @@ class ScheduleControlDoor:
                 matched=len(found),
                 done=done,
                 left=left,
-                next_cursor=following,
+                next_cursor=None if following is None else str(following),
             ),
         )
 

@@ -8,6 +8,7 @@ from uuid import UUID
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from duly.api.cursors import Cursor
 from duly.api.wire import NULL, Instant, Limit, TaskRequest, TypeName, in_utc
 from duly.domain import limits
 from duly.domain.cron import CRON_CHARACTERS_MAX
@@ -147,14 +148,14 @@ class SchedulesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
         | None
     ) = None
     limit: Limit = 50
-    cursor: UUID | None = None
+    cursor: Cursor | None = None
 
 
 class OccurrencesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     verdict: Verdict | None = None
     since: Instant | None = None
     limit: Limit = 50
-    cursor: Instant | None = None
+    cursor: Cursor | None = None
 
 
 class PauseSchedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -176,14 +177,14 @@ class PauseMany(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     filter: ManyFilter
     reason: Reason
     dry_run: bool = False
-    cursor: UUID | None = None
+    cursor: Cursor | None = None
 
 
 class ResumeMany(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     filter: ManyFilter
     reason: Reason | None = None
     dry_run: bool = False
-    cursor: UUID | None = None
+    cursor: Cursor | None = None
 
 
 class Left(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,7 +202,7 @@ class SchedulesChanged(msgspec.Struct, frozen=True, kw_only=True):
     matched: int
     done: int
     left: list[Left]
-    next_cursor: UUID | None
+    next_cursor: str | None
 
 
 class BackfillRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

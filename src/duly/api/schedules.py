@@ -5,6 +5,7 @@ import asyncio
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from uuid import UUID
 
 from duly.api.call import Answer, Call
 from duly.api.door import Endpoint, Kind
@@ -207,8 +208,9 @@ class ScheduleDoor:
         if query.name is not None:
             return await self.by_name(call, query.name, query)
         wanted = ScheduleFilter(query.name_prefix, query.type, query.paused)
+        before = None if query.cursor is None else UUID(query.cursor)
         found, following = await list_schedules(
-            call.session, call.tenant, wanted, query.cursor, query.limit
+            call.session, call.tenant, wanted, before, query.limit
         )
         cadences = await read_cadences(call.session, [each.id for each in found])
         views = [schedule_view(each, cadences.get(each.id), is_whole=False) for each in found]
@@ -232,13 +234,12 @@ class ScheduleDoor:
             call.session,
             call.tenant,
             schedule.id,
-            before=LATEST if query.cursor is None else in_utc(query.cursor),
+            before=LATEST if query.cursor is None else datetime.fromisoformat(query.cursor),
             verdict=query.verdict,
             since=None if query.since is None else in_utc(query.since),
             limit=query.limit,
         )
-        last_at = found[-1].nominal_at if len(found) == query.limit else None
-        following = None if last_at is None else last_at.isoformat().replace("+00:00", "Z")
+        following = found[-1].nominal_at.isoformat() if len(found) == query.limit else None
         return Answer(200, page([occurrence_view(entry) for entry in found], following))
 
     async def preview(self, call: Call, asked: PreviewRequest) -> Answer:

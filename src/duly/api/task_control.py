@@ -11,9 +11,10 @@ import msgspec
 from msgspec import Meta
 
 from duly.api.call import Answer, Call
+from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, later, not_found
-from duly.api.tasks import TAG, refused_cursor, tag_of, task_id_of
+from duly.api.tasks import TAG, tag_of, task_id_of
 from duly.api.waiting import Waiting
 from duly.api.wire import Instant, Priority, Seconds, TaskView, TypeName, in_utc, task_view
 from duly.domain.access import PRODUCERS
@@ -51,7 +52,7 @@ class TaskFilter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class CancelMany(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     filter: TaskFilter
     dry_run: bool = False
-    cursor: Annotated[str, Meta(max_length=300)] | None = None
+    cursor: Cursor | None = None
 
 
 class CancelManyAnswer(msgspec.Struct, frozen=True):
@@ -175,8 +176,7 @@ class TaskControlDoor:
 
     async def cancel_many(self, call: Call, asked: CancelMany) -> Answer:
         """One bounded bite of the unfinished tasks that match."""
-        with refused_cursor():
-            ids, has_more, next_cursor = await self.matching(call, asked.filter, asked.cursor)
+        ids, has_more, next_cursor = await self.matching(call, asked.filter, asked.cursor)
         counts: Counter[ControlAnswer] = Counter()
         if ids and not asked.dry_run:
             counts.update((await cancel_tasks(call.session, call.tenant, ids)).values())

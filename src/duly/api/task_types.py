@@ -8,12 +8,13 @@ import msgspec
 from msgspec import Meta
 
 from duly.api.call import Answer, Call
+from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.keys import KeyId
 from duly.api.problems import Code, Refused, invalid, not_found
 from duly.api.task_rules import TaskRules, compile_schema
 from duly.api.tasks import target_problems
-from duly.api.wire import NULL, Limit, Page, TaskDefaults, TaskRequest, TypeName, page
+from duly.api.wire import NULL, Limit, Page, TaskDefaults, TaskRequest, page
 from duly.domain import limits
 from duly.domain.access import OPERATORS, PRODUCERS
 from duly.domain.limits import Problem, submission_problems, type_reason
@@ -53,7 +54,7 @@ class TaskTypeView(msgspec.Struct, frozen=True, kw_only=True):
 
 class TaskTypesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
-    cursor: TypeName | None = None
+    cursor: Cursor | None = None
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,7 @@
 """Tasks over HTTP: submit, batch, read, list, wait, cancel, reschedule, run now."""
 
 import asyncio
-import contextlib
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -12,6 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from duly.api.call import Answer, Call
+from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, later, not_found
 from duly.api.task_rules import TaskRules
@@ -67,7 +67,7 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     created_after: Instant | None = None
     run_before: Instant | None = None
     limit: Limit = 50
-    cursor: Annotated[str, Meta(max_length=200)] | None = None
+    cursor: Cursor | None = None
 
 
 class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +76,7 @@ class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class AttemptsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
-    cursor: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    cursor: Cursor | None = None
 
 
 @dataclass(frozen=True)
@@ -207,14 +207,13 @@ class TaskDoor:
         wanted = Filter(
             query.state, query.type, tag_of(query.tag), query.created_after, query.run_before
         )
-        with refused_cursor():
-            found = await list_tasks(call.session, call.tenant, wanted, query.cursor, query.limit)
+        found = await list_tasks(call.session, call.tenant, wanted, query.cursor, query.limit)
         views = [task_view(task, is_whole=False) for task in found.items]
         return Answer(200, page(views, found.next_cursor))
 
     async def attempts(self, call: Call, query: AttemptsQuery) -> Answer:
         await self.found(call)
-        after = -1 if query.cursor is None else query.cursor
+        after = -1 if query.cursor is None else int(query.cursor)
         found = await read_attempts(call.session, call.tenant, task_id_of(call), after, query.limit)
         following = str(found[-1].fence) if len(found) == query.limit else None
         return Answer(200, page([attempt_view(attempt) for attempt in found], following))
@@ -281,19 +280,6 @@ def tag_of(text: str | None) -> tuple[str, str] | None:
         return None
     name, _, value = text.partition(":")
     return name, value
-
-
-@contextlib.contextmanager
-def refused_cursor() -> Iterator[None]:
-    """A cursor is opaque; one that was not ours cannot be read."""
-    try:
-        yield
-    except (ValueError, OverflowError):
-        raise Refused(
-            Code.INVALID_QUERY,
-            "the cursor is not one of this list",
-            [Problem("/cursor", "is wrong")],
-        ) from None
 
 
 async def first_of(

@@ -9,6 +9,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from duly.api.call import Answer, Call
 from duly.api.credentials import Authenticator
+from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
 from duly.api.throttle import Throttle
@@ -97,7 +98,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
 
 class TenantsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
-    cursor: TenantName | None = None
+    cursor: Cursor | None = None
 
 
 @dataclass(frozen=True)

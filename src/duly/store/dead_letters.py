@@ -1,6 +1,5 @@
 """Tasks that failed for good: listed, grouped by cause, replayed as new tasks, or purged."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -25,7 +24,6 @@ GROUPED_MAX = 100_000
 GROUPS_MAX = 200
 # Above every count, so that no group comes before it.
 FIRST_GROUP = (2**62, "", "", "")
-GROUP_CURSOR = re.compile(r"[0-9]{1,18}~[0-9a-f]{1,64}~[a-z0-9._-]{1,128}~[a-z_]{1,32}")
 
 
 class DeadLetter(NamedTuple):
@@ -99,23 +97,18 @@ async def list_dead_letters(
     cursor: str | None = None,
     limit: int = 50,
 ) -> tuple[list[DeadLetter], str | None]:
-    """Newest first, without their payloads. Raises ValueError for a cursor that is not ours."""
+    """Newest first, without their payloads."""
     before = letter_cursor(cursor) if cursor else (END_OF_TIME, LAST_ID)
     rows = await session.fetch(SQL.list_dead_letters, tenant, *before, *wanted.columns, limit)
     letters = [letter_from(row) for row in rows]
     if len(letters) < limit:
         return letters, None
-    # Without a plus sign, which a query string would read as a space.
-    instant = letters[-1].failed_at.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return letters, f"{instant}~{letters[-1].id}"
+    return letters, f"{letters[-1].failed_at.isoformat()}~{letters[-1].id}"
 
 
 def letter_cursor(text: str) -> tuple[datetime, UUID]:
     instant, _, last = text.partition("~")
-    try:
-        return datetime.fromisoformat(instant).astimezone(UTC), UUID(last)
-    except OverflowError as error:
-        raise ValueError("not an instant") from error
+    return datetime.fromisoformat(instant), UUID(last)
 
 
 def letter_from(row: Any) -> DeadLetter:
@@ -166,7 +159,7 @@ async def group_dead_letters(
     cursor: str | None = None,
     limit: int = GROUPS_MAX,
 ) -> tuple[list[Group], str | None]:
-    """The newest failures by fingerprint, most frequent first; ValueError as for a list."""
+    """The newest failures by fingerprint, most frequent first."""
     after = group_cursor(cursor) if cursor else FIRST_GROUP
     rows = await session.fetch(
         SQL.group_dead_letters, tenant, *wanted.columns, GROUPED_MAX, *after, limit
@@ -179,8 +172,6 @@ async def group_dead_letters(
 
 
 def group_cursor(text: str) -> tuple[int, str, str, str]:
-    if not GROUP_CURSOR.fullmatch(text):
-        raise ValueError("not a group")
     letters, fingerprint, task_type, reason = text.split("~")
     return int(letters), fingerprint, task_type, reason
 

@@ -744,6 +744,12 @@ CREATE TABLE duly.idempotency_keys (
     expires_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE duly.installation_secrets (
+    name text NOT NULL,
+    secret bytea NOT NULL,
+    CONSTRAINT installation_secrets_secret_check CHECK ((length(secret) >= 32))
+);
+
 CREATE TABLE duly.lookouts (
     shard smallint NOT NULL,
     tenant integer NOT NULL,
@@ -1113,6 +1119,9 @@ ALTER TABLE ONLY duly.dead_letters
 ALTER TABLE ONLY duly.idempotency_keys
     ADD CONSTRAINT idempotency_keys_pkey PRIMARY KEY (shard, tenant, key);
 
+ALTER TABLE ONLY duly.installation_secrets
+    ADD CONSTRAINT installation_secrets_pkey PRIMARY KEY (name);
+
 ALTER TABLE ONLY duly.lookouts
     ADD CONSTRAINT lookouts_pkey PRIMARY KEY (tenant, shard, look_at, number);
 
@@ -1398,6 +1407,8 @@ GRANT SELECT,DELETE ON TABLE duly.dead_letters TO duly_purger;
 GRANT SELECT,DELETE,UPDATE ON TABLE duly.dead_letters TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.idempotency_keys TO duly_engine;
+
+GRANT SELECT ON TABLE duly.installation_secrets TO duly_engine;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.lookouts TO duly_engine;
 GRANT SELECT ON TABLE duly.lookouts TO duly_tenant;
