@@ -307,6 +307,19 @@ def test_a_moved_task_is_not_called_early_without_a_log() -> None:
     assert story.violations() == []
 
 
+def test_a_moved_task_that_starts_before_its_new_instant_is_reported_without_a_log() -> None:
+    """The record of an attempt says where its task was moved to: an operator has no client log."""
+    story = finished()
+    story.entries, story.effects = [], []
+    story.attempts = [replace(row, fence=row.fence + 1) for row in story.attempts]
+    started_at = story.attempts[0].started_at
+    assert started_at is not None
+    story.spoil_attempt(0, moved_to=started_at - timedelta(seconds=1))
+    assert story.violations() == []
+    story.spoil_attempt(0, moved_to=started_at + timedelta(seconds=1))
+    assert story.verdicts() == {"I12"}
+
+
 def lease_after_cancel(story: Story) -> None:
     story.attempts.insert(0, AttemptRow(TASK, 1, 1, WORKER, at(5), at(5.5), "completed"))
 

@@ -4,7 +4,7 @@ import contextlib
 import math
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -31,6 +31,7 @@ def lease_of(
     execution_key: str | None = None,
     number: int = 1,
     tenant: int = TENANT,
+    moved_to: datetime | None = None,
 ) -> Lease:
     now = Environment().clock.now()
     return Lease(
@@ -47,6 +48,7 @@ def lease_of(
         policy_text=encode_policy(policy),
         url=url,
         given_execution_key=execution_key,
+        moved_to=moved_to,
     )
 
 

@@ -60,6 +60,15 @@ async def test_a_request_says_who_what_when_and_which_attempt(
     }
 
 
+async def test_a_rescheduled_task_says_its_new_instant(
+    sender: WebhookSender, receiver: Receiver
+) -> None:
+    """A receiver that books by the header would book what was postponed on the old day."""
+    await sender(lease_of(receiver.url, moved_to=datetime(2030, 5, 1, 12, tzinfo=UTC)))
+    (request,) = receiver.requests
+    assert request.headers["duly-scheduled-for"] == "2030-05-01T12:00:00Z"
+
+
 async def test_headers_that_came_another_way_replace_none_of_ours(
     sender: WebhookSender, receiver: Receiver
 ) -> None:

@@ -26,10 +26,11 @@ TIMERS = """SELECT id, fence, attempt, coalesce(lease_until, due_at), holder, st
                    cancel_requested, tenant,
                    EXISTS (SELECT FROM duly.placements AS place
                             WHERE place.tenant = timers.tenant AND place.shard = timers.shard
-                              AND place.lane = duly.lane_of(timers.pool, timers.priority))
+                              AND place.lane = duly.lane_of(timers.pool, timers.priority)),
+                   run_at
               FROM duly.timers WHERE tenant = ANY($1::integer[]) ORDER BY id"""
 ATTEMPTS = """SELECT attempts.id, fence, charged, holder, started_at, ended_at, outcome, state,
-                     attempts.tenant
+                     attempts.tenant, attempts.run_at
                 FROM duly.tasks JOIN duly.attempts USING (shard, id)
                WHERE tasks.tenant = ANY($1::integer[]) ORDER BY attempts.id, fence"""
 LETTERS = """SELECT id, execution_key, replayed_as, tenant

@@ -239,8 +239,8 @@ BUGS: list[Bug | Slip] = [
         "a cancel leaves no record",
         control.SQL,
         "cancel_tasks",
-        "'CANCELLED' FROM ended",
-        "'CANCELLED' FROM ended WHERE false",
+        "'CANCELLED', run_at FROM ended",
+        "'CANCELLED', run_at FROM ended WHERE false",
     ),
     Bug(
         "a failure leaves no dead letter",

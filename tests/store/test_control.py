@@ -118,7 +118,7 @@ async def test_moving_changes_the_instant_and_voids_the_old_ticket(world: World)
     assert await move(world, Move(stored.id, run_at=later)) is ControlAnswer.MOVED
     task = await world.read(stored.id)
     assert (task.state, task.next_at, task.fence) == (State.SCHEDULED, later, 1)
-    assert (task.run_at, task.priority) == (START, 5)
+    assert (task.run_at, task.priority) == (later, 5)
     world.advance(3600)
     assert await world.try_lease(ticket) is None
     assert (await world.lease(stored.id)).fence == 2

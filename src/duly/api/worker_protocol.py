@@ -304,7 +304,7 @@ def leased_task(lease: Lease, again: bool) -> LeasedTask:
         max_attempts=policy.retry.max_attempts,
         type=lease.type,
         payload=as_stored(lease.payload),
-        scheduled_for=lease.run_at,
+        scheduled_for=lease.scheduled_for,
         started_at=lease.started_at,
         lease_until=lease.lease_until,
         timeout_s=policy.timeout_s,

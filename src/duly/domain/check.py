@@ -251,12 +251,15 @@ def no_early_start(evidence: Evidence) -> Iterator[Finding]:
         for row in [*evidence.attempts.get(task.id, []), evidence.timers.get(task.id)]:
             if row is None or row.started_at is None or row.holder is None:
                 continue
-            # Only a move raises the fence between two leases, and only a client knows to when.
-            is_judged = evidence.has_client_log or row.fence == next_fence
-            allowed = moved_instant(
-                evidence, moves.get(task.id, []), since, earliest, row.started_at
-            )
-            if is_judged and evidence.is_before(row.started_at, allowed):
+            allowed: datetime | None
+            if evidence.has_client_log or row.fence == next_fence:
+                allowed = moved_instant(
+                    evidence, moves.get(task.id, []), since, earliest, row.started_at
+                )
+            else:
+                # Only a move raises the fence between two leases: the row says to when.
+                allowed = row.moved_to
+            if allowed is not None and evidence.is_before(row.started_at, allowed):
                 yield task.id, f"fence {row.fence} began at {row.started_at}, before {allowed}"
             if isinstance(row, AttemptRow):
                 since, next_fence = row.ended_at, row.fence + 2

@@ -120,6 +120,8 @@ class TimerRow:
     tenant: int | None = None
     # Whether its place is among those that schedulers load.
     is_placed: bool = True
+    # The fire time, where a reschedule moved it.
+    moved_to: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ class AttemptRow:
     outcome: str
     state: str | None = None
     tenant: int | None = None
+    # The fire time of this attempt, where a reschedule had moved it.
+    moved_to: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

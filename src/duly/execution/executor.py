@@ -358,9 +358,8 @@ class Executor:
         )
 
     def note_started(self, leases: list[Lease]) -> None:
-        """The lag is the scheduler's own: a later attempt waited for its backoff as well."""
-        lags = [(lease, (lease.started_at - lease.run_at).total_seconds()) for lease in leases]
-        self.metrics.lag.observe_many(lag for lease, lag in lags if lease.attempt == 1)
+        lags = [(lease, lease.lag_s) for lease in leases]
+        self.metrics.lag.observe_many(lag for _, lag in lags if lag is not None)
         self.stats.note_started((lease.tenant, lease.type, lag) for lease, lag in lags)
 
     def note_settled(

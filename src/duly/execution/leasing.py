@@ -184,8 +184,8 @@ class WorkerDesk:
 
     def note_started(self, leases: Sequence[Lease]) -> None:
         now = self.environment.clock.monotonic()
-        lags = [(lease, (lease.started_at - lease.run_at).total_seconds()) for lease in leases]
-        self.metrics.lag.observe_many(lag for lease, lag in lags if lease.attempt == 1)
+        lags = [(lease, lease.lag_s) for lease in leases]
+        self.metrics.lag.observe_many(lag for _, lag in lags if lag is not None)
         self.stats.note_started((lease.tenant, lease.type, lag) for lease, lag in lags)
         for lease in leases:
             remember(self.running, (lease.id, lease.fence), (lease.type, now), RUNNING_MAX)

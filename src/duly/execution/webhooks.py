@@ -208,7 +208,7 @@ class WebhookSender:
             "Duly-Type": lease.type,
             "Duly-Attempt": str(lease.attempt),
             "Duly-Fence": str(lease.fence),
-            "Duly-Scheduled-For": lease.run_at.isoformat().replace("+00:00", "Z"),
+            "Duly-Scheduled-For": lease.scheduled_for.isoformat().replace("+00:00", "Z"),
             "traceparent": self.trace_of(lease),
         }
 

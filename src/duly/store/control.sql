@@ -20,10 +20,11 @@ WITH locked AS MATERIALIZED (
        AND timers.id = locked.id
        AND timers.tenant + 0 = $1
        AND timers.holder IS NULL
- RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence
+ RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, timers.run_at
 ), recorded AS (
-    INSERT INTO duly.attempts (shard, id, fence, tenant, charged, ended_at, outcome, state)
-    SELECT shard, id, fence, tenant, 0, duly.now(), 'cancelled', 'CANCELLED' FROM ended
+    INSERT INTO duly.attempts (shard, id, fence, tenant, charged, ended_at, outcome, state,
+                               run_at)
+    SELECT shard, id, fence, tenant, 0, duly.now(), 'cancelled', 'CANCELLED', run_at FROM ended
 ), requested AS (
     UPDATE duly.timers
        SET cancel_requested = true
@@ -40,7 +41,8 @@ SELECT id, 'cancel_requested' FROM requested
 
 -- name: move_tasks
 -- Another instant or another urgency for a task that nobody holds. The fence rises, so tickets that
--- were written for the old instant or lane are void.
+-- were written for the old instant or lane are void. The new fire time stands beside `due_at`, which
+-- retries and leases move too.
 WITH moved AS (
     UPDATE duly.timers
        SET fence = timers.fence + 1,
@@ -48,6 +50,10 @@ WITH moved AS (
                          ELSE greatest(coalesce(asked.run_at,
                                                 duly.now() + make_interval(secs => asked.delay_s)),
                                        duly.now())
+                    END,
+           run_at = CASE WHEN asked.keeps_due THEN timers.run_at
+                         ELSE coalesce(asked.run_at,
+                                       duly.now() + make_interval(secs => asked.delay_s))
                     END,
            priority = coalesce(asked.priority, timers.priority),
            lane = duly.lane_of(timers.pool, coalesce(asked.priority, timers.priority))

@@ -43,7 +43,10 @@ HANDED_OVER = UUID("d0177e57-0000-7000-8000-000000000001")
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
-    """One attempt, held by us until `lease_until` by the database's clock."""
+    """One attempt, held by us until `lease_until` by the database's clock.
+
+    `run_at` is the instant that was asked for at first, `moved_to` the one of a reschedule.
+    """
 
     id: UUID
     tenant: int
@@ -58,6 +61,20 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     policy_text: str | None
     url: str | None
     given_execution_key: str | None
+    moved_to: datetime | None = None
+
+    @property
+    def scheduled_for(self) -> datetime:
+        """The fire time as it stands; the same for every attempt, however late a retry comes."""
+        return self.moved_to or self.run_at
+
+    @property
+    def lag_s(self) -> float | None:
+        """From the fire time to the start; None of a later attempt, which waited for its retry,
+        release or snooze as well."""
+        if self.attempt > 1 or (self.fence > 1 and self.moved_to is None):
+            return None
+        return (self.started_at - self.scheduled_for).total_seconds()
 
     @property
     def policy(self) -> Policy:

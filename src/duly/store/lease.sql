@@ -34,7 +34,7 @@ WITH leased AS (
        AND timers.due_at <= duly.now()
        AND ticket.deadline > duly.now()
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt,
-           timers.started_at, timers.lease_until, timers.progress, timers.lane
+           timers.started_at, timers.lease_until, timers.progress, timers.lane, timers.run_at
 ), noted AS (
     INSERT INTO duly.lookouts (tenant, shard, look_at, ids)
     SELECT tenant, shard, lease_until, array_agg(id ORDER BY id)
@@ -44,7 +44,8 @@ WITH leased AS (
 )
 SELECT leased.id, leased.tenant, leased.fence, leased.attempt + 1 AS attempt,
        leased.started_at, leased.lease_until, leased.progress,
-       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
+       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key,
+       leased.run_at AS moved_to
   FROM leased
   JOIN duly.tasks ON tasks.shard = leased.shard AND tasks.id = leased.id
 
@@ -52,7 +53,8 @@ SELECT leased.id, leased.tenant, leased.fence, leased.attempt + 1 AS attempt,
 -- After a lease of unknown outcome: which of my tickets did become my leases?
 SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt,
        timers.started_at, timers.lease_until, timers.progress,
-       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
+       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key,
+       timers.run_at AS moved_to
   FROM unnest($1::smallint[], $2::uuid[], $3::integer[]) AS ticket(shard, id, fence)
   JOIN duly.timers
     ON timers.shard = ticket.shard AND timers.id = ticket.id AND timers.fence = ticket.fence + 1
@@ -64,7 +66,8 @@ SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt,
 -- workers hold sits in lane 0 of the shards that the tenant was placed on.
 SELECT timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS attempt,
        timers.started_at, timers.lease_until, timers.progress,
-       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
+       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key,
+       timers.run_at AS moved_to
   FROM (SELECT DISTINCT placements.shard FROM duly.placements WHERE placements.tenant = $1) AS place
  CROSS JOIN LATERAL (
        SELECT * FROM duly.timers

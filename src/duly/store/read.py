@@ -216,7 +216,7 @@ def matches(task: Task, wanted: Filter) -> bool:
         and (wanted.type is None or task.type == wanted.type)
         and (wanted.tag is None or (task.tags or {}).get(wanted.tag[0]) == wanted.tag[1])
         and (wanted.created_after is None or task.created_at > wanted.created_after)
-        and (wanted.run_before is None or (task.next_at or task.run_at) < wanted.run_before)
+        and (wanted.run_before is None or task.run_at < wanted.run_before)
     )
 
 

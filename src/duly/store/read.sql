@@ -3,8 +3,9 @@
 -- to be neither live nor ended. The sum keeps the planner off the tenant's index, by which it would
 -- read all of a tenant's tasks.
 SELECT tasks.id, tasks.tenant, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.pool,
-       pools.name AS pool_name, tasks.tags, tasks.created_at, tasks.run_at, tasks.execution_key,
-       tasks.replay_of,
+       pools.name AS pool_name, tasks.tags, tasks.created_at,
+       coalesce(timers.run_at, last.run_at, tasks.run_at) AS run_at,
+       tasks.execution_key, tasks.replay_of,
        coalesce(timers.priority, tasks.priority) AS priority,
        timers.id IS NOT NULL AS is_live,
        timers.due_at, timers.holder, timers.lease_until, timers.attempt, timers.cancel_requested,

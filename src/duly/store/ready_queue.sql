@@ -58,7 +58,7 @@ WITH head AS MATERIALIZED (
        AND timers.due_at <= duly.now()
        AND ticket.deadline > duly.now()
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt,
-           timers.started_at, timers.lease_until, timers.progress
+           timers.started_at, timers.lease_until, timers.progress, timers.run_at
 )
 SELECT array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
        array_agg(taken.band) AS bands, array_agg(taken.sequence) AS sequences,
@@ -67,13 +67,15 @@ SELECT array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
        NULL::uuid AS id, NULL::integer AS tenant, NULL::integer AS fence, NULL::integer AS attempt,
        NULL::timestamptz AS started_at, NULL::timestamptz AS lease_until, NULL::text AS progress,
        NULL::timestamptz AS run_at, NULL::text AS type,
-       NULL::text AS payload, NULL::text AS policy, NULL::text AS url, NULL::text AS execution_key
+       NULL::text AS payload, NULL::text AS policy, NULL::text AS url, NULL::text AS execution_key,
+       NULL::timestamptz AS moved_to
   FROM taken
  UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        leased.id, leased.tenant, leased.fence, leased.attempt + 1,
        leased.started_at, leased.lease_until, leased.progress,
-       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key
+       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key,
+       leased.run_at
   FROM leased
   JOIN duly.tasks ON tasks.shard = leased.shard AND tasks.id = leased.id
 

@@ -77,16 +77,18 @@ WITH ended AS (
        AND timers.start_by <= duly.now()
        AND timers.started_at IS NULL
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, timers.attempt,
-           timers.priority
+           timers.priority, timers.run_at
 ), recorded AS (
-    INSERT INTO duly.attempts (shard, id, fence, tenant, charged, ended_at, outcome, state, reason)
-    SELECT shard, id, fence, tenant, 0, duly.now(), 'expired', 'FAILED', 'expired' FROM ended
+    INSERT INTO duly.attempts (shard, id, fence, tenant, charged, ended_at, outcome, state, reason,
+                               run_at)
+    SELECT shard, id, fence, tenant, 0, duly.now(), 'expired', 'FAILED', 'expired', run_at FROM ended
 ), dead AS (
     INSERT INTO duly.dead_letters (shard, id, tenant, pool, priority, attempts, timeout_ms,
                                    created_at, run_at, failed_at, reason, fingerprint, type,
                                    payload, policy, url, execution_key, tags, error)
     SELECT ended.shard, ended.id, ended.tenant, tasks.pool, ended.priority, ended.attempt,
-           tasks.timeout_ms, tasks.created_at, tasks.run_at, duly.now(), 'expired', 'expired',
+           tasks.timeout_ms, tasks.created_at, coalesce(ended.run_at, tasks.run_at), duly.now(),
+           'expired', 'expired',
            tasks.type, tasks.payload, tasks.policy, tasks.url,
            coalesce(tasks.execution_key, tasks.id::text), tasks.tags, 'not started in time'
       FROM ended

@@ -668,6 +668,7 @@ CREATE TABLE duly.attempts (
     reason text,
     result text,
     error text,
+    run_at timestamp with time zone,
     CONSTRAINT attempts_charged_check CHECK ((charged >= 0)),
     CONSTRAINT attempts_check CHECK (((outcome <> 'completed'::text) OR (state = 'COMPLETED'::text))),
     CONSTRAINT attempts_check1 CHECK ((ended_at >= started_at)),
@@ -1061,6 +1062,7 @@ CREATE TABLE duly.timers (
     concurrency_limit integer,
     host text,
     progress text,
+    run_at timestamp with time zone,
     CONSTRAINT timers_check CHECK (((holder IS NULL) = (lease_until IS NULL))),
     CONSTRAINT timers_check2 CHECK (((holder IS NOT NULL) OR (NOT cancel_requested)))
 )

@@ -17,12 +17,12 @@ WITH ended AS (
        AND timers.fence = done.fence
        AND timers.holder = done.holder
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.started_at,
-           timers.concurrency_key IS NOT NULL AS has_key, timers.holder, done.result
+           timers.concurrency_key IS NOT NULL AS has_key, timers.holder, timers.run_at, done.result
 ), recorded AS (
     INSERT INTO duly.attempts (shard, id, fence, tenant, charged, holder, started_at, ended_at,
-                               outcome, state, result)
+                               outcome, state, result, run_at)
     SELECT shard, id, fence, tenant, attempt + 1, holder, started_at,
-           greatest(duly.now(), started_at), 'completed', 'COMPLETED', result
+           greatest(duly.now(), started_at), 'completed', 'COMPLETED', result, run_at
       FROM ended
 )
 SELECT tenant, has_key, count(*) AS ended,
@@ -45,24 +45,25 @@ WITH ended AS (
        AND timers.holder = done.holder
        AND (NOT $10::boolean OR timers.lease_until <= duly.now())
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt, timers.priority,
-           timers.started_at, timers.concurrency_key IS NOT NULL AS has_key,
+           timers.started_at, timers.run_at, timers.concurrency_key IS NOT NULL AS has_key,
            done.holder, done.outcome, done.error, done.fingerprint, done.reason,
            CASE WHEN timers.cancel_requested THEN 'CANCELLED' ELSE done.state END AS state,
            CASE WHEN done.outcome IN ('released', 'snoozed') THEN 0 ELSE timers.attempt + 1 END
                AS charged
 ), recorded AS (
     INSERT INTO duly.attempts (shard, id, fence, tenant, charged, holder, started_at, ended_at,
-                               outcome, state, reason, error)
+                               outcome, state, reason, error, run_at)
     SELECT shard, id, fence, tenant, charged, holder, started_at,
            greatest(duly.now(), started_at), outcome, state,
-           CASE WHEN state = 'FAILED' THEN reason END, error
+           CASE WHEN state = 'FAILED' THEN reason END, error, run_at
       FROM ended
 ), dead AS (
     INSERT INTO duly.dead_letters (shard, id, tenant, pool, priority, attempts, timeout_ms,
                                    created_at, run_at, failed_at, reason, fingerprint, type,
                                    payload, policy, url, execution_key, tags, error)
     SELECT ended.shard, ended.id, ended.tenant, tasks.pool, ended.priority, ended.charged,
-           tasks.timeout_ms, tasks.created_at, tasks.run_at, duly.now(), ended.reason,
+           tasks.timeout_ms, tasks.created_at, coalesce(ended.run_at, tasks.run_at), duly.now(),
+           ended.reason,
            ended.fingerprint, tasks.type, tasks.payload, tasks.policy, tasks.url,
            coalesce(tasks.execution_key, tasks.id::text), tasks.tags, ended.error
       FROM ended
@@ -95,12 +96,12 @@ WITH again AS (
        AND (NOT $10::boolean OR timers.lease_until <= duly.now())
  RETURNING timers.shard, timers.id, timers.tenant, timers.lane, done.fence,
            timers.attempt * done.charge AS charged, done.holder, timers.started_at, done.outcome,
-           done.error, timers.due_at, timers.concurrency_key IS NOT NULL AS has_key
+           done.error, timers.due_at, timers.run_at, timers.concurrency_key IS NOT NULL AS has_key
 ), recorded AS (
     INSERT INTO duly.attempts (shard, id, fence, tenant, charged, holder, started_at, ended_at,
-                               outcome, error)
+                               outcome, error, run_at)
     SELECT shard, id, fence, tenant, charged, holder, started_at,
-           greatest(duly.now(), started_at), outcome, error
+           greatest(duly.now(), started_at), outcome, error, run_at
       FROM again
 )
 SELECT id, fence, due_at, tenant, shard, lane, has_key FROM again

@@ -125,15 +125,16 @@ class StatsBook:
             cell = self.admit(tenant, task_type)
         cell.submitted += count
 
-    def note_started(self, rows: Iterable[tuple[int, str, float]]) -> None:
-        """Each row: tenant, type, seconds from the fire time to the start."""
+    def note_started(self, rows: Iterable[tuple[int, str, float | None]]) -> None:
+        """Each row: tenant, type, seconds from the fire time to the start (None: a retry)."""
         cells = self.cells_now()
         for tenant, task_type, lag_s in rows:
             cell = cells.get((tenant, task_type))
             if cell is None:
                 cell = self.admit(tenant, task_type)
             cell.started += 1
-            cell.lag[index_of(lag_s)] += 1
+            if lag_s is not None:
+                cell.lag[index_of(lag_s)] += 1
 
     def note_settled(self, rows: Iterable[tuple[int, str, Ending, float]], count: int = 1) -> None:
         """Each row: tenant, type, how the attempt ended, seconds that it ran; so often."""

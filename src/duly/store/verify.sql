@@ -90,14 +90,16 @@ SELECT timers.id, timers.fence, timers.attempt, coalesce(timers.lease_until, tim
                         WHERE lookouts.tenant = timers.tenant
                           AND lookouts.shard = timers.shard
                           AND lookouts.look_at = timers.lease_until
-                          AND timers.id = ANY (lookouts.ids))) AS is_placed
+                          AND timers.id = ANY (lookouts.ids))) AS is_placed,
+       timers.run_at AS moved_to
   FROM unnest($1::smallint[], $2::uuid[]) AS odd(shard, id)
   JOIN duly.timers ON timers.shard = odd.shard AND timers.id = odd.id
 
 -- name: read_attempts
 -- What happened, without what was said about it.
 SELECT attempts.id, attempts.fence, attempts.charged, attempts.holder, attempts.started_at,
-       attempts.ended_at, attempts.outcome, attempts.state, attempts.tenant
+       attempts.ended_at, attempts.outcome, attempts.state, attempts.tenant,
+       attempts.run_at AS moved_to
   FROM unnest($1::smallint[], $2::uuid[]) AS odd(shard, id)
   JOIN duly.attempts ON attempts.shard = odd.shard AND attempts.id = odd.id
 
