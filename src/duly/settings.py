@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from duly.domain.errors import ConfigurationError
+from duly.domain.folders import default_config_file, default_data_folder
 
 ENVIRONMENT_PREFIX = "DULY_"
 # Names that carry the prefix but are not settings of the server.
@@ -31,8 +32,7 @@ ROLES: tuple[RoleName, ...] = get_args(RoleName)
 
 
 def default_data_dir() -> str:
-    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return str(Path(base) / "duly")
+    return str(default_data_folder(os.environ))
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,9 +176,12 @@ def config_path(flag: str | None, environ: Mapping[str, str]) -> Path | None:
     named = flag or environ.get("DULY_CONFIG")
     if named:
         return Path(named)
-    base = environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
-    default = Path(base) / "duly" / "duly.toml"
-    return default if default.is_file() else None
+    default = default_config_file(environ)
+    try:
+        return default if default is not None and default.is_file() else None
+    except PermissionError:
+        # After `su`, HOME may still name the home of another user.
+        return None
 
 
 def read_file(path: Path | None) -> dict[str, Given]:

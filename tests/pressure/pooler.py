@@ -45,7 +45,7 @@ def pgbouncer(engine_url: str, folder: Path) -> Iterator[str]:
         f"pool_mode = transaction\ndefault_pool_size = {SESSIONS}\nmax_client_conn = 200\n"
     )
     # It refuses to run as root, like PostgreSQL itself, and must reach its socket.
-    account = ServerAccount.choose([folder, Path(host)] if host.startswith("/") else [folder])
+    account = ServerAccount.choose(folder, *([Path(host)] if host.startswith("/") else []))
     account.own(configuration)
     process = subprocess.Popen(
         [*account.prefix, program, str(configuration)],

@@ -45,10 +45,10 @@ def mode_of(path: str) -> int:
 @contextmanager
 def stranger_of_the_same_account() -> Iterator["subprocess.Popen[bytes]"]:
     """PostgreSQL takes a pid of another account for stale by itself; this one it would believe."""
-    prefix = ServerAccount.choose([]).prefix
+    prefix = ServerAccount.choose(Path("/")).prefix
     with subprocess.Popen([*prefix, "sleep", "600"]) as process:
         try:
-            uid = unprivileged_user().pw_uid if is_root() else os.geteuid()
+            uid = unprivileged_user(Path()).pw_uid if is_root() else os.geteuid()
             eventually(lambda: Path(f"/proc/{process.pid}").stat().st_uid == uid, "it is another")
             yield process
         finally:

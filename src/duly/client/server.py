@@ -8,6 +8,7 @@ from typing import NamedTuple
 import msgspec
 
 from duly.client.errors import ServerNotFound
+from duly.domain.folders import default_data_folder
 
 # Written by `duly up`, readable by its user alone.
 LOCAL_FILE = "client.json"
@@ -39,10 +40,7 @@ def find_server(
 
 def local_path(environ: Mapping[str, str]) -> Path:
     named = environ.get("DULY_DATA_DIR")
-    if named:
-        return Path(named) / LOCAL_FILE
-    base = environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(base) / "duly" / LOCAL_FILE
+    return (Path(named) if named else default_data_folder(environ)) / LOCAL_FILE
 
 
 def read_local(path: Path) -> LocalServer | None:

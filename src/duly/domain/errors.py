@@ -26,7 +26,7 @@ class EmbeddedServerFailed(DulyError):
 
 
 class DataDirectoryUnusable(DulyError):
-    """the data directory {data_dir} cannot be used: {problem}"""
+    """the data directory {data_dir} cannot be used: {problem}; choose another: DULY_DATA_DIR"""
 
 
 class DatabaseUnavailable(DulyError):

@@ -19,6 +19,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import pwd
 import shlex
 import shutil
 import socket
@@ -162,7 +163,7 @@ class EmbeddedPostgres:
 
     def start(self) -> Server:
         binaries = find_binaries(self.pg_bin, self.existing_major())
-        account = ServerAccount.choose([self.data_dir, binaries.folder])
+        account = ServerAccount.choose(self.data_dir, binaries.folder)
         if not self.cluster.exists():
             self.initialise(binaries, account)
         self.clear_remains()
@@ -187,7 +188,7 @@ class EmbeddedPostgres:
         if not self.is_ours(lines):
             return
         binaries = find_binaries(self.pg_bin, self.existing_major())
-        account = ServerAccount.choose([self.data_dir, binaries.folder])
+        account = ServerAccount.choose(self.data_dir, binaries.folder)
         stop = [binaries.program("pg_ctl"), "stop", "--silent", "--pgdata", str(self.cluster)]
         if len(lines) >= 5 and not is_answering(Path(lines[4]), int(lines[3])):
             self.run_program([*stop, "--mode", "fast", "--no-wait"], account, "did not stop")
@@ -208,6 +209,8 @@ class EmbeddedPostgres:
 
     def initialise(self, binaries: Binaries, account: ServerAccount) -> None:
         """Make the cluster beside its final name and rename it when it is whole."""
+        if account.uid is None:
+            check_own_name(self.data_dir)
         unfinished = self.data_dir / "postgres.unfinished"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir(mode=0o700)
@@ -312,6 +315,17 @@ def prepare_folder(data_dir: Path) -> None:
         os.close(open_lock(data_dir / "start.lock"))
     except OSError as error:
         raise DataDirectoryUnusable(data_dir=data_dir, problem=error.strerror) from None
+
+
+def check_own_name(data_dir: Path) -> None:
+    """initdb looks up the name of its user; a container may run under a number without one."""
+    uid = os.geteuid()
+    try:
+        pwd.getpwuid(uid)
+    except KeyError:
+        problem = f"cannot be made by user {uid}, who has no entry in /etc/passwd; add one, run as"
+        problem += " another user, or set DULY_DATABASE_URL to an external PostgreSQL"
+        raise EmbeddedServerFailed(data_dir=data_dir, problem=problem) from None
 
 
 def open_lock(path: Path) -> int:
