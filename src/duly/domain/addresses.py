@@ -42,6 +42,19 @@ def networks(*texts: str) -> tuple[Network, ...]:
     return tuple(ip_network(text) for text in texts)
 
 
+# Where clouds serve metadata and credentials to their machines, some inside private ranges: only an
+# explicit network allows them. 169.254.0.0/16 (nearly every cloud), 168.63.129.16 (the Azure host),
+# 100.100.100.200 (Alibaba), 192.0.0.192 (Oracle), fd00:ec2:: (AWS), fd20:ce:: (Google), fd00:42::42
+# (Scaleway).
+CLOUD_SERVICES = networks(
+    "169.254.0.0/16",
+    "168.63.129.16/32",
+    "100.100.100.200/32",
+    "192.0.0.192/32",
+    "fd00:ec2::/32",
+    "fd20:ce::/32",
+    "fd00:42::42/128",
+)
 # Addresses of somebody's own network: allowed only where private targets are.
 PRIVATE = networks(
     "127.0.0.0/8",
@@ -52,11 +65,9 @@ PRIVATE = networks(
     "::1/128",
     "fc00::/7",
 )
-# Addresses that lead to nobody, to everybody, or to the machine's own plumbing (a cloud's
-# 169.254.169.254 hands out credentials): only an explicit network allows them.
+# Reserved, multicast and documentation addresses: only an explicit network allows them.
 SPECIAL = networks(
     "0.0.0.0/8",
-    "169.254.0.0/16",
     "192.0.0.0/24",
     "192.0.2.0/24",
     "192.88.99.0/24",
@@ -175,19 +186,21 @@ def port_reason(port: int, rules: OutboundRules) -> str | None:
 
 
 def address_reason(address: Address, scheme: str, rules: OutboundRules) -> str | None:
-    """Why nobody may connect there. Says of what kind the address is, never which one it is: what
-    a name leads to inside somebody's network is not for strangers."""
+    """Why duly does not connect there. Says of what kind the address is, never which one it is:
+    where a name leads inside a private network is not for strangers."""
     meant = meant_by(address)
     if is_within(meant, rules.allow_networks):
         return None
     if scheme == "http" and not rules.allow_private:
         return "must begin with https://"
+    if is_within(meant, CLOUD_SERVICES):
+        return "leads to an address of cloud metadata services"
     if is_within(meant, PRIVATE):
         return None if rules.allow_private else "leads to a private address"
     if is_within(meant, SPECIAL):
-        return "leads to an address that is nobody's"
+        return "leads to a reserved address"
     if isinstance(meant, IPv6Address) and meant not in GLOBAL_UNICAST:
-        return "leads to an address that is nobody's"
+        return "leads to a reserved address"
     return None
 
 
