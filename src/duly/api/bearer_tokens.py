@@ -6,13 +6,13 @@ where to find a key is ignored, and time is the environment's.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from typing import Any
 
 import jwt
 
 from duly.domain.access import OPERATORS, Access, Reach
 from duly.domain.errors import ConfigurationError
+from duly.domain.limits import text_reason
 from duly.environment import Clock
 
 # One secret for both sides, or a key pair: never both, or the public key becomes a secret.
@@ -24,7 +24,10 @@ SECRET_BYTES_MIN = 32
 RSA_BITS_MIN = 2048
 # How far an issuer's clock may be ahead of ours. An expiry has no such grace.
 AHEAD_S_MAX = 10.0
+# The last second of the year 9999: no token is meant to live longer, and no arithmetic overflows.
+SECONDS_MAX = 253_402_300_799
 REQUIRED = ["exp", "aud", "iss", "sub", "tenant", "role"]
+SUBJECT_CHARACTERS_MAX = 255
 PEM_MARK = "-----BEGIN"
 
 
@@ -76,21 +79,26 @@ class TokenReader:
         if reach is Reach.INSTALLATION and access not in OPERATORS:
             return None
         subject, tenant_name = found["sub"], found["tenant"]
-        if not (isinstance(subject, str) and subject and isinstance(tenant_name, str)):
+        if not (isinstance(subject, str) and isinstance(tenant_name, str)):
+            return None
+        if text_reason(subject, SUBJECT_CHARACTERS_MAX):
+            # It stands in the audit.
             return None
         return Claims(subject, tenant_name, access, reach)
 
 
 def is_timely(claims: Mapping[str, Any], now: float) -> bool:
     expires, starts, issued = claims["exp"], claims.get("nbf", now), claims.get("iat", now)
-    if not all(is_number(value) for value in (expires, starts, issued)):
+    if not all(is_instant(value) for value in (expires, starts, issued)):
         return False
     latest = now + AHEAD_S_MAX
     return bool(now < expires and starts <= latest and issued <= latest)
 
 
-def is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+def is_instant(value: object) -> bool:
+    """Seconds since 1970. Compared, not converted: an integer of 400 digits has no float."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= SECONDS_MAX  # type: ignore[operator]
 
 
 def prepared_key(algorithm: str, key: str) -> Any:

@@ -24,7 +24,7 @@ from typing import (
 
 import msgspec
 
-from duly.api.problems import Code, Refused, invalid
+from duly.api.problems import Code, Refused, invalid, invalid_query
 from duly.domain.limits import Problem
 
 DEPTH_MAX = 64
@@ -131,12 +131,6 @@ def convert_query(given: Mapping[str, str], model: type[Model]) -> Model:
             # The text "null", which msgspec would take for nothing: the whole list, unfiltered.
             raise invalid_query(Problem(f"/{name}", "is never null; leave it out"))
     return converted
-
-
-def invalid_query(problem: Problem) -> Refused:
-    return Refused(
-        Code.INVALID_QUERY, f"{problem.pointer.lstrip('/')}: {problem.reason}", [problem]
-    )
 
 
 def all_problems(body: bytes, model: type, first: str) -> list[Problem]:

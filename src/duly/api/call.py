@@ -1,5 +1,6 @@
 """One call on its way through the front door: what was sent, who sent it, and the answer to it."""
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -7,8 +8,9 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from duly.api.problems import Code, Refused
+from duly.api.problems import Code, Refused, invalid_query
 from duly.domain.access import Credential
+from duly.domain.limits import Problem
 from duly.store.database import Session
 
 Scope = MutableMapping[str, Any]
@@ -17,6 +19,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 JSON_CONTENT_TYPE: Final = b"application/json"
 QUERY_PARAMETERS_MAX = 32
+# In a path or a query: no name, id or filter has one, and PostgreSQL takes no NUL.
+CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # Given twice, two readers could each believe another one.
 SINGLE_HEADERS = frozenset(
     {
@@ -162,4 +166,11 @@ def query_of(text: bytes) -> dict[str, str]:
     given = dict(pairs)
     if len(given) != len(pairs):
         raise Refused(Code.INVALID_QUERY, "a query parameter is given twice")
+    for name, value in pairs:
+        if CONTROL_CHARACTER.search(name):
+            raise Refused(
+                Code.INVALID_QUERY, "the name of a query parameter has a control character"
+            )
+        if CONTROL_CHARACTER.search(value):
+            raise invalid_query(Problem(f"/{name[:64]}", "contains a control character"))
     return given

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from duly.api.body import convert_query, decode
-from duly.api.call import Answer, Call, Receive, Scope, Send
+from duly.api.call import CONTROL_CHARACTER, Answer, Call, Receive, Scope, Send
 from duly.api.credentials import Authenticator
 from duly.api.cursors import Cursors
 from duly.api.problems import (
@@ -204,6 +204,8 @@ class Door:
 
     def endpoint_of(self, call: Call) -> Endpoint:
         methods, call.params = self.routes.find(call.path)
+        if call.params and CONTROL_CHARACTER.search(call.path):
+            raise Refused(Code.MALFORMED_REQUEST, "the path contains a control character")
         endpoint = methods.get(call.method)
         if endpoint is None:
             if not methods:

@@ -157,6 +157,11 @@ def invalid(problems: Sequence[Problem]) -> Refused:
     return Refused(Code.INVALID, detail, problems)
 
 
+def invalid_query(problem: Problem) -> Refused:
+    name = problem.pointer.removeprefix("/")
+    return Refused(Code.INVALID_QUERY, f"{name[:64]}: {problem.reason}", [problem])
+
+
 def later(code: Code, detail: str, retry_after_s: int = RETRY_AFTER_S) -> Refused:
     return Refused(code, detail, headers={"retry-after": str(retry_after_s)})
 
