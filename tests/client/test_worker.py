@@ -10,6 +10,7 @@ import pytest
 
 import duly as duly_package
 from duly import AsyncClient, Context
+from duly.client import desk, leased_tasks
 from duly.client.errors import Unauthenticated
 from duly.domain.errors import ConfigurationError
 from tests.client import computing
@@ -332,6 +333,28 @@ async def test_a_cancelled_service_releases_what_it_holds(
     for task in tasks:
         assert await outcomes(client, task.id) == ["released"]
         assert (await client.get(task.id)).attempt == 0
+
+
+@pytest.mark.parametrize("path", [leased_tasks.DEREGISTER, "/v1/worker/of-a-later-server"])
+async def test_a_drained_worker_is_gone_from_the_list(
+    client: AsyncClient,
+    make_worker: MakeWorker,
+    pool: str,
+    monkeypatch: pytest.MonkeyPatch,
+    path: str,
+) -> None:
+    """Its pool would seem to be served; a server that does not know the call is no reason to fail."""
+    monkeypatch.setattr(desk, "DEREGISTER", path)
+    worker = make_worker()
+    worker.task("a.b")(lambda ctx: None)
+
+    async def is_live() -> bool:
+        items = (await client.call("GET", "/v1/workers"))["items"]
+        return any(item["pools"] == [pool] for item in items)
+
+    async with at_work(worker):
+        await true_within(is_live)
+    assert await is_live() == (path != leased_tasks.DEREGISTER)
 
 
 async def test_a_wrong_key_is_said_at_once(duly: RunningDuly) -> None:

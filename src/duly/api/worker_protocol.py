@@ -107,6 +107,10 @@ class HeartbeatAnswer(msgspec.Struct, frozen=True):
     items: list[BeatView]
 
 
+class DeregisterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    worker_id: WorkerId
+
+
 class TaskSettlement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`error_kind` is what a retry policy's `non_retryable` names."""
 
@@ -178,6 +182,15 @@ class WorkerDoor:
                 answers={200: SettleResult},
                 body_bytes_max=SETTLE_BYTES_MAX,
             ),
+            route(
+                "POST",
+                "/v1/worker/deregister",
+                "Say that a worker has drained and takes no more tasks",
+                self.deregister,
+                Kind.HOT,
+                body=DeregisterRequest,
+                answers={204: None},
+            ),
             Endpoint(
                 "POST",
                 "/v1/tasks/{id}/settle",
@@ -214,6 +227,7 @@ class WorkerDoor:
         except asyncio.CancelledError:
             if not gone.done():
                 raise
+            await self.desk.hang_up(call.tenant, asked.worker_id)
             return Answer(200, LeaseAnswer([]))
         finally:
             leasing.cancel()
@@ -221,6 +235,7 @@ class WorkerDoor:
         if granted.leases and gone.done() and not granted.again:
             # Nobody is there to run them: somebody else may, and no attempt is charged.
             await self.give_back(call.tenant, asked.worker_id, granted.leases)
+            await self.desk.hang_up(call.tenant, asked.worker_id)
             return Answer(200, LeaseAnswer([]))
         return Answer(
             200, LeaseAnswer([leased_task(lease, granted.again) for lease in granted.leases])
@@ -231,6 +246,10 @@ class WorkerDoor:
         await self.desk.settle(
             [Settlement(lease.id, lease.fence, holder, Outcome.RELEASED) for lease in leases]
         )
+
+    async def deregister(self, call: Call, asked: DeregisterRequest) -> Answer:
+        await self.desk.deregister(call.tenant, asked.worker_id)
+        return Answer(204)
 
     async def heartbeat(self, call: Call, asked: HeartbeatRequest) -> Answer:
         problems = [

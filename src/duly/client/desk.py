@@ -1,4 +1,4 @@
-"""The three calls of a worker, each tried once: who calls decides when to try again.
+"""The calls of a worker, each tried once: who calls decides when to try again.
 
 Whatever goes wrong is an ApiError (the server said no) or Unreachable (it said nothing sensible).
 """
@@ -12,11 +12,13 @@ import msgspec
 from duly.client.connection import Connection
 from duly.client.errors import Unreachable
 from duly.client.leased_tasks import (
+    DEREGISTER,
     HEARTBEAT,
     LEASE,
     SETTLE,
     Beat,
     BeatItem,
+    DeregisterRequest,
     HeartbeatAnswer,
     HeartbeatRequest,
     LeaseAnswer,
@@ -60,6 +62,14 @@ class Desk:
         request = SettleRequest(self.worker_id, list(settlements))
         items = (await self.ask(SETTLE, request, decode_settled)).items
         return self.all_of(items, settlements)
+
+    async def deregister(self) -> None:
+        """Servers before this call answer 404, and take the worker for live a while longer."""
+        request = DeregisterRequest(self.worker_id)
+        try:
+            await self.connection.request("POST", DEREGISTER, encode(request))
+        except aiohttp.ClientError as error:
+            raise self.unreachable(str(error)) from error
 
     async def ask(
         self, path: str, request: Any, decode: Callable[[bytes], Answer], wait_s: float = 0.0

@@ -9,6 +9,7 @@ NULL = msgspec.Raw(b"null")
 LEASE = "/v1/worker/lease"
 HEARTBEAT = "/v1/worker/heartbeat"
 SETTLE = "/v1/worker/settle"
+DEREGISTER = "/v1/worker/deregister"
 # The most that one call may carry.
 LEASE_MAX = 500
 BEATS_MAX = 1000
@@ -93,6 +94,10 @@ class Settlement(msgspec.Struct, omit_defaults=True):
     error: str | None = None
     error_kind: str = ""
     retry_in_s: float | None = None
+
+
+class DeregisterRequest(msgspec.Struct):
+    worker_id: str
 
 
 class SettleRequest(msgspec.Struct):

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from duly.client.desk import Desk
+from duly.client.errors import ApiError, Unreachable
 from duly.client.handlers import Handler
 from duly.client.heart import Heart
 from duly.client.leases import LeaseBook, Stop
@@ -28,6 +29,8 @@ TIMEOUT_S = 10.0
 CLOSE_S = 0.25
 # The part of a drain that is kept for telling the server, once handlers were stopped.
 TELL_SHARE, TELL_S_MAX = 0.25, 2.0
+# For the last call, where handlers used up the whole drain.
+DEREGISTER_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -121,3 +124,12 @@ class Session:
         for run in list(runner.running):
             runner.abandon_here(run)
         await self.settling.finish(ends_at)
+        await self.deregister(max(ends_at - monotonic(), DEREGISTER_S))
+
+    async def deregister(self, limit_s: float) -> None:
+        """Its pools count as served until then; without it, until the server misses it."""
+        try:
+            async with asyncio.timeout(min(limit_s, TELL_S_MAX)):
+                await self.desk.deregister()
+        except (Unreachable, ApiError, TimeoutError) as error:
+            self.log.debug("not deregistered", error=str(error))

@@ -71,6 +71,8 @@ class Situation:
     cancel_requested: bool = False
     pool: str | None = None
     workers: int = 0
+    # When a worker of the pool was last heard of; forgotten some time after that.
+    worker_seen_at: datetime | None = None
     has_executor: bool = True
     # Ready tasks of its lane that are due before it; a lower bound from `ahead_max` on.
     ahead: int = 0
@@ -146,13 +148,20 @@ def wait_entries(situation: Situation) -> list[Entry]:
         entries[Wait.NO_LIVE_WORKER] = Entry(
             Wait.NO_LIVE_WORKER,
             False,
-            f"no live worker takes from the pool {situation.pool}",
+            no_worker_words(situation),
             unblock=f'duly worker ... (a Worker with pools=["{situation.pool}"])',
         )
     if situation.pool is None and not situation.has_executor:
         reason = "no live node has the role executor, which calls webhooks"
         entries[Wait.NO_EXECUTOR] = Entry(Wait.NO_EXECUTOR, False, reason, unblock="duly serve")
     return list(entries.values())
+
+
+def no_worker_words(situation: Situation) -> str:
+    words = f"no worker serves the pool {situation.pool}"
+    if situation.worker_seen_at is None:
+        return words
+    return f"{words} since {said(situation.worker_seen_at)}, when the last one was heard of"
 
 
 def slot_entry(situation: Situation) -> Entry:

@@ -5,7 +5,8 @@ next batch; a caller is answered after the commit.
 
 | event | what happens |
 |---|---|
-| a worker hangs up while it waits | nothing is leased for it |
+| a worker hangs up while it waits | nothing is leased for it; it counts as live for 5 s more |
+| a worker has drained | it says so, and is not live any more |
 | its answer is lost on the way | the same request id again finds the leases it never saw |
 | this process never saw it | the same; they may be old, and are marked as handed out again |
 | it was paused past its lease | heartbeat and settlement answer STALE, and change nothing |
@@ -30,7 +31,7 @@ from duly.store.lease import Beat, BeatAnswer, Lease, extend_leases, read_held_b
 from duly.store.pools import PoolNumbers
 from duly.store.settle import SettleAnswer, Settlement, Settler, SettleStatus
 from duly.store.stats import Ending, StatsBook
-from duly.store.workers import see_worker
+from duly.store.workers import deregister_worker, doubt_worker, see_worker, touch_worker
 from duly.telemetry import Metrics
 
 BATCH_SIZE_MAX = 500
@@ -40,7 +41,10 @@ FLIGHTS_MAX = 2
 WORKERS_MAX = 100_000
 RUNNING_MAX = 200_000
 SEEN_EVERY_S = 5.0
-SEEN_FOR_S = 60.0
+# A worker counts as live for so long after its longest wait, its heartbeat, and after a hang-up.
+WAITED_FOR_S = 10.0
+SEEN_FOR_S = 30.0
+HUNG_UP_FOR_S = 5.0
 
 
 Key = TypeVar("Key")
@@ -151,18 +155,37 @@ class WorkerDesk:
 
     async def see(self, asked: Asked, holder: UUID) -> None:
         """That it lives, and for which pools, for people and for `explain`; now and then."""
+        if not self.is_sight_due(holder):
+            return
+        alive_s = max(SEEN_FOR_S, asked.wait_s + WAITED_FOR_S)
+        await see_worker(self.database, asked.tenant, asked.worker_id, holder, asked.pools, alive_s)
+
+    def is_sight_due(self, holder: UUID) -> bool:
         now = self.environment.clock.monotonic()
         if now < self.seen.get(holder, 0.0):
-            return
+            return False
         remember(self.seen, holder, now + SEEN_EVERY_S, WORKERS_MAX)
-        await see_worker(
-            self.database, asked.tenant, asked.worker_id, holder, asked.pools, SEEN_FOR_S
-        )
+        return True
+
+    async def hang_up(self, tenant: int, worker_id: str) -> None:
+        """It may be dead. One that lives asks again at once, and is written down at once."""
+        self.seen.pop(holder_of(tenant, worker_id), None)
+        await doubt_worker(self.database, tenant, worker_id, HUNG_UP_FOR_S)
+
+    async def deregister(self, tenant: int, worker_id: str) -> None:
+        holder = holder_of(tenant, worker_id)
+        self.seen.pop(holder, None)
+        self.requests.pop(holder, None)
+        await deregister_worker(self.database, tenant, worker_id)
 
     async def heartbeat(
         self, tenant: int, worker_id: str, beats: Sequence[Beat], lease_s: float
     ) -> list[BeatAnswer]:
-        return await extend_leases(self.beating, holder_of(tenant, worker_id), beats, lease_s)
+        holder = holder_of(tenant, worker_id)
+        answers = await extend_leases(self.beating, holder, beats, lease_s)
+        if self.is_sight_due(holder):
+            await touch_worker(self.beating, tenant, worker_id, SEEN_FOR_S)
+        return answers
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         """One answer for each, in order; the same one twice in a call counts once."""

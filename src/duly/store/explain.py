@@ -25,6 +25,7 @@ SQL = statements_beside(__file__)
 AHEAD_MAX = 1000
 HOLDERS_MAX = 5
 WORKERS_MAX = 100
+SILENT_WORKERS_MAX = 10_000
 # How far past a cap that was lowered its excess is counted.
 EXCESS_MAX = 1000
 
@@ -46,6 +47,7 @@ class Around:
     key_in_flight: int = 0
     ahead: int = 0
     workers: int = 0
+    worker_seen_at: datetime | None = None
     lane_depth: int = 0
     key_holders: list[KeyHolder] = field(default_factory=list)
 
@@ -83,6 +85,7 @@ async def read_situation(
         cancel_requested=is_live and row["cancel_requested"],
         pool=None if row["pool"] == WEBHOOK_POOL else row["pool_name"],
         workers=around.workers,
+        worker_seen_at=around.worker_seen_at,
         has_executor=row["has_executor"],
         ahead=around.ahead,
         ahead_max=AHEAD_MAX,
@@ -119,6 +122,7 @@ async def look_around(
         pool,
         band,
         LANE_DEPTH_MAX,
+        SILENT_WORKERS_MAX,
     )
     depth = counts["lane_depth"]
     if lane_depth is not None:
@@ -133,6 +137,7 @@ async def look_around(
         counts["key_in_flight"],
         counts["ahead"],
         counts["workers"],
+        counts["worker_seen_at"],
         depth,
         holders,
     )

@@ -100,6 +100,10 @@ SELECT (SELECT count(*)
                    AND workers.expires_at > duly.now()
                    AND $7 = ANY (workers.pools)
                  LIMIT $11) AS counted) AS workers,
+       (SELECT max(known.seen_at)
+          FROM (SELECT workers.seen_at FROM duly.workers
+                 WHERE workers.tenant = $1 AND $7 = ANY (workers.pools)
+                 LIMIT $15) AS known) AS worker_seen_at,
        duly.lane_depth($12, $13, $14) AS lane_depth
 
 -- name: list_key_holders
