@@ -106,7 +106,7 @@ async def test_a_worker_that_hangs_up_is_missed_soon(
     assert await live_workers(front) == ["w-1"]
     clock.advance(HUNG_UP_FOR_S + 1)
     async with asyncio.timeout(HANG_UP_S):
-        while await live_workers(front):
+        while await live_workers(front):  # noqa: ASYNC110 (until its time is over)
             await asyncio.sleep(0.005)
     await poll(front, "w-1")
     assert await live_workers(front) == ["w-1"]

@@ -264,8 +264,33 @@ async def test_why_a_task_waits_is_told_with_what_would_help(duly: CommandLine) 
     assert explained["binding"] == "not_due"
     text = await duly("tasks", "explain", task_id)
     assert text.startswith(explained["summary"])
-    assert "> not_due" in text
     assert f"duly tasks run-now {task_id}" in text
+    words = [line.split() for line in text.splitlines()]
+    # "paused yes" was read as its opposite.
+    assert ["gate", "state"] in [line[:2] for line in words]
+    assert ["paused", "open"] in [line[:2] for line in words]
+    assert [">", "not_due", "blocked"] in [line[:3] for line in words]
+
+
+async def test_a_running_attempt_is_shown_with_its_lease(duly: CommandLine, front: Front) -> None:
+    """A worker that hangs for an hour left no trace of its start before its end."""
+    task_id = (await duly.json("tasks", "submit", "mail.send"))["id"]
+    assert await duly("tasks", "attempts", task_id) == ""
+    assert duly.said_on_errors == "no attempt yet\n"
+    tickets = [Ticket(UUID(task_id), 0)]
+    (lease,) = await lease_tasks(front.database, front.environment, HOLDER, tickets, 60.0)
+    (running,) = (await duly.json("tasks", "attempts", task_id))["items"]
+    assert (running["outcome"], running["attempt"], running["fence"]) == ("running", 1, 1)
+    assert running["holder"] == str(HOLDER)
+    assert datetime.fromisoformat(running["started_at"]) == lease.started_at
+    assert datetime.fromisoformat(running["lease_until"]) == lease.lease_until
+    assert "ended_at" not in running
+    shown = await duly("tasks", "attempts", task_id)
+    assert "running" in shown
+    settlement = Settlement(lease.id, lease.fence, HOLDER, Outcome.COMPLETED)
+    await Settler(front.database, front.environment).settle([settlement])
+    (ended,) = (await duly.json("tasks", "attempts", task_id))["items"]
+    assert (ended["outcome"], ended["fence"], "lease_until" in ended) == ("completed", 1, False)
 
 
 async def test_many_tasks_are_submitted_from_a_file_and_the_bad_lines_are_named(

@@ -46,7 +46,7 @@ async def lease_again(stage: Stage, scene: Scene, name: str = "first") -> None:
 
 async def charged_numbers(stage: Stage, scene: Scene) -> list[int]:
     attempts = await read_attempts(stage.database, scene.tenant, scene.id)
-    return [attempt.charged for attempt in attempts]
+    return [attempt.charged for attempt in attempts if attempt.ended_at is not None]
 
 
 async def release_now(stage: Stage, scene: Scene) -> None:

@@ -128,7 +128,9 @@ class World:
         return task
 
     async def attempts(self, task_id: UUID, tenant: int = TENANT) -> list[Attempt]:
-        return await read_attempts(self.database, tenant, task_id)
+        """Those on record: the one that runs is not yet."""
+        found = await read_attempts(self.database, tenant, task_id)
+        return [attempt for attempt in found if attempt.ended_at is not None]
 
     async def ticket(self, task_id: UUID, tenant: int = TENANT) -> Ticket:
         return Ticket(task_id, (await self.read(task_id, tenant)).fence)

@@ -131,7 +131,7 @@ class TaskDoor:
             route(
                 "GET",
                 "/v1/tasks/{id}/attempts",
-                "List the attempts of a task, oldest first",
+                "List the attempts of a task, oldest first, with the one that runs",
                 self.attempts,
                 Kind.READ,
                 query=AttemptsQuery,

@@ -201,10 +201,13 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One that has ended, or the one that runs: outcome `running`, `lease_until`, no `ended_at`."""
+
     fence: int
     attempt: int
-    ended_at: Instant
     outcome: str
+    ended_at: Instant | None = None
+    lease_until: Instant | None = None
     holder: str | None = None
     started_at: Instant | None = None
     state: State | None = None
@@ -287,6 +290,7 @@ def attempt_view(attempt: Attempt) -> AttemptView:
         fence=attempt.fence,
         attempt=attempt.charged,
         ended_at=attempt.ended_at,
+        lease_until=attempt.lease_until,
         outcome=attempt.outcome,
         holder=None if attempt.holder is None else str(attempt.holder),
         started_at=attempt.started_at,

@@ -26,11 +26,12 @@ ATTEMPT_COLUMNS = (
     "outcome",
     "started_at",
     "ended_at",
+    "lease_until",
     "holder",
     "reason",
     "error",
 )
-GATE_COLUMNS = ("gate", "open", "reason", "until_at", "unblock")
+GATE_COLUMNS = ("gate", "state", "reason", "until_at", "unblock")
 ENDED_WELL = "COMPLETED"
 ENDED = (ENDED_WELL, "FAILED", "CANCELLED")
 # One question; a longer wait is several.
@@ -169,9 +170,9 @@ def explain(talk: Talk, task_id: str) -> None:
 @list_flags
 @over_api
 def attempts(talk: Talk, task_id: str, limit: int, cursor: str | None) -> None:
-    """List the attempts of a task, oldest first."""
+    """List the attempts of a task, oldest first, with the one that runs."""
     page = talk.page(path("tasks", task_id, "attempts"), {}, limit, cursor)
-    talk.show_page(page, lambda items: print_table(items, ATTEMPT_COLUMNS, "no attempt has ended"))
+    talk.show_page(page, lambda items: print_table(items, ATTEMPT_COLUMNS, "no attempt yet"))
 
 
 def filter_of(
@@ -214,7 +215,10 @@ def print_explanation(explanation: Json) -> None:
     click.echo(clean(explanation["summary"]))
     if explanation["estimate_at"] is not None:
         click.echo(f"it should start at {worded_instant(explanation['estimate_at'])}")
-    gates = [{**gate, "until_at": gate["until"]} for gate in explanation["gates"]]
+    gates = [
+        {**gate, "until_at": gate["until"], "state": "open" if gate["open"] else "blocked"}
+        for gate in explanation["gates"]
+    ]
     for gate in gates:
         if gate["gate"] == explanation["binding"]:
             gate["gate"] = f"> {gate['gate']}"

@@ -47,10 +47,13 @@ class TaskData(msgspec.Struct, kw_only=True):
 
 
 class Attempt(msgspec.Struct, kw_only=True):
+    """The one that runs has the outcome "running", a `lease_until` and no `ended_at`."""
+
     fence: int
     attempt: int
-    ended_at: datetime
     outcome: str
+    ended_at: datetime | None = None
+    lease_until: datetime | None = None
     holder: str | None = None
     started_at: datetime | None = None
     state: State | None = None

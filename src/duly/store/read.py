@@ -63,16 +63,19 @@ class Task:
 
 
 class Attempt(NamedTuple):
+    """One that has ended, or the one that runs: then without `ended_at`, and with its lease."""
+
     fence: int
     charged: int
     holder: UUID | None
     started_at: datetime | None
-    ended_at: datetime
+    ended_at: datetime | None
     outcome: str
     state: str | None
     reason: str | None
     result: str | None
     error: str | None
+    lease_until: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

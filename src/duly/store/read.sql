@@ -31,10 +31,16 @@ SELECT tasks.id, tasks.tenant, tasks.type, tasks.payload, tasks.policy, tasks.ur
         LIMIT 1) AS last ON true
 
 -- name: read_attempts
--- The record of one task, oldest first.
-SELECT fence, charged, holder, started_at, ended_at, outcome, state, reason, result, error
+-- The record of one task, oldest first, and the attempt that runs: its lease is the only record of it
+-- until it ends. One statement, so that an attempt that ends meanwhile is seen once.
+SELECT fence, charged, holder, started_at, ended_at, outcome, state, reason, result, error,
+       NULL::timestamptz AS lease_until
   FROM duly.attempts
  WHERE shard = $2 AND id = $3 AND tenant = $1 AND fence > $4
+ UNION ALL
+SELECT fence, attempt + 1, holder, started_at, NULL, 'running', NULL, NULL, NULL, NULL, lease_until
+  FROM duly.timers
+ WHERE shard = $2 AND id = $3 AND tenant + 0 = $1 AND fence > $4 AND holder IS NOT NULL
  ORDER BY fence
  LIMIT $5
 
