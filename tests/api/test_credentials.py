@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import jwt
 import msgspec
@@ -306,24 +307,27 @@ class Signed:
     target: str
     timestamp: str
     nonce: str
+    content_type: str
+    idempotency_key: str
     body: bytes
 
     def headers(self, key: str) -> dict[str, str]:
         _, key_id, secret = key.split("_")
-        digest = hashlib.sha256(self.body).hexdigest()
-        text = f"{self.method}\n{self.target}\n{self.timestamp}\n{self.nonce}\n{digest}"
+        lines = ["v1", self.method, self.target, self.timestamp, self.nonce]
+        lines += [self.content_type, self.idempotency_key, hashlib.sha256(self.body).hexdigest()]
+        signature = hmac.new(secret.encode(), "\n".join(lines).encode(), "sha256").hexdigest()
         return {
             "X-Duly-Key": key_id,
             "X-Duly-Timestamp": self.timestamp,
             "X-Duly-Nonce": self.nonce,
-            "X-Duly-Signature": hmac.new(secret.encode(), text.encode(), "sha256").hexdigest(),
+            "X-Duly-Signature": f"v1={signature}",
         }
 
 
 async def signed(
     front: Front, key: str, method: str, path: str, body: bytes = b"", /, **changed: Any
 ) -> Reply:
-    """`changed` is what the signature says instead of the truth; `header_*` what is sent instead.
+    """`changed` is what the signature says instead of the truth; a header's name, what is sent.
 
     The nonce is new each time unless it is given."""
     now = int(front.environment.clock.now().timestamp())
@@ -332,10 +336,12 @@ async def signed(
         "target": path,
         "timestamp": str(now + changed.pop("seconds", 0)),
         "nonce": f"nonce-{front.environment.random.getrandbits(64):x}",
+        "content_type": "application/json" if body else "",
+        "idempotency_key": "",
         "body": body,
     }
-    sent = {name: value for name, value in changed.items() if name.startswith("X-")}
-    said = {name: value for name, value in changed.items() if not name.startswith("X-")}
+    sent = {name: value for name, value in changed.items() if name[0].isupper()}
+    said = {name: value for name, value in changed.items() if not name[0].isupper()}
     headers = Signed(**(fields | said)).headers(key) | sent
     return await front.call(method, path, key=None, headers=headers, raw=body or None)
 
@@ -352,6 +358,10 @@ async def test_a_signed_call_is_let_in(front: Front, signer: str) -> None:
     """With query and body, both of which are signed."""
     assert (await signed(front, signer, "GET", f"{PATH}?state=SCHEDULED&limit=1")).status == 200
     assert (await signed(front, signer, "POST", PATH, BODY)).status == 201
+    known = {"idempotency_key": "order-7", "Idempotency-Key": "order-7"}
+    assert (await signed(front, signer, "POST", PATH, BODY, **known)).status == 201
+    assert (await signed(front, signer, "POST", PATH, BODY, **known)).status == 200
+    assert (await signed(front, signer, "DELETE", f"{PATH}/{UUID(int=7)}")).status == 404
 
 
 WRONG_SIGNATURES: list[dict[str, Any]] = [
@@ -363,7 +373,15 @@ WRONG_SIGNATURES: list[dict[str, Any]] = [
     {"X-Duly-Timestamp": "1"},
     {"X-Duly-Nonce": "another-nonce"},
     {"X-Duly-Signature": "0" * 64},
+    {"X-Duly-Signature": "v1=" + "0" * 64},
+    {"X-Duly-Signature": "v1="},
     {"X-Duly-Signature": ""},
+    {"Idempotency-Key": "added-on-the-way"},
+    {"idempotency_key": "removed-on-the-way"},
+    {"idempotency_key": "one", "Idempotency-Key": "another"},
+    {"Content-Type": "application/x-ndjson"},
+    {"content_type": ""},
+    {"content_type": "application/json; charset=utf-8"},
     {"X-Duly-Signature": "\xe9"},
     {"X-Duly-Key": "nobody"},
     {"nonce": "short"},

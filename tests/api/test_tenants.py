@@ -154,7 +154,7 @@ async def test_every_role_reads_its_own_tenant_and_no_other(front: Front) -> Non
         assert (own.status, own.json["name"]) == (200, "default")
         foreign = await front.call("GET", "/v1/tenants/other", key=key)
         missing = await front.call("GET", MISSING, key=key)
-        malformed = await front.call("GET", "/v1/tenants/%00", key=key)
+        malformed = await front.call("GET", "/v1/tenants/A%20b", key=key)
         assert foreign.status == missing.status == malformed.status == 404
         assert foreign.body == missing.body == malformed.body
 
@@ -197,15 +197,15 @@ async def test_a_missing_tenant_is_not_found_by_who_may_see_all(front: Front) ->
     """The same words for what is missing and what is malformed."""
     for method, body in (("GET", None), ("PATCH", {"weight": 2})):
         missing = await front.call(method, MISSING, body)
-        malformed = await front.call(method, "/v1/tenants/%00", body)
+        malformed = await front.call(method, "/v1/tenants/A%20b", body)
         assert (missing.status, missing.code) == (404, "not_found")
         assert missing.body == malformed.body
 
 
 async def test_a_tenant_named_in_the_query_must_be_one(front: Front) -> None:
-    """A text that the database cannot take is a 404, not an outage."""
+    """A name that no tenant can have is as missing as one that no tenant has."""
     missing = await front.call("GET", "/v1/keys?tenant=no-such-tenant")
-    for name in ("%00", "Other", "other%0A"):
+    for name in ("Other", "other%20", "-"):
         reply = await front.call("GET", f"/v1/keys?tenant={name}")
         assert (reply.status, reply.body) == (404, missing.body)
     foreign = await front.call("GET", "/v1/keys?tenant=default", key=front.other_admin)

@@ -25,6 +25,8 @@ from duly.store.keys import KEY_PREFIX, Key, claim_nonce, hash_secret, read_key
 from duly.store.tenants import Tenant, find_tenant
 
 SIGNATURE_AGE_MAX_S = 300
+# First line of what is signed, and prefix of the signature.
+SIGNATURE_VERSION = "v1"
 NONCE_CHARACTERS_MAX = 128
 NONCE_CHARACTERS_MIN = 8
 TOKEN_CHARACTERS_MAX = 8192
@@ -88,7 +90,7 @@ class Authenticator:
         return key
 
     async def signed(self, call: Call, key_id: str, bytes_max: int) -> Credential:
-        """HMAC-SHA256 over method, path with query, timestamp, nonce and the body's digest."""
+        """HMAC-SHA256 over all that decides what a call does; `sign` lists the parts."""
         timestamp = call.header(b"x-duly-timestamp") or ""
         nonce = call.header(b"x-duly-nonce") or ""
         signature = call.header(b"x-duly-signature") or ""
@@ -103,7 +105,16 @@ class Authenticator:
         if key.signing_secret is None:
             raise unauthenticated()
         body = b"" if call.method == "GET" else await call.read_body(bytes_max)
-        expected = sign(key.signing_secret, call.method, target_of(call), timestamp, nonce, body)
+        expected = sign(
+            key.signing_secret,
+            call.method,
+            target_of(call),
+            timestamp,
+            nonce,
+            content_type=call.header(b"content-type") or "",
+            idempotency_key=call.header(b"idempotency-key") or "",
+            body=body,
+        )
         if not hmac.compare_digest(expected.encode(), signature.encode("latin-1")):
             raise unauthenticated()
         if not await claim_nonce(self.database, key_id, nonce, 2 * SIGNATURE_AGE_MAX_S):
@@ -137,11 +148,23 @@ def has_passed(instant: datetime | None, clock: Clock) -> bool:
     return instant is not None and clock.now() >= instant
 
 
-def sign(secret: bytes, method: str, target: str, timestamp: str, nonce: str, body: bytes) -> str:
-    """What a client computes too; docs/how-to/sign-requests.md says it in words."""
+def sign(
+    secret: bytes,
+    method: str,
+    target: str,
+    timestamp: str,
+    nonce: str,
+    *,
+    content_type: str = "",
+    idempotency_key: str = "",
+    body: bytes = b"",
+) -> str:
+    """What a client computes too; docs/how-to/sign-requests.md says it in words. The texts are
+    header bytes read as latin-1, so that exactly what was sent is signed."""
     digest = hashlib.sha256(body).hexdigest()
-    text = f"{method}\n{target}\n{timestamp}\n{nonce}\n{digest}"
-    return hmac.new(secret, text.encode(), hashlib.sha256).hexdigest()
+    lines = (SIGNATURE_VERSION, method, target, timestamp, nonce, content_type, idempotency_key)
+    text = "\n".join((*lines, digest)).encode("latin-1")
+    return f"{SIGNATURE_VERSION}={hmac.new(secret, text, hashlib.sha256).hexdigest()}"
 
 
 def target_of(call: Call) -> str:

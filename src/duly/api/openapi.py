@@ -71,8 +71,9 @@ SIGNED_HEADERS = {
     "X-Duly-Timestamp": "Seconds since 1970; at most 300 away from the server's clock.",
     "X-Duly-Nonce": "8 to 128 printable characters, never used before.",
     "X-Duly-Signature": (
-        "HMAC-SHA256, in hexadecimal, over method, path with query, timestamp, nonce and the "
-        "SHA-256 of the body in hexadecimal, joined by newlines."
+        "`v1=` and the HMAC-SHA256, in hexadecimal, over `v1`, method, path with query, timestamp, "
+        "nonce, Content-Type, Idempotency-Key (each empty where not sent) and the SHA-256 of the "
+        "body in hexadecimal, joined by newlines."
     ),
 }
 SECURITY_SCHEMES: Json = {
