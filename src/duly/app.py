@@ -15,6 +15,7 @@ import ssl
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -50,7 +51,7 @@ from duly.scheduler.assembly import Scheduler, make_scheduler
 from duly.settings import ROLES, Settings
 from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Channel, Notifier
 from duly.store.database import Database
-from duly.store.keys import make_first_key
+from duly.store.keys import is_any_key, make_first_key
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.place import Place, open_place, prepare_place
 from duly.store.stats import StatsBook
@@ -59,6 +60,9 @@ from duly.telemetry import Metrics, get_logger
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 START_POLL_S = 0.01
+FIRST_KEY_COMMAND = "duly keys create --first"
+# One connection, and one that the pool may replace it with.
+COMMAND_CONNECTIONS_MAX = 2
 # For heartbeats alone, beside the pool that everything else shares.
 BEATING_CONNECTIONS_MAX = 2
 # Objects made before a look at the youngest, and how many looks before one at the older ones.
@@ -67,14 +71,21 @@ COLLECTOR_THRESHOLDS = (100_000, 50, 100)
 log = get_logger("duly.app")
 
 
+class FirstKey(NamedTuple):
+    """`first` is shown once, and only by the start that made it. Without any key, FIRST_KEY_COMMAND
+    makes one."""
+
+    first: str | None
+    is_any: bool
+
+
 @dataclass(frozen=True)
 class Ready:
     """What a person or a program needs to know once duly answers."""
 
     url: str
     place: Place
-    # Shown once, and only by the start that made it.
-    first_key: str | None = None
+    key: FirstKey
     # Webhooks may go to this machine and its network.
     allows_private: bool = False
     # What runs, for whoever moves its clock.
@@ -147,7 +158,7 @@ async def run_until(
         breakers = Breakers(database, environment)
         sender = make_sender(database, environment, outbound, breakers, settings)
         stack.push_async_callback(sender.close)
-        first_key = await make_first_key(database, environment) if is_alone else None
+        key = await provide_key(database, environment, is_alone=is_alone)
         loops: list[RoleLoop] = []
         health = HealthDoor(database, metrics, migrator.latest, lambda: ticking(loops))
         front = FrontDoor(
@@ -177,10 +188,30 @@ async def run_until(
             running = [group.create_task(loop.run()) for loop in loops]
             await started(server, serving)
             if is_alone:
-                tell_local_clients(settings.data_dir, listener.url, first_key)
-            announce(Ready(listener.url, place, first_key, outbound.allow_private, loops))
+                tell_local_clients(settings.data_dir, listener.url, key.first)
+            announce(Ready(listener.url, place, key, outbound.allow_private, loops))
             await stop.wait()
             await stop_all(server, front, parts, loops, running, settings.stop_timeout_s)
+
+
+async def provide_key(database: Database, environment: Environment, *, is_alone: bool) -> FirstKey:
+    """What owns a whole installation makes its first key; a process of several only looks."""
+    if is_alone:
+        return FirstKey(await make_first_key(database, environment), is_any=True)
+    return FirstKey(None, await is_any_key(database))
+
+
+async def create_first_key(settings: Settings, environment: Environment) -> str | None:
+    """The admin's key of an installation that has none, straight in its database; None: it has."""
+    async with open_place(settings, environment) as place:
+        await prepare_place(place, settings, environment)
+        database = await Database.open(
+            place.engine_url, COMMAND_CONNECTIONS_MAX, is_pooled=settings.database_pooler
+        )
+        try:
+            return await make_first_key(database, environment, actor=FIRST_KEY_COMMAND)
+        finally:
+            await database.close()
 
 
 async def open_pools(

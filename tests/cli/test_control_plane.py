@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pytest
+
 from duly.cli.keys import ROLES
 from duly.cli.pauses import KINDS
 from duly.domain.access import Access
@@ -60,6 +62,23 @@ async def test_a_key_is_shown_once_rotated_and_revoked(duly: CommandLine, front:
     assert (await duly.json("keys", "create", "s", "--role", "worker", "--signing"))["signing"]
     await duly("keys", "create", "ci", code=2)
     await duly("keys", "create", "ci", "--role", "king", code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "missing"),
+    [
+        (("ci",), "Missing option '--role'."),
+        (("--role", "producer"), "Missing argument 'NAME'."),
+        (("--first", "--role", "producer"), "--first makes an admin's key, and takes no role"),
+        (("--first", "--tenant", "acme"), "--first makes an admin's key, and takes no tenant"),
+    ],
+)
+async def test_a_first_key_and_another_key_are_asked_for_differently(
+    duly: CommandLine, arguments: tuple[str, ...], missing: str
+) -> None:
+    """The first key of an installation is an admin's: nobody may think it was narrowed."""
+    problem = await duly.problem("keys", "create", *arguments, code=2)
+    assert problem["detail"] == missing
 
 
 async def test_a_key_is_read_from_a_file_and_never_repeated(

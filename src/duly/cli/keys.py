@@ -1,14 +1,21 @@
 """`duly keys`: API keys. The text of a key is shown once, by the command that made it."""
 
+import asyncio
+from typing import Any
+
 import click
+import msgspec
 
 from duly.cli.calling import Json, Talk, given, over_api, path
-from duly.cli.options import list_flags
+from duly.cli.options import api_flags, database_flags, list_flags, load_to_look
 from duly.cli.screen import note, print_card, print_table
 from duly.cli.values import duration
+from duly.domain.errors import KeysExist
 
 COLUMNS = ("id", "name", "role", "reach", "signing", "created_at", "expires_at", "revoked_at")
 LEADING = ("key", "id", "name", "role", "reach")
+DATABASE_FLAG_NAMES = ("config", "data_dir", "database_url", "log_level")
+COMMANDLINE = click.core.ParameterSource.COMMANDLINE
 ROLES = ("producer", "worker", "operator", "admin")
 
 
@@ -27,14 +34,52 @@ def list_keys(talk: Talk, limit: int, cursor: str | None) -> None:
 
 
 @command.command("create")
-@click.argument("name")
-@click.option("--role", type=click.Choice(ROLES), required=True, help="What it may do.")
+@click.argument("name", required=False)
+@click.option("--role", type=click.Choice(ROLES), help="What it may do.")
 @click.option("--installation", is_flag=True, help="It reaches every tenant.")
 @click.option("--type", "types", multiple=True, metavar="TYPE", help="It may submit only these.")
 @click.option("--signing", is_flag=True, help="Its secret signs requests and is never sent.")
 @click.option("--expires-in", type=duration, metavar="DURATION", help="Such as 90d.")
+@click.option("--first", is_flag=True, help="The first key, made in the database itself.")
+@database_flags
+@api_flags
+@click.pass_context
+def create(context: click.Context, /, first: bool, as_json: bool, **flags: Any) -> None:
+    """Make a key. Its text is shown this once.
+
+    With --first: the admin's key of an installation that has no key yet. It needs no server, only
+    the database, which the settings or --database-url name, and takes no other flags.
+    """
+    of_database = {option: flags.pop(option) for option in DATABASE_FLAG_NAMES}
+    if first:
+        named = [name for name in flags if context.get_parameter_source(name) == COMMANDLINE]
+        if named:
+            raise click.UsageError(f"--first makes an admin's key, and takes no {named[0]}")
+        return create_first(of_database, as_json=as_json)
+    for name, what in (("name", "argument 'NAME'"), ("role", "option '--role'")):
+        if flags[name] is None:
+            raise click.UsageError(f"Missing {what}.", context)
+    create_over_api(as_json=as_json, **flags)
+    return None
+
+
+def create_first(flags: dict[str, Any], *, as_json: bool) -> None:
+    from duly.app import create_first_key
+    from duly.environment import system_environment
+
+    settings = load_to_look(flags).settings
+    key = asyncio.run(create_first_key(settings, system_environment()))
+    if key is None:
+        raise KeysExist
+    made = {"key": key, "tenant": "default", "role": "admin", "reach": "installation"}
+    if as_json:
+        click.echo(msgspec.json.encode(made).decode())
+    else:
+        print_made(made)
+
+
 @over_api
-def create(
+def create_over_api(
     talk: Talk,
     name: str,
     role: str,
@@ -43,7 +88,6 @@ def create(
     signing: bool,
     expires_in: float | None,
 ) -> None:
-    """Make a key. Its text is shown this once."""
     asked = given(
         name=name,
         role=role,

@@ -120,7 +120,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 def explain(error: Exception, *, as_json: bool = False) -> int:
     """One clear line for a fault of the world; our own mistakes keep their traceback."""
     from duly.client.errors import ApiError, Unreachable, WaitTimedOut
-    from duly.domain.errors import DulyError, MigrationFailed
+    from duly.domain.errors import DulyError, KeysExist, MigrationFailed
 
     while isinstance(error, ExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
@@ -133,7 +133,7 @@ def explain(error: Exception, *, as_json: bool = False) -> int:
         print_problem(problem_of(error))
     else:
         print_problem({"code": snake_case(type(error).__name__), "detail": text})
-    failures = (MigrationFailed, ApiError, Unreachable, WaitTimedOut)
+    failures = (MigrationFailed, KeysExist, ApiError, Unreachable, WaitTimedOut)
     return EXIT_FAILED if isinstance(error, failures) else EXIT_USAGE
 
 

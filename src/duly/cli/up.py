@@ -8,12 +8,14 @@ import msgspec
 import uvloop
 
 from duly import __version__
-from duly.app import Ready, up
+from duly.app import FIRST_KEY_COMMAND, Ready, up
 from duly.cli.options import database_flags, json_flag, load
 from duly.domain.errors import ConfigurationError
 from duly.environment import system_environment
 from duly.settings import ROLES
-from duly.telemetry import configure_logs
+from duly.telemetry import configure_logs, get_logger
+
+log = get_logger("duly.cli")
 
 
 @click.command("up")
@@ -39,20 +41,24 @@ def announce_json(ready: Ready) -> None:
     embedded = ready.place.embedded
     line = {
         "url": ready.url,
-        "api_key": ready.first_key,
+        "api_key": ready.key.first,
         "data_dir": str(embedded.data_dir) if embedded else None,
     }
     sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
     sys.stdout.flush()
+    if not ready.key.is_any:
+        log.warning("there is no API key yet", make_it_with=FIRST_KEY_COMMAND)
 
 
 def announce_text(ready: Ready) -> None:
     click.echo(f"duly {__version__} is ready")
     click.echo(f"  API       {ready.url}")
     click.echo(f"  database  {ready.place.description}")
-    if ready.first_key is not None:
-        click.echo(f"  API key   {ready.first_key}")
+    if ready.key.first is not None:
+        click.echo(f"  API key   {ready.key.first}")
         click.echo("            (an admin's; keep it, it is not shown again)")
+    if not ready.key.is_any:
+        click.echo(f"  API key   none yet; make the first one with: {FIRST_KEY_COMMAND}")
     if ready.allows_private:
         click.echo("  webhooks  may go to this machine and its network (webhook_allow_private)")
     click.echo("Ctrl-C stops it.")

@@ -41,6 +41,10 @@ class MigrationFailed(DulyError):
     """migration {migration} failed: {problem}"""
 
 
+class KeysExist(DulyError):
+    """there is an API key already; an admin makes more with `duly keys create NAME --role ROLE`"""
+
+
 class PortInUse(DulyError):
     """cannot listen on {host}:{port}: {problem}; choose another with --port or DULY_PORT"""
 

@@ -163,19 +163,25 @@ async def rotate_key(
     return made
 
 
-async def make_first_key(database: Database, environment: Environment) -> str | None:
-    """A first tenant, and an admin's key for it; None if anybody has a key already."""
+async def is_any_key(session: Session) -> bool:
+    (row,) = await session.fetch(SQL.exists_any_key)
+    return bool(row["is_any"])
+
+
+async def make_first_key(
+    database: Database, environment: Environment, actor: str = "duly up"
+) -> str | None:
+    """A first tenant, and an admin's key for it; None if there is a key already."""
     async with database.transaction() as session:
         await session.fetch(SQL.lock_first_key)
-        (row,) = await session.fetch(SQL.exists_any_key)
-        if row["is_any"]:
+        if await is_any_key(session):
             return None
         tenant = await find_tenant(session, FIRST_TENANT)
         if tenant is None:
             tenant = await create_tenant(session, FIRST_TENANT)
         assert tenant is not None
         asked = NewKey("first key", role="admin", reach="installation")
-        made = await create_key(session, environment, tenant.id, asked, actor="duly up")
+        made = await create_key(session, environment, tenant.id, asked, actor)
         assert made is not None
         return made[1]
 

@@ -65,7 +65,7 @@ class DulyServer:
         ready = self.ready.result(START_S)
         self.clock.move = self.move_clock
         self.url = ready.url
-        self.api_key = ready.first_key or ""
+        self.api_key = ready.key.first or ""
         return self
 
     def __exit__(
