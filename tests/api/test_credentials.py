@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from duly.api.bearer_tokens import JwtSettings
+from duly.domain.api_keys import draw, draw_key
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.keys import revoke_key
@@ -102,6 +103,52 @@ async def test_one_character_changed_is_turned_away(front: Front) -> None:
         assert turned_away(await front.call("GET", PATH, key="".join(key)))
     assert turned_away(await front.call("GET", PATH, key=front.admin + "a"))
     assert turned_away(await front.call("GET", PATH, key=front.admin[:-1]))
+
+
+async def test_a_key_that_was_never_made_costs_no_look_up(front: Front) -> None:
+    """Random keys, sent in numbers, would keep the database from answering those who have one."""
+    looked = count_looks(front)
+    entropy, sound = Random(1), draw_key(Random(2))
+    for _ in range(20):
+        made_up = f"duly_{draw(entropy, 12)}_{draw(entropy, 46)}"
+        assert turned_away(await front.call("GET", PATH, key=made_up))
+        key_id = draw(entropy, 12)
+        assert turned_away(await signed(front, f"duly_{key_id}_{sound.secret}", "GET", PATH))
+    for at in range(5, len(str(sound))):
+        mistyped = str(sound)[:at] + ("b" if str(sound)[at] != "b" else "c") + str(sound)[at + 1 :]
+        assert turned_away(await front.call("GET", PATH, key=mistyped))
+    assert looked == []
+
+
+async def test_a_key_that_is_gone_is_looked_up_once_in_a_while(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its program goes on calling; and made-up keys with sound check characters push out no key
+    that exists."""
+    monkeypatch.setattr("duly.api.recall.ABSENT_MAX", 3)
+    assert (await front.call("GET", PATH, key=front.producer)).status == 200
+    looked = count_looks(front)
+    gone = str(draw_key(Random(3)))
+    for _ in range(5):
+        assert turned_away(await front.call("GET", PATH, key=gone))
+    assert len(looked) == 1
+    for seed in range(10, 20):
+        assert turned_away(await front.call("GET", PATH, key=str(draw_key(Random(seed)))))
+    assert len(front.door.authenticator.keys.absent) == 3
+    assert front.door.authenticator.keys.knows(front.producer.split("_")[1])
+
+
+def count_looks(front: Front) -> list[str]:
+    """The ids that are looked up from now on."""
+    keys, looked = front.door.authenticator.keys, []
+    look = keys.look
+
+    async def counted(key_id: str) -> Any:
+        looked.append(key_id)
+        return await look(key_id)
+
+    keys.look = counted
+    return looked
 
 
 async def test_a_key_ends_with_its_time(database: Database) -> None:

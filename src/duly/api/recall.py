@@ -1,7 +1,8 @@
 """A short memory for what nearly every call asks: keys, tenants, task types.
 
 What is changed elsewhere takes effect within `KEEP_S`; what is changed through this process, at
-once. Many callers that ask for one thing at the same time make one look.
+once. Many callers that ask for one thing at the same time make one look. What does not exist (None)
+is remembered apart: names that strangers make up push out no name that exists.
 """
 
 import asyncio
@@ -13,6 +14,7 @@ from duly.environment import Clock
 
 KEEP_S = 2.0
 ENTRIES_MAX = 10_000
+ABSENT_MAX = 1_000
 
 Name = TypeVar("Name", bound=Hashable)
 Thing = TypeVar("Thing")
@@ -23,10 +25,15 @@ class Recall(Generic[Name, Thing]):
         self.clock = clock
         self.look = look
         self.kept: OrderedDict[Name, tuple[float, Thing]] = OrderedDict()
+        self.absent: OrderedDict[Name, tuple[float, Thing]] = OrderedDict()
         self.looking: dict[Name, asyncio.Future[Thing]] = {}
 
+    def knows(self, name: Name) -> bool:
+        """It existed when it was last looked for, a moment or longer ago."""
+        return name in self.kept
+
     async def get(self, name: Name) -> Thing:
-        entry = self.kept.get(name)
+        entry = self.kept.get(name) or self.absent.get(name)
         if entry is not None and self.clock.monotonic() < entry[0]:
             return entry[1]
         flight = self.looking.get(name)
@@ -42,10 +49,12 @@ class Recall(Generic[Name, Thing]):
         if self.looking.get(name) is not asyncio.current_task():
             # It was changed while we looked: what we saw may be what was before.
             return thing
-        self.kept[name] = (self.clock.monotonic() + KEEP_S, thing)
-        self.kept.move_to_end(name)
-        if len(self.kept) > ENTRIES_MAX:
-            self.kept.popitem(last=False)
+        self.kept.pop(name, None)
+        self.absent.pop(name, None)
+        kept, most = (self.absent, ABSENT_MAX) if thing is None else (self.kept, ENTRIES_MAX)
+        kept[name] = (self.clock.monotonic() + KEEP_S, thing)
+        if len(kept) > most:
+            kept.popitem(last=False)
         return thing
 
     def land(self, name: Name, flight: asyncio.Future[Thing]) -> None:
@@ -54,4 +63,5 @@ class Recall(Generic[Name, Thing]):
 
     def forget(self, name: Name) -> None:
         self.kept.pop(name, None)
+        self.absent.pop(name, None)
         self.looking.pop(name, None)

@@ -10,16 +10,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
 
+from duly.domain.api_keys import draw_key
 from duly.environment import Environment
 from duly.store.database import Database, Session
 from duly.store.statements import statements_beside
 from duly.store.tenants import create_tenant, find_tenant
 
 SQL = statements_beside(__file__)
-KEY_PREFIX = "duly"
-ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"
-ID_CHARACTERS = 12
-SECRET_CHARACTERS = 40
 KEYS_PER_TENANT_MAX = 1000
 FIRST_TENANT = "default"
 
@@ -78,10 +75,6 @@ def hash_secret(secret: str) -> bytes:
     return hashlib.sha256(secret.encode()).digest()
 
 
-def draw(environment: Environment, characters: int) -> str:
-    return "".join(environment.entropy.choice(ALPHABET) for _ in range(characters))
-
-
 async def read_key(session: Session, key_id: str) -> Key | None:
     rows = await session.fetch(SQL.read_key, key_id)
     return Key(*rows[0]) if rows else None
@@ -95,22 +88,22 @@ async def create_key(
     has_room = counted["keys"] < KEYS_PER_TENANT_MAX
     if not has_room and not await session.fetch(SQL.delete_dead_keys, tenant):
         return None
-    key_id, secret = draw(environment, ID_CHARACTERS), draw(environment, SECRET_CHARACTERS)
+    text = draw_key(environment.entropy)
     (row,) = await session.fetch(
         SQL.create_key,
-        key_id,
+        text.id,
         tenant,
         asked.name,
         asked.role,
         asked.reach,
         asked.types,
-        None if asked.is_signing else hash_secret(secret),
-        secret.encode() if asked.is_signing else None,
+        None if asked.is_signing else hash_secret(text.secret),
+        text.secret.encode() if asked.is_signing else None,
         actor,
         asked.expires_in_s,
         asked.rotated_from,
     )
-    return KeyFacts(*row), f"{KEY_PREFIX}_{key_id}_{secret}"
+    return KeyFacts(*row), str(text)
 
 
 async def list_keys(
