@@ -23,6 +23,7 @@ from duly.store.database import Database
 from duly.store.task_types import put_task_type
 from duly.store.tenants import Tenant, create_tenant
 from tests.client.producers import as_producer, count, rows_of
+from tests.loop_watch import loop_watched
 
 pytestmark = pytest.mark.slow
 
@@ -263,6 +264,22 @@ async def test_a_payload_is_held_against_the_schema_of_its_type(
         await trade.submit("email.send", {"to": "me"}, check_schema=False)
         await trade.commit()
     assert await count(owner, "tasks") == 3
+
+
+async def test_a_costly_schema_does_not_hold_up_the_program_that_submits(
+    owner_url: str, database: Database, tenant: Tenant
+) -> None:
+    """A schema that one program set would stop the event loop of every other for minutes."""
+    text = msgspec.json.encode({"pattern": "((a{0,40}){0,40}){0,40}x"}).decode()
+    await put_task_type(database, tenant.id, "email.send", text, None, None)
+    connection = await asyncpg.connect(as_producer(owner_url))
+    try:
+        async with loop_watched():
+            with pytest.raises(Invalid, match="takes too long"):
+                await transactional.asubmit(connection, TENANT, "email.send", "a" * 60_000)
+        await transactional.asubmit(connection, TENANT, "email.send", "x")
+    finally:
+        await connection.close()
 
 
 async def test_a_schema_is_shown_to_its_own_tenant_alone(

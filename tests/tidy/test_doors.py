@@ -12,14 +12,16 @@ SHARED = {"environment", "settings", "telemetry", "role", "duly"}
 ACTORS = {"domain", "store", "broker", "coordinator"} | SHARED
 DOORS: dict[str, set[str]] = {
     "domain": set(),
+    # Beside the domain, because it needs a compiler of schemas and a process.
+    "validation": {"domain"},
     "store": {"domain"} | SHARED,
     "broker": {"domain", "store"} | SHARED,
     "coordinator": {"domain", "store"} | SHARED,
-    "api": {"domain", "store"} | SHARED,
+    "api": {"domain", "store", "validation"} | SHARED,
     "scheduler": ACTORS,
     "execution": ACTORS,
     "maintenance": ACTORS,
-    "client": {"domain", "duly"},
+    "client": {"domain", "duly", "validation"},
     "cli": {"app", "bench", "client"} | SHARED,
     # It puts a whole duly together, as `app` does, and runs a worker on it.
     "testing": ACTORS | {"app", "client", "execution"},

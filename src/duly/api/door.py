@@ -85,9 +85,9 @@ class Endpoint:
     timeout_s: float = REQUEST_TIMEOUT_S
     # Decodes a body that is not one JSON document.
     decode: Callable[[Call, bytes], Any] | None = None
-    # Before the transaction, for what needs a connection of its own: ten calls that each hold one
-    # and wait for a second would wait for one another.
-    prepare: Callable[[Call], Awaitable[None]] | None = None
+    # Before the transaction, for what takes long or needs a connection of its own: ten calls that
+    # each hold one and wait for a second would wait for one another.
+    prepare: Callable[..., Awaitable[None]] | None = None
 
     @property
     def segments(self) -> list[str]:
@@ -239,7 +239,7 @@ class Door:
             await self.cursors.load()
             arguments[-1] = self.cursors.opened(call, arguments[-1])
         if endpoint.prepare is not None:
-            await endpoint.prepare(call)
+            await endpoint.prepare(*arguments)
         return await self.in_transaction(endpoint, call, arguments)
 
     async def authorise(self, endpoint: Endpoint, call: Call) -> None:

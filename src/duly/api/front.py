@@ -110,7 +110,7 @@ class FrontDoor:
 
     def recurring(self) -> list[Endpoint]:
         desk = self.scheduling
-        schedules = ScheduleDoor(self.environment, desk, self.rules.outbound)
+        schedules = ScheduleDoor(self.environment, desk, self.rules)
         backfill = BackfillDoor(desk, self.backfilling)
         doors = (schedules, ScheduleControlDoor(desk), backfill, ForecastDoor(self.database))
         return [endpoint for door in doors for endpoint in door.endpoints()]
@@ -144,3 +144,4 @@ class FrontDoor:
         """Answer whoever was let in."""
         await self.desk.close()
         await self.reading.close()
+        await self.rules.close()

@@ -11,6 +11,7 @@ from http import HTTPStatus
 import msgspec
 
 from duly.domain.errors import (
+    CheckProcessUnavailable,
     DatabaseUnavailable,
     DatabaseUnfit,
     DulyError,
@@ -175,6 +176,8 @@ def problem_of(error: DulyError) -> Refused:
             return Refused(Code.TOO_MANY, str(error))
         case DatabaseUnavailable() | DatabaseUnfit():
             return later(Code.UNAVAILABLE, "the database cannot be reached; try again")
+        case CheckProcessUnavailable():
+            return later(Code.UNAVAILABLE, "payloads cannot be checked now; try again")
         case StatementRefused() if str(error.facts["code"]).startswith(DATA_CLASS):
             return Refused(Code.INVALID, "a value is of a kind that cannot be stored")
         case StatementRefused() if error.facts["code"] == QUERY_CANCELED:

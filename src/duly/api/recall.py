@@ -21,9 +21,15 @@ Thing = TypeVar("Thing")
 
 
 class Recall(Generic[Name, Thing]):
-    def __init__(self, clock: Clock, look: Callable[[Name], Awaitable[Thing]]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        look: Callable[[Name], Awaitable[Thing]],
+        entries_max: int = ENTRIES_MAX,
+    ) -> None:
         self.clock = clock
         self.look = look
+        self.entries_max = entries_max
         self.kept: OrderedDict[Name, tuple[float, Thing]] = OrderedDict()
         self.absent: OrderedDict[Name, tuple[float, Thing]] = OrderedDict()
         self.looking: dict[Name, asyncio.Future[Thing]] = {}
@@ -51,7 +57,7 @@ class Recall(Generic[Name, Thing]):
             return thing
         self.kept.pop(name, None)
         self.absent.pop(name, None)
-        kept, most = (self.absent, ABSENT_MAX) if thing is None else (self.kept, ENTRIES_MAX)
+        kept, most = (self.absent, ABSENT_MAX) if thing is None else (self.kept, self.entries_max)
         kept[name] = (self.clock.monotonic() + KEEP_S, thing)
         if len(kept) > most:
             kept.popitem(last=False)

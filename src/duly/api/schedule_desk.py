@@ -35,7 +35,7 @@ class ScheduleDesk:
     expect: Expect
     throttle: Throttle
 
-    async def prepare(self, call: Call) -> None:
+    async def prepare(self, call: Call, *_: object) -> None:
         """What firing must know (partitions, the number of the pool) is known before the call holds
         a connection."""
         found = await find_schedule(self.database, call.tenant, task_id_of(call))
@@ -44,7 +44,7 @@ class ScheduleDesk:
         with contextlib.suppress(TooManyPools):
             await self.firer.submitter.address(tasks)
 
-    async def prepare_task(self, call: Call) -> None:
+    async def prepare_task(self, call: Call, *_: object) -> None:
         """Firing by hand is a submit, and counts as one."""
         await self.prepare(call)
         await self.throttle.admit(call.tenant, 1)

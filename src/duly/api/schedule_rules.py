@@ -10,7 +10,7 @@ from typing import NamedTuple
 from duly.api.call import Call
 from duly.api.problems import invalid
 from duly.api.schedule_wire import ScheduleFields, ScheduleRequest, encode_task
-from duly.api.task_rules import payload_problems, permit, read_rules
+from duly.api.task_rules import judge, permit, read_rules
 from duly.api.tasks import target_problems
 from duly.api.wire import TaskRequest
 from duly.domain.addresses import OutboundRules
@@ -132,5 +132,8 @@ async def check_template(
         for problem in submission_problems(submission, now, outbound)
         if problem.pointer not in named
     ]
-    found += target_problems(task) + payload_problems(rules, task)
+    found += target_problems(task)
+    # What only a process can tell was told before the call held a connection.
+    if isinstance(problem := judge(rules, task), Problem):
+        found.append(problem)
     return template_of(submission), found

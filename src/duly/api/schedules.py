@@ -35,9 +35,9 @@ from duly.api.schedule_wire import (
     ScheduleRequest,
     SchedulesQuery,
 )
-from duly.api.wire import LATEST, Page, in_utc, page
+from duly.api.task_rules import TaskRules
+from duly.api.wire import LATEST, Page, TaskRequest, in_utc, page
 from duly.domain.access import OPERATORS, PRODUCERS
-from duly.domain.addresses import OutboundRules
 from duly.domain.clock_changes import describe_changes
 from duly.domain.limits import Problem
 from duly.domain.recurrence import Recurrence, next_occurrences
@@ -66,20 +66,21 @@ DEFINING = (Code.MALFORMED_BODY, Code.INVALID, Code.CONFLICT, Code.TOO_MANY)
 class ScheduleDoor:
     environment: Environment
     desk: ScheduleDesk
-    outbound: OutboundRules
+    rules: TaskRules
 
     def endpoints(self) -> list[Endpoint]:
         return [*self.defining(), *self.looking()]
 
     def defining(self) -> list[Endpoint]:
         route = partial(Endpoint, kind=Kind.CONTROL, access=OPERATORS, tag=TAG)
-        one = partial(route, path="/v1/schedules/{id}", prepare=self.desk.prepare)
+        one = partial(route, path="/v1/schedules/{id}", prepare=self.prepare)
         return [
             route(
                 method="POST",
                 path="/v1/schedules",
                 summary="Define a schedule",
                 handler=self.create,
+                prepare=self.check_payload,
                 body=ScheduleRequest,
                 answers={201: ScheduleView},
                 refusals=DEFINING,
@@ -125,6 +126,7 @@ class ScheduleDoor:
                 path="/v1/schedules/preview",
                 summary="When would it fire, and what do the next clock changes do to it?",
                 handler=self.preview,
+                prepare=self.check_payload,
                 body=PreviewRequest,
                 answers={200: PreviewView},
                 refusals=(Code.MALFORMED_BODY, Code.INVALID, Code.TOO_MANY),
@@ -148,11 +150,26 @@ class ScheduleDoor:
             ),
         ]
 
+    async def prepare(
+        self, call: Call, asked: ScheduleRequest | ScheduleChange | None = None
+    ) -> None:
+        if asked is not None:
+            await self.check_payload(call, asked)
+        await self.desk.prepare(call)
+
+    async def check_payload(
+        self, call: Call, asked: ScheduleRequest | ScheduleChange | PreviewRequest
+    ) -> None:
+        """A costly check is made before the call holds a connection; a cheap one later, with all
+        else that may be wrong."""
+        if isinstance(asked.task, TaskRequest):
+            await self.rules.check_costly(call.tenant, asked.task)
+
     async def create(self, call: Call, asked: ScheduleRequest) -> Answer:
         least_s, now = await read_schedule_bound(call.session, call.tenant)
         began_at = beginning(now)
         yardstick = Yardstick(began_at, least_s, began_at)
-        checked = await check_schedule(call, asked, yardstick, self.outbound)
+        checked = await check_schedule(call, asked, yardstick, self.rules.outbound)
         await self.desk.check_place(call, checked.definition.template)
         schedule_id = make_schedule_id(self.environment, call.tenant, now)
         if not await create_schedule(call.session, call.tenant, schedule_id, *checked, began_at):
@@ -173,7 +190,7 @@ class ScheduleDoor:
         least_s, now = await read_schedule_bound(call.session, call.tenant)
         known = schedule.definition
         yardstick = Yardstick(now, least_s, schedule.anchor_at, known.fields)
-        checked = await check_schedule(call, asked, yardstick, self.outbound)
+        checked = await check_schedule(call, asked, yardstick, self.rules.outbound)
         await self.desk.check_place(call, checked.definition.template)
         if asked.name != known.name:
             await self.refuse_taken(call, asked.name)
@@ -252,7 +269,7 @@ class ScheduleDoor:
         found += [] if asked.name is None else name_problems(asked.name)
         template = None
         if asked.task is not None:
-            template, wrong = await check_task(call, asked, asked.task, now, self.outbound)
+            template, wrong = await check_task(call, asked, asked.task, now, self.rules.outbound)
             found += wrong
         after = now if asked.after is None else in_utc(asked.after)
         if not INSTANT_MIN <= after < INSTANT_MAX:

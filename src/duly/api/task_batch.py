@@ -100,13 +100,10 @@ class TaskBatchDoor:
 
     async def checked_batch(self, call: Call, batch: Batch) -> list[Submission]:
         now, problems, tasks = self.tasks.environment.clock.now(), [], []
-        for ordinal, request in enumerate(batch.tasks):
-            try:
-                defaults = await self.tasks.rules.check(call.credential, call.tenant, request)
-            except Refused as refused:
-                if not refused.errors:
-                    raise
-                problems += moved(refused.errors, ordinal)
+        answers = await self.tasks.rules.check_all(call.credential, call.tenant, batch.tasks)
+        for ordinal, (request, defaults) in enumerate(zip(batch.tasks, answers, strict=True)):
+            if isinstance(defaults, Problem):
+                problems += moved([defaults], ordinal)
                 continue
             task = request.submission(call.tenant, defaults=defaults)
             found = submission_problems(task, now, self.tasks.rules.outbound)

@@ -1,32 +1,35 @@
 """What a tenant says of its task types, at the moment of a submit: may this key, is the payload
 as the schema says, which defaults apply. Compiled once and kept for a moment."""
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
 
-import jsonschema_rs
 import msgspec
 
-from duly.api.problems import Code, Refused
+from duly.api.problems import Code, Refused, invalid
 from duly.api.recall import Recall
+from duly.api.schema_checks import SchemaChecks
 from duly.api.wire import NO_DEFAULTS, TaskDefaults, TaskRequest
 from duly.domain.access import Credential
 from duly.domain.addresses import STRICT, OutboundRules
-from duly.domain.limits import Problem
+from duly.domain.limits import PAYLOAD_BYTES_MAX, Problem
 from duly.environment import Environment
 from duly.store.database import Database, Session
 from duly.store.task_types import find_task_type
+from duly.validation.schema import INLINE_COST_MAX, PayloadSchema, Verdict, read_schema
 
-PROBLEMS_MAX = 20
-Validate = Callable[[Any], list[Problem]]
+# Each may hold a schema of 64 KiB.
+RULES_MAX = 1000
+# Tasks of a batch that are looked at before other callers get their turn.
+SLICE_COST_MAX = INLINE_COST_MAX
 
 
 @dataclass(frozen=True)
 class Rules:
     """Of one task type; the empty ones for a type that nobody described."""
 
-    validate: Validate | None = None
+    schema: str | None = None
     defaults: TaskDefaults = NO_DEFAULTS
     keys: frozenset[str] | None = None
 
@@ -44,7 +47,8 @@ class TaskRules:
         self.database = database
         # Where this installation lets webhooks go; asked again by whoever sends them.
         self.outbound = outbound
-        self.known: Recall[tuple[int, str], Rules] = Recall(environment.clock, self.look)
+        self.known: Recall[tuple[int, str], Rules] = Recall(environment.clock, self.look, RULES_MAX)
+        self.checks = SchemaChecks(environment.clock)
 
     async def look(self, name: tuple[int, str]) -> Rules:
         return await read_rules(self.database, *name)
@@ -53,9 +57,56 @@ class TaskRules:
         """The defaults for this task; Refused if it may not be submitted as it stands."""
         rules = await self.known.get((tenant, task.type))
         permit(rules, credential, task.type)
-        if problems := payload_problems(rules, task):
-            raise Refused(Code.INVALID, f"the payload is not what {task.type} takes", problems)
+        if rules.schema is not None:
+            problem = await self.payload_problem(tenant, rules, task)
+            if problem is not None:
+                raise Refused(Code.INVALID, f"the payload is not what {task.type} takes", [problem])
         return rules.defaults
+
+    async def payload_problem(self, tenant: int, rules: Rules, task: TaskRequest) -> Problem | None:
+        found = judge(rules, task)
+        if isinstance(found, PayloadSchema):
+            (found,) = await self.checks.problems(tenant, found.text, [bytes(task.payload)])
+        return found
+
+    async def check_costly(self, tenant: int, task: TaskRequest) -> None:
+        """Refused for a template's payload, where only a process of its own can tell."""
+        rules = await self.known.get((tenant, task.type))
+        if not isinstance(judge(rules, task), PayloadSchema):
+            return
+        problem = await self.payload_problem(tenant, rules, task)
+        if problem is not None:
+            raise invalid([Problem(f"/task{problem.pointer}", problem.reason)])
+
+    async def check_all(
+        self, credential: Credential, tenant: int, tasks: Sequence[TaskRequest]
+    ) -> list[TaskDefaults | Problem]:
+        """`check` of many: the costly payloads of a type travel to their process together."""
+        answers: list[TaskDefaults | Problem] = []
+        costly: dict[str, list[int]] = {}
+        cost = 0
+        for ordinal, task in enumerate(tasks):
+            rules = await self.known.get((tenant, task.type))
+            permit(rules, credential, task.type)
+            found = judge(rules, task)
+            if isinstance(found, PayloadSchema):
+                costly.setdefault(found.text, []).append(ordinal)
+                found = None
+            answers.append(rules.defaults if found is None else found)
+            cost += inline_cost(rules, task)
+            if cost > SLICE_COST_MAX:
+                await asyncio.sleep(0)
+                cost = 0
+        for text, ordinals in costly.items():
+            payloads = [bytes(tasks[ordinal].payload) for ordinal in ordinals]
+            problems = await self.checks.problems(tenant, text, payloads)
+            for ordinal, problem in zip(ordinals, problems, strict=True):
+                if problem is not None:
+                    answers[ordinal] = problem
+        return answers
+
+    async def close(self) -> None:
+        await self.checks.close()
 
 
 async def read_rules(session: Session, tenant: int, task_type: str) -> Rules:
@@ -64,7 +115,7 @@ async def read_rules(session: Session, tenant: int, task_type: str) -> Rules:
     if found is None:
         return NO_RULES
     return Rules(
-        validate=None if found.schema is None else compile_schema(found.schema),
+        schema=found.schema,
         defaults=NO_DEFAULTS
         if found.defaults is None
         else msgspec.json.decode(found.defaults, type=TaskDefaults),
@@ -80,35 +131,26 @@ def permit(rules: Rules, credential: Credential, task_type: str) -> None:
         raise forbidden(task_type)
 
 
-def payload_problems(rules: Rules, task: TaskRequest) -> list[Problem]:
-    return [] if rules.validate is None else rules.validate(msgspec.json.decode(task.payload))
+def judge(rules: Rules, task: TaskRequest) -> Problem | PayloadSchema | None:
+    """What is wrong with the payload, or the schema if only a process of its own can tell."""
+    # One that is too long is refused for that, and nothing is run on it.
+    if rules.schema is None or len(task.payload) > PAYLOAD_BYTES_MAX:
+        return None
+    schema = read_schema(rules.schema)
+    verdict = schema.judge(task.payload)
+    if verdict is Verdict.FITS:
+        return None
+    return verdict if isinstance(verdict, Problem) else schema
+
+
+def inline_cost(rules: Rules, task: TaskRequest) -> int:
+    if rules.schema is None:
+        return len(task.payload)
+    schema = read_schema(rules.schema)
+    if schema.weight is None:
+        return len(task.payload)
+    return min(schema.cost(task.payload), INLINE_COST_MAX)
 
 
 def forbidden(task_type: str) -> Refused:
     return Refused(Code.FORBIDDEN, f"this credential may not submit {task_type}")
-
-
-def compile_schema(text: str) -> Validate:
-    """Linear-time patterns, and no reference ever leaves the document."""
-    validator = jsonschema_rs.validator_for(
-        text,
-        retriever=refuse_reference,
-        pattern_options=jsonschema_rs.RegexOptions(),
-    )
-
-    def validate(payload: Any) -> list[Problem]:
-        if validator.is_valid(payload):
-            return []
-        problems = []
-        for error in validator.iter_errors(payload):
-            pointer = "".join(f"/{step}" for step in error.instance_path)
-            problems.append(Problem(f"/payload{pointer}", error.message[:300]))
-            if len(problems) == PROBLEMS_MAX:
-                break
-        return problems
-
-    return validate
-
-
-def refuse_reference(address: str) -> NoReturn:
-    raise ValueError(f"a schema may refer only to itself, not to {address[:100]}")

@@ -1,35 +1,55 @@
-"""Whether a payload is what its task type takes, judged here as the server judges it."""
+"""Whether a payload is what its task type takes, judged here as the server judges it.
 
-from functools import lru_cache
-from typing import Any, NoReturn
+A schema that could hold this program up, or fill its memory, is run in a process of its own.
+"""
 
-import jsonschema_rs
+import atexit
+import os
+import threading
 
-PROBLEMS_MAX = 20
-COMPILED_MAX = 100
+import msgspec
 
-
-def payload_problems(schema: str, payload: Any) -> list[dict[str, str]]:
-    """Each with a JSON pointer into the request; none for a payload that fits."""
-    validator = compiled(schema)
-    if validator.is_valid(payload):
-        return []
-    problems = []
-    for error in validator.iter_errors(payload):
-        pointer = "".join(f"/{step}" for step in error.instance_path)
-        problems.append({"pointer": f"/payload{pointer}", "detail": error.message[:300]})
-        if len(problems) == PROBLEMS_MAX:
-            break
-    return problems
+from duly.domain.limits import PAYLOAD_BYTES_MAX, Problem
+from duly.validation.process import CheckProcess
+from duly.validation.schema import PayloadSchema, Verdict, read_schema
 
 
-@lru_cache(maxsize=COMPILED_MAX)
-def compiled(schema: str) -> Any:
-    """Linear-time patterns, and no reference ever leaves the document."""
-    return jsonschema_rs.validator_for(
-        schema, retriever=refuse_reference, pattern_options=jsonschema_rs.RegexOptions()
-    )
+class SharedProcess:
+    """One for all threads of this program. A fork of it does not ask its parent's."""
+
+    def __init__(self) -> None:
+        self.forget()
+        os.register_at_fork(after_in_child=self.forget)
+        atexit.register(self.close)
+
+    def forget(self) -> None:
+        self.lock = threading.Lock()
+        self.process = CheckProcess()
+
+    def problem(self, schema: str, payload: bytes) -> Problem | None:
+        with self.lock:
+            checked = self.process.check(schema, [payload])
+        (found,) = checked.problems(1)
+        return found
+
+    def close(self) -> None:
+        self.process.close()
 
 
-def refuse_reference(address: str) -> NoReturn:
-    raise ValueError(f"a schema may refer only to itself, not to {address[:100]}")
+SHARED = SharedProcess()
+
+
+def payload_problem(text: str, payload: bytes) -> Problem | PayloadSchema | None:
+    """What is wrong first; the schema if only `costly_problem` can tell, which blocks for long."""
+    # One that is too long is refused for that, and nothing is run on it.
+    if len(payload) > PAYLOAD_BYTES_MAX:
+        return None
+    schema = read_schema(text)
+    verdict = schema.judge(msgspec.Raw(payload))
+    if verdict is Verdict.FITS:
+        return None
+    return verdict if isinstance(verdict, Problem) else schema
+
+
+def costly_problem(schema: PayloadSchema, payload: bytes) -> Problem | None:
+    return SHARED.problem(schema.text, payload)

@@ -5,6 +5,7 @@ rollback leaves nothing. `submit` takes a psycopg connection or an SQLAlchemy Co
 `asubmit` their asynchronous kin and an asyncpg connection. Nothing here commits.
 """
 
+import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,8 +16,10 @@ import msgspec
 
 from duly.client.drivers import asker, awaited_asker, state_of
 from duly.client.errors import ApiError, Conflict, IdempotencyMismatch, Invalid, NotFound
-from duly.client.payload_schema import payload_problems
+from duly.client.payload_schema import costly_problem, payload_problem
 from duly.client.request import SubmitOptions, task_fields
+from duly.domain.limits import Problem
+from duly.validation.schema import PayloadSchema
 
 # Everything travels as text and is cast there, so that no driver's idea of a type gets in between.
 SUBMIT = """
@@ -67,7 +70,11 @@ def submit(
     ask = asker(connection)
     with translated_refusals():
         if check_schema:
-            check_payload(request, ask(connection, SCHEMA, request.names))
+            schema = ask(connection, SCHEMA, request.names)
+            found = None if schema is None else payload_problem(schema, request.payload)
+            if isinstance(found, PayloadSchema):
+                found = costly_problem(found, request.payload)
+            refuse_payload(request, found)
         return as_uuid(ask(connection, SUBMIT, request.arguments))
 
 
@@ -86,7 +93,11 @@ async def asubmit(
     ask = awaited_asker(connection)
     with translated_refusals():
         if check_schema:
-            check_payload(request, await ask(connection, SCHEMA, request.names))
+            schema = await ask(connection, SCHEMA, request.names)
+            found = None if schema is None else payload_problem(schema, request.payload)
+            if isinstance(found, PayloadSchema):
+                found = await asyncio.to_thread(costly_problem, found, request.payload)
+            refuse_payload(request, found)
         return as_uuid(await ask(connection, SUBMIT, request.arguments))
 
 
@@ -121,12 +132,10 @@ def problem(pointer: str, detail: str) -> dict[str, str]:
     return {"pointer": pointer, "detail": detail}
 
 
-def check_payload(request: Request, schema: str | None) -> None:
-    if schema is None:
-        return
-    problems = payload_problems(schema, msgspec.json.decode(request.payload))
-    if problems:
-        refuse(INVALID, f"the payload is not what {request.type} takes", problems)
+def refuse_payload(request: Request, found: Problem | None) -> None:
+    if found is not None:
+        errors = [problem(found.pointer, found.reason)]
+        refuse(INVALID, f"the payload is not what {request.type} takes", errors)
 
 
 def refuse(

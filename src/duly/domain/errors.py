@@ -57,5 +57,9 @@ class Overloaded(DulyError):
     """{what} has {most} requests waiting, and takes no more for now"""
 
 
+class CheckProcessUnavailable(DulyError):
+    """the process that checks payloads cannot be started: {problem}"""
+
+
 class StatementRefused(DulyError):
     """the database refused a batch: {problem}"""

@@ -1,0 +1,129 @@
+"""A payload schema ready to run: in this process where that is sure to be quick, else apart.
+
+jsonschema-rs holds the interpreter while it works and cannot be interrupted, so what runs here must
+be bounded beforehand: the schema's weight times the payload's bytes. Whatever exceeds that bound is
+for `process.py`. Of a payload that does not fit, one error is told: all of them took 8 GB.
+"""
+
+from enum import Enum, auto
+from functools import lru_cache
+from typing import Any, NoReturn
+
+import jsonschema_rs
+import msgspec
+
+from duly.domain.limits import Problem
+from duly.domain.schemas import schema_reason, weigh
+
+# Weight times bytes: 16 ms at the worst, of 100 that no call may hold the event loop.
+INLINE_COST_MAX = 500_000
+# With branches, an error holds those of every branch at every value; each took 11 µs.
+DESCRIBE_COST_MAX = 10_000
+# What a pattern is compiled to, in bytes. The engine is linear in the text, and for each byte of it
+# in this size: at most 800 ns a byte and kilobyte, measured.
+INLINE_PATTERN_SIZES = (1000, 2000, 4000, 8000)
+WEIGHT_PER_PATTERN_BYTE = 1 / 40
+# Of the states that the engine remembers, for each pattern of a schema that is kept here.
+INLINE_PATTERN_MEMORY = 32 * 1024
+# Larger ones are refused when a type is described: that of `\p{L}{1,100}` is taken.
+PATTERN_SIZE_MAX = 10_000_000
+SCHEMAS_KEPT = 128
+PATTERNS_KEPT = 1000
+REASON_CHARACTERS_MAX = 300
+POINTER_CHARACTERS_MAX = 300
+INLINE_PATTERNS = jsonschema_rs.RegexOptions(
+    size_limit=INLINE_PATTERN_SIZES[-1], dfa_size_limit=INLINE_PATTERN_MEMORY
+)
+ALL_PATTERNS = jsonschema_rs.RegexOptions(size_limit=PATTERN_SIZE_MAX)
+# What its compiler says of a schema that is none.
+UNSOUND = (ValueError, jsonschema_rs.ReferencingError)
+
+
+class Verdict(Enum):
+    FITS = auto()
+    # It does not, and to say why could take long.
+    MISFIT = auto()
+    # Only to be told apart, in a process of its own.
+    UNKNOWN = auto()
+
+
+class PayloadSchema:
+    """`weight` is None for a schema that no payload is held against in this process."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.weight: int | None = None
+        self.has_branches = False
+        self.validator: Any = None
+        document = msgspec.json.decode(text)
+        if schema_reason(text.encode(), document) is not None:
+            return
+        weight = weigh(document)
+        if weight is None:
+            return
+        sizes = [pattern_size(pattern) for pattern in weight.patterns]
+        if None in sizes:
+            return
+        try:
+            self.validator = compile_schema(text, INLINE_PATTERNS)
+        except UNSOUND:
+            return
+        self.weight = weight.parts + int(sum(filter(None, sizes)) * WEIGHT_PER_PATTERN_BYTE)
+        self.has_branches = weight.has_branches
+
+    def judge(self, payload: msgspec.Raw) -> Verdict | Problem:
+        """As much as can be said here."""
+        if self.weight is None or self.cost(payload) > INLINE_COST_MAX:
+            return Verdict.UNKNOWN
+        document = msgspec.json.decode(payload)
+        if self.validator.is_valid(document):
+            return Verdict.FITS
+        if self.has_branches and self.cost(payload) > DESCRIBE_COST_MAX:
+            return Verdict.MISFIT
+        return first_problem(self.validator, document)
+
+    def cost(self, payload: msgspec.Raw) -> int:
+        assert self.weight is not None
+        return self.weight * len(payload)
+
+
+@lru_cache(SCHEMAS_KEPT)
+def read_schema(text: str) -> PayloadSchema:
+    return PayloadSchema(text)
+
+
+def compile_schema(text: str, patterns: jsonschema_rs.RegexOptions = ALL_PATTERNS) -> Any:
+    """Linear-time patterns of a bounded size, and no reference ever leaves the document."""
+    return jsonschema_rs.validator_for(text, retriever=refuse_reference, pattern_options=patterns)
+
+
+@lru_cache(PATTERNS_KEPT)
+def pattern_size(pattern: str) -> int | None:
+    """The least of the sizes that it can be compiled to; None beyond them, and if it is wrong."""
+    text = msgspec.json.encode({"pattern": pattern}).decode()
+    for size in INLINE_PATTERN_SIZES:
+        try:
+            compile_schema(text, jsonschema_rs.RegexOptions(size_limit=size))
+        except UNSOUND:
+            continue
+        return size
+    return None
+
+
+def first_problem(validator: Any, document: Any) -> Problem:
+    """What is wrong first with a document that does not fit."""
+    try:
+        validator.validate(document)
+    except jsonschema_rs.ValidationError as error:
+        pointer = "".join(f"/{escape(str(step))}" for step in error.instance_path)
+        reason = error.message[:REASON_CHARACTERS_MAX]
+        return Problem(f"/payload{pointer}"[:POINTER_CHARACTERS_MAX], reason)
+    raise AssertionError("what is not valid has an error")
+
+
+def escape(step: str) -> str:
+    return step.replace("~", "~0").replace("/", "~1")
+
+
+def refuse_reference(address: str) -> NoReturn:
+    raise ValueError(f"a schema may refer only to itself, not to {address[:100]}")

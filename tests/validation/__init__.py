@@ -1,0 +1,1 @@
+"""Tests of how payloads are held against schemas."""
