@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from duly.broker.watch import POLL_LAST_S
 from duly.domain.errors import DatabaseUnavailable
 from duly.domain.ids import shard_of
 from duly.domain.lanes import TICKET_S, Lane, Ticket
-from duly.store.ready_queue import FIRST_SPOT, SQL, sweep_tickets
+from duly.store.ready_queue import FIRST_SPOT, SQL, rebuild_tickets, sweep_tickets
 from tests.broker.conformance import Conformance
 from tests.broker.stage import (
     HIGH_LANE,
@@ -30,6 +31,7 @@ from tests.broker.stage import (
 from tests.store.world import LEASE_S, OTHER_HOLDER, World
 
 FULL = 3_000
+REBUILD = "SELECT duly.rebuild_ready_tickets($1::oid)"
 EXECUTE = {
     "lease_tickets": "('{1,1}', '{1,1}', '{0,1}', '{0,0}', 100, gen_random_uuid(), 15)",
     "count_tickets": "('{1,1}', '{1,1}', '{0,1}', '{0,0}', 100)",
@@ -137,21 +139,76 @@ class TestPostgres(Conformance):
         del stage.world.database.fetch
         assert await stage.lease(1, wait_s=0.01) == []
 
-    async def test_an_emptied_table_with_a_new_sequence_is_no_error(
+    async def test_an_emptied_table_on_a_clock_set_back_is_no_error(
         self, stage: Stage, owner: asyncpg.Connection
     ) -> None:
-        """A crash of the server truncates unlogged tables and may start their sequence again."""
+        """A promoted standby has an empty table, and perhaps a clock that is behind: what is
+        published by it lies before every bookmark."""
         before, after = await stage.submit(5), await stage.submit(5)
         await stage.publish(before)
         await stage.lease(5)
         for _ in range(3):
             stage.world.node_clock.advance(0.3)
             await stage.lease(1)
-        assert own(stage).bookmarks.trusted[LANE] == 5
-        await owner.execute("TRUNCATE duly.ready_tickets RESTART IDENTITY")
-        await stage.publish(after)
-        stage.world.node_clock.advance(3.0)
+        assert own(stage).bookmarks.trusted[LANE] > 0
+        await owner.execute("TRUNCATE duly.ready_tickets")
+        await other_process(stage).publish([(LANE, ticket) for ticket in after])
+        await owner.execute("UPDATE duly.ready_tickets SET sequence = sequence - 3600000000")
+        stage.world.database.sessions_opened += 1
         assert ids(await stage.lease(5)) == ids(after)
+
+    async def test_two_publishers_at_one_instant_lose_no_ticket(self, stage: Stage) -> None:
+        """Both draw the same places: a place is no key."""
+        one, two = await stage.submit(3), await stage.submit(3)
+        for broker, tickets in ((own(stage), one), (other_process(stage), two)):
+            await broker.publish([(LANE, ticket) for ticket in tickets])
+        assert len(await stage.lease(2)) == 2
+        assert len(await stage.lease(9)) == 4
+
+    @pytest.mark.parametrize("relation", ["ready_tickets", "ready_tickets_lane"])
+    @pytest.mark.parametrize("damage", ["torn", "emptied"])
+    @pytest.mark.parametrize("met_by", ["publish", "lease", "count", "sweep", "wipe"])
+    async def test_an_unreadable_table_is_rebuilt(
+        self, stage: Stage, owner: asyncpg.Connection, relation: str, damage: str, met_by: str
+    ) -> None:
+        """Every publish failed for ever after a promotion: a cache that cannot be read is emptied,
+        whichever statement meets it, by a login that does not own it."""
+        old, new = await stage.submit(1), await stage.submit(2)
+        await stage.publish(old)
+        await spoil(owner, relation, damage)
+        match met_by:
+            case "publish":
+                await stage.publish(new)
+            case "lease":
+                await stage.lease(1)
+            case "count":
+                await own(stage).count([LANE])
+            case "sweep":
+                await sweep_tickets(stage.world.database)
+            case _:
+                await own(stage).wipe()
+        if met_by != "publish":
+            await stage.publish(new)
+        assert ids(await stage.lease(5)) == ids(new)
+
+    async def test_what_others_rebuilt_meanwhile_is_left_alone(
+        self, stage: Stage, owner: asyncpg.Connection
+    ) -> None:
+        """All processes meet the fault at once; one must not empty what another published."""
+        tickets = await stage.submit(1)
+        before = await owner.fetchval("SELECT pg_relation_filenode('duly.ready_tickets')")
+        assert await owner.fetchval(REBUILD, before) is True
+        await stage.publish(tickets)
+        assert await owner.fetchval(REBUILD, before) is False
+        assert ids(await stage.lease(5)) == ids(tickets)
+
+    async def test_a_fault_of_another_table_empties_nothing(self, stage: Stage) -> None:
+        """A damaged page of tasks would wipe the queue at every lease of it."""
+        tickets = await stage.submit(1)
+        await stage.publish(tickets)
+        problem = 'invalid page in block 0 of relation "base/1/1259"'
+        assert not await rebuild_tickets(stage.world.database, problem)
+        assert ids(await stage.lease(5)) == ids(tickets)
 
     async def test_a_bookmark_trails_what_was_taken(self, stage: Stage) -> None:
         """A publisher that commits late has lower sequences than what was taken already."""
@@ -232,4 +289,14 @@ def publish_arguments(tickets: list[Ticket]) -> tuple[Any, ...]:
         ids(tickets),
         [ticket.deadline for ticket in tickets],
         TICKET_S,
+        0,
     )
+
+
+async def spoil(owner: asyncpg.Connection, relation: str, damage: str) -> None:
+    """A relation's file as a bad copy leaves it. New files first: of them nothing is in memory."""
+    await owner.execute("TRUNCATE duly.ready_tickets")
+    path = await owner.fetchval("SELECT pg_relation_filepath($1)", f"duly.{relation}")
+    file = Path(await owner.fetchval("SELECT current_setting('data_directory')"), path)
+    content = b"not a page of PostgreSQL".ljust(8192, b"!") if damage == "torn" else b""
+    await asyncio.to_thread(file.write_bytes, content)

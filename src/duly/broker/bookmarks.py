@@ -12,12 +12,14 @@ from duly.domain.lanes import Lane
 from duly.environment import Clock
 from duly.store.ready_queue import BEGINNING
 
-# Longer than a publisher's commit normally takes after it drew its sequences.
+# Longer than a publisher's commit normally takes after its transaction, whose time it is, began.
 TRAIL_S = 0.25
-# A crash of the server starts the sequence again, so no bookmark may be trusted for long.
+# The server's clock may be set back, so no bookmark may be trusted for long.
 FORGET_S = 2.0
 # A look from the beginning that took long is not repeated for this many times as long.
 REST_FACTOR = 20.0
+# One that waited for a connection took long as well.
+REST_MAX_S = 10.0
 
 
 class Bookmarks:
@@ -54,5 +56,5 @@ class Bookmarks:
 
     def took(self, seconds: float) -> None:
         """How long a look lasted."""
-        rested_at = self.clock.monotonic() + seconds * REST_FACTOR
+        rested_at = self.clock.monotonic() + min(seconds * REST_FACTOR, REST_MAX_S)
         self.forget_at = max(self.forget_at, rested_at)

@@ -10,7 +10,9 @@ hands. The table is unlogged: a crash of the server empties it, and the schedule
 | publishers commit out of order | tickets of one lane may be taken out of order, or late |
 | nobody here comes for a ticket | after a moment it moves to the table; if that fails it is lost |
 | nobody comes for a lane | tickets past their deadline are swept, a bite at a time |
-| server restarted | an empty table and perhaps a new sequence: bookmarks are forgotten in time |
+| server restarted | an empty table: its tickets are published again once they would be void |
+| standby promoted | the same; its clock may be behind, so bookmarks are forgotten on reconnect |
+| table unreadable | it is emptied and used again (store/ready_queue.py) |
 """
 
 import asyncio
@@ -31,6 +33,7 @@ from duly.store.database import Database
 from duly.store.hands import Hands
 from duly.store.lease import Lease
 from duly.store.ready_queue import (
+    BEGINNING,
     BITE,
     DEPTH_COUNTED_MAX,
     FIRST_SPOT,
@@ -67,6 +70,9 @@ class PostgresBroker:
         # Of the table.
         self.depths: dict[Lane, int] = {}
         self.bookmarks = Bookmarks(environment.clock, environment.random)
+        # Ours, the last. Of sessions that were open when it and the bookmarks were made.
+        self.last_sequence = BEGINNING
+        self.sessions_opened = database.sessions_opened
         self.watch = Watch(self.count)
         # Rises with each publish we know of, so that a consumer knows what it cannot have seen.
         self.publications = 0
@@ -94,7 +100,8 @@ class PostgresBroker:
             await self.publish_to_all(others)
 
     async def publish_to_all(self, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
-        await publish_tickets(self.database, tickets)
+        self.forget_other_server()
+        self.last_sequence = await publish_tickets(self.database, tickets, self.last_sequence)
         published = Counter(lane for lane, _ in tickets)
         for lane, number in published.items():
             self.depths[lane] = self.depths.get(lane, 0) + number
@@ -211,7 +218,7 @@ class PostgresBroker:
                 self.database,
                 self.environment,
                 holder,
-                self.bookmarks.places(lanes),
+                self.places(lanes),
                 count,
                 lease_s,
             )
@@ -259,13 +266,26 @@ class PostgresBroker:
             log.warning("tickets were lost on their way to other processes", error=str(error))
 
     async def count(self, lanes: Sequence[Lane]) -> Mapping[Lane, int]:
-        counted = await count_tickets(self.database, self.bookmarks.places(lanes))
+        counted = await count_tickets(self.database, self.places(lanes))
         for lane, number in counted.items():
             if number:
                 self.depths[lane] = number
             else:
                 self.depths.pop(lane, None)
         return {lane: self.depth(lane) for lane in lanes}
+
+    def places(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
+        self.forget_other_server()
+        return self.bookmarks.places(lanes)
+
+    def forget_other_server(self) -> None:
+        """A new session may lead to another server, whose clock is behind: what is placed by that
+        clock would lie before our bookmarks."""
+        opened = self.database.sessions_opened
+        if opened != self.sessions_opened:
+            self.sessions_opened = opened
+            self.last_sequence = BEGINNING
+            self.bookmarks.forget()
 
     def know_fewer(self, taken: Mapping[Lane, int]) -> None:
         for lane, number in taken.items():

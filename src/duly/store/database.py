@@ -58,6 +58,9 @@ def address_of(url: str) -> str:
     try:
         parts = urlsplit(url)
         asked = dict(parse_qsl(parts.query))
+        hosts = parts.netloc.rpartition("@")[2]
+        if "," in hosts:
+            return f"{unquote(hosts)}{parts.path}"
         host = asked.get("host") or unquote(parts.hostname or "localhost")
         return f"{host}:{asked.get('port') or parts.port or 5432}{parts.path}"
     except ValueError:
@@ -144,6 +147,8 @@ class Database:
 
     # A transaction-mode pooler stands between: no session state, no LISTEN.
     is_pooled = False
+    # So far: one more may lead to another server than those before.
+    sessions_opened = 0
 
     def __init__(self, url: str, connections: Connections) -> None:
         self.url = url
@@ -151,7 +156,12 @@ class Database:
 
     @classmethod
     async def open(cls, url: str, connections_max: int, *, is_pooled: bool = False) -> "Database":
-        connections = Connections(lambda: open_session(url, is_pooled), connections_max)
+        async def open_one() -> asyncpg.Connection:
+            connection = await open_session(url, is_pooled)
+            database.sessions_opened += 1
+            return connection
+
+        connections = Connections(open_one, connections_max)
         database = cls(url, connections)
         database.is_pooled = is_pooled
         with translated_faults(url):

@@ -1,11 +1,15 @@
 """The ready queue as an unlogged table: one statement for each thing done to it. No waiting here.
 
-Every statement is bounded, and none minds that a restart of the server empties the table.
+Every statement is bounded, and none minds that a restart of the server empties the table. A table
+that cannot be read or written (after a promotion, on a bad disk) is emptied by a function of the
+owner, and the statement is tried once more.
 """
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
+
+import asyncpg
 
 from duly.domain.ids import shard_of
 from duly.domain.lanes import TICKET_S, Lane, Ticket
@@ -13,14 +17,19 @@ from duly.environment import CrashPoint, Environment
 from duly.store.database import Database
 from duly.store.lease import Lease
 from duly.store.statements import statements_beside
+from duly.telemetry import get_logger
 
 SQL = statements_beside(__file__)
 # Further than this nobody counts: such a lane is full by any measure.
 DEPTH_COUNTED_MAX = 10_000
 BITE = 5_000
-# Where a lane begins. Sequences are positive.
+# Where a lane begins: sequences are microseconds since 1970.
 BEGINNING = 0
 TICKET_COLUMNS = 7
+# What PostgreSQL says when a file is missing, torn or of another kind (classes XX and 58).
+UNREADABLE = (asyncpg.InternalServerError, asyncpg.PostgresSystemError)
+
+log = get_logger("duly.ready_queue")
 
 
 class Spot(NamedTuple):
@@ -42,10 +51,14 @@ class Taken(NamedTuple):
     leases: list[Lease]
 
 
-async def publish_tickets(database: Database, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
+async def publish_tickets(
+    database: Database, tickets: Sequence[tuple[Lane, Ticket]], after: int = BEGINNING
+) -> int:
+    """Behind the sequence `after`, the publisher's last; answers the new last."""
     lanes = [lane for lane, _ in tickets]
     ids = [ticket.id for _, ticket in tickets]
-    await database.fetch(
+    (row,) = await run(
+        database,
         SQL.publish_tickets,
         *lane_columns(lanes),
         [shard_of(task_id) for task_id in ids],
@@ -53,7 +66,10 @@ async def publish_tickets(database: Database, tickets: Sequence[tuple[Lane, Tick
         ids,
         [ticket.deadline for _, ticket in tickets],
         TICKET_S,
+        after,
     )
+    before: int = row["before"]
+    return before + len(tickets)
 
 
 async def lease_tickets(
@@ -65,7 +81,8 @@ async def lease_tickets(
     lease_s: float,
 ) -> Taken:
     """Up to `count` tickets of the lanes, in their order, each after the sequence given for it."""
-    rows = await database.fetch(
+    rows = await run(
+        database,
         SQL.lease_tickets,
         *lane_columns(list(lanes)),
         list(lanes.values()),
@@ -96,7 +113,8 @@ def tickets_told(row: Any, lanes: list[Lane]) -> list[tuple[Lane, int, Ticket]]:
 
 async def count_tickets(database: Database, lanes: dict[Lane, int]) -> dict[Lane, int]:
     """The depth of each lane after the sequence given for it, up to `DEPTH_COUNTED_MAX`."""
-    rows = await database.fetch(
+    rows = await run(
+        database,
         SQL.count_tickets,
         *lane_columns(list(lanes)),
         list(lanes.values()),
@@ -109,7 +127,7 @@ async def sweep_tickets(
     database: Database, after: Spot = FIRST_SPOT, bite: int = BITE
 ) -> tuple[Spot, int]:
     """Delete what is void in the next bite; answers where to go on, and how many are gone."""
-    rows = await database.fetch(SQL.sweep_tickets, *after, bite)
+    rows = await run(database, SQL.sweep_tickets, *after, bite)
     if not rows:
         return FIRST_SPOT, 0
     (row,) = rows
@@ -119,9 +137,27 @@ async def sweep_tickets(
 
 async def wipe_tickets(database: Database, bite: int = BITE) -> int:
     """Forget up to `bite` tickets; fewer than that means that none are left."""
-    (row,) = await database.fetch(SQL.wipe_tickets, bite)
+    (row,) = await run(database, SQL.wipe_tickets, bite)
     gone: int = row["gone"]
     return gone
+
+
+async def run(database: Database, statement: str, *arguments: Any) -> list[asyncpg.Record]:
+    """One statement on the table; if the table is what failed, it is rebuilt first."""
+    try:
+        return await database.fetch(statement, *arguments)
+    except UNREADABLE as error:
+        if not await rebuild_tickets(database, str(error)):
+            raise
+    return await database.fetch(statement, *arguments)
+
+
+async def rebuild_tickets(database: Database, problem: str) -> bool:
+    """Whether the problem is one of the table's own, which is then empty and usable again."""
+    rows = await database.fetch(SQL.rebuild_tickets, problem)
+    if rows and rows[0]["is_rebuilt"]:
+        log.warning("ready queue rebuilt: its table could not be used", problem=problem)
+    return bool(rows)
 
 
 def lane_columns(lanes: Sequence[Lane]) -> tuple[list[int], list[int], list[int]]:

@@ -1,24 +1,35 @@
 -- name: publish_tickets
--- Many lanes in one statement; the sequence is drawn in the order given, so each lane keeps its own.
-INSERT INTO duly.ready_tickets (tenant, pool, band, shard, fence, id, deadline)
-SELECT ticket.tenant, ticket.pool, ticket.band, ticket.shard, ticket.fence, ticket.id,
-       coalesce(ticket.deadline, duly.now() + make_interval(secs => $8))
-  FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[],
-              $6::uuid[], $7::timestamptz[]) WITH ORDINALITY
-       AS ticket(tenant, pool, band, shard, fence, id, deadline, place)
- ORDER BY ticket.place
+-- Many lanes in one statement. A ticket's place in its lane is the database's time and its number in the
+-- batch, after what this publisher placed before: a clock that stands still keeps the order, one that was
+-- set back is believed.
+WITH place AS MATERIALIZED (
+    SELECT CASE WHEN $9::bigint BETWEEN moment.now AND moment.now + 1000000
+                THEN $9::bigint ELSE moment.now END AS before
+      FROM (SELECT (extract(epoch FROM duly.now()) * 1000000)::bigint AS now) AS moment
+), published AS (
+    INSERT INTO duly.ready_tickets (tenant, pool, band, shard, fence, id, deadline, sequence)
+    SELECT ticket.tenant, ticket.pool, ticket.band, ticket.shard, ticket.fence, ticket.id,
+           coalesce(ticket.deadline, duly.now() + make_interval(secs => $8)),
+           place.before + ticket.ordinal
+      FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[],
+                  $6::uuid[], $7::timestamptz[]) WITH ORDINALITY
+           AS ticket(tenant, pool, band, shard, fence, id, deadline, ordinal)
+     CROSS JOIN place
+)
+SELECT place.before FROM place
 
 -- name: lease_tickets
 -- Take and lease in one round trip: a taker that dies in between leaves nothing half done. What
 -- another taker has in hand is skipped. The guards are those of lease_tasks and stand on the timer;
 -- tickets are put in the order of addresses first, the one in which timers are locked. The first row
--- tells what was taken, and where it lay; the others are the leases.
+-- tells what was taken, and where it lay; the others are the leases. A ticket is never updated, so a
+-- locked one is deleted where it lies.
 WITH head AS MATERIALIZED (
-    SELECT lane.tenant, lane.pool, lane.band, ticket.sequence
+    SELECT ticket.spot
       FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::bigint[])
            AS lane(tenant, pool, band, after_sequence)
      CROSS JOIN LATERAL (
-           SELECT ready_tickets.sequence
+           SELECT ready_tickets.ctid AS spot
              FROM duly.ready_tickets
             WHERE ready_tickets.tenant = lane.tenant
               AND ready_tickets.pool = lane.pool
@@ -31,10 +42,7 @@ WITH head AS MATERIALIZED (
 ), taken AS (
     DELETE FROM duly.ready_tickets
      USING head
-     WHERE ready_tickets.tenant = head.tenant
-       AND ready_tickets.pool = head.pool
-       AND ready_tickets.band = head.band
-       AND ready_tickets.sequence = head.sequence
+     WHERE ready_tickets.ctid = head.spot
  RETURNING ready_tickets.tenant, ready_tickets.pool, ready_tickets.band, ready_tickets.sequence,
            ready_tickets.shard, ready_tickets.id, ready_tickets.fence, ready_tickets.deadline
 ), leased AS (
@@ -98,25 +106,21 @@ SELECT lane.tenant, lane.pool, lane.band, head.tickets
 -- Tickets that nobody came for. One bite of a walk through all lanes in the order of the key: past
 -- the deadline they are deleted, and the answer says where the next bite begins.
 WITH bite AS MATERIALIZED (
-    SELECT tenant, pool, band, sequence, deadline
+    SELECT tenant, pool, band, sequence, deadline, ctid AS spot
       FROM duly.ready_tickets
      WHERE (tenant, pool, band, sequence) > ($1::integer, $2::smallint, $3::smallint, $4::bigint)
      ORDER BY tenant, pool, band, sequence
      LIMIT $5
 ), void AS MATERIALIZED (
-    SELECT ready_tickets.tenant, ready_tickets.pool, ready_tickets.band, ready_tickets.sequence
+    SELECT ready_tickets.ctid AS spot
       FROM bite
-      JOIN duly.ready_tickets USING (tenant, pool, band, sequence)
+      JOIN duly.ready_tickets ON ready_tickets.ctid = bite.spot
      WHERE bite.deadline <= duly.now()
-     ORDER BY tenant, pool, band, sequence
        FOR UPDATE OF ready_tickets SKIP LOCKED
 ), gone AS (
     DELETE FROM duly.ready_tickets
      USING void
-     WHERE ready_tickets.tenant = void.tenant
-       AND ready_tickets.pool = void.pool
-       AND ready_tickets.band = void.band
-       AND ready_tickets.sequence = void.sequence
+     WHERE ready_tickets.ctid = void.spot
  RETURNING 1
 )
 SELECT bite.tenant, bite.pool, bite.band, bite.sequence,
@@ -128,7 +132,7 @@ SELECT bite.tenant, bite.pool, bite.band, bite.sequence,
 -- name: wipe_tickets
 -- One bite of forgetting everything. What a taker has in hand is gone without our help.
 WITH head AS MATERIALIZED (
-    SELECT tenant, pool, band, sequence
+    SELECT ctid AS spot
       FROM duly.ready_tickets
      ORDER BY tenant, pool, band, sequence
      LIMIT $1
@@ -136,10 +140,18 @@ WITH head AS MATERIALIZED (
 ), gone AS (
     DELETE FROM duly.ready_tickets
      USING head
-     WHERE ready_tickets.tenant = head.tenant
-       AND ready_tickets.pool = head.pool
-       AND ready_tickets.band = head.band
-       AND ready_tickets.sequence = head.sequence
+     WHERE ready_tickets.ctid = head.spot
  RETURNING 1
 )
 SELECT count(*) AS gone FROM gone
+
+-- name: rebuild_tickets
+-- Only for a fault of the queue's own files: by the names of the table and its index, or their paths.
+-- Whoever waits behind another's rebuild has seen other files, and does nothing.
+SELECT duly.rebuild_ready_tickets(pg_relation_filenode('duly.ready_tickets')) AS is_rebuilt
+ WHERE strpos($1, 'ready_tickets') > 0
+    OR EXISTS (SELECT FROM pg_class
+                WHERE (pg_class.oid = 'duly.ready_tickets'::regclass
+                       OR pg_class.oid IN (SELECT pg_index.indexrelid FROM pg_index
+                                            WHERE pg_index.indrelid = 'duly.ready_tickets'::regclass))
+                  AND strpos($1, pg_relation_filepath(pg_class.oid)) > 0)

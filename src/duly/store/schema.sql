@@ -372,6 +372,21 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION duly.rebuild_ready_tickets(seen_filenode oid) RETURNS boolean
+    LANGUAGE plpgsql SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    SET lock_timeout TO '2s'
+    AS $$
+BEGIN
+    LOCK TABLE duly.ready_tickets IN ACCESS EXCLUSIVE MODE;
+    IF pg_relation_filenode('duly.ready_tickets') IS DISTINCT FROM seen_filenode THEN
+        RETURN false;
+    END IF;
+    TRUNCATE duly.ready_tickets;
+    RETURN true;
+END
+$$;
+
 CREATE FUNCTION duly.refuse_change() RETURNS trigger
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog'
@@ -855,7 +870,7 @@ CREATE TABLE duly.pools (
 
 ALTER TABLE ONLY duly.pools FORCE ROW LEVEL SECURITY;
 
-CREATE UNLOGGED TABLE duly.rate_levels (
+CREATE TABLE duly.rate_levels (
     tenant integer NOT NULL,
     tokens double precision NOT NULL,
     rate double precision NOT NULL,
@@ -871,20 +886,11 @@ CREATE UNLOGGED TABLE duly.ready_tickets (
     band smallint NOT NULL,
     shard smallint NOT NULL,
     fence integer NOT NULL,
-    sequence bigint NOT NULL,
+    sequence bigint DEFAULT ((EXTRACT(epoch FROM clock_timestamp()) * (1000000)::numeric))::bigint NOT NULL,
     id uuid NOT NULL,
     deadline timestamp with time zone NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
-
-ALTER TABLE duly.ready_tickets ALTER COLUMN sequence ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME duly.ready_tickets_sequence_seq
-    START WITH 1
-    INCREMENT BY 1
-    NO MINVALUE
-    NO MAXVALUE
-    CACHE 1
-);
 
 CREATE TABLE duly.remembered_calls (
     tenant integer NOT NULL,
@@ -1157,9 +1163,6 @@ ALTER TABLE ONLY duly.pools
 ALTER TABLE ONLY duly.rate_levels
     ADD CONSTRAINT rate_levels_pkey PRIMARY KEY (tenant);
 
-ALTER TABLE ONLY duly.ready_tickets
-    ADD CONSTRAINT ready_tickets_pkey PRIMARY KEY (tenant, pool, band, sequence);
-
 ALTER TABLE ONLY duly.remembered_calls
     ADD CONSTRAINT remembered_calls_pkey PRIMARY KEY (tenant, key);
 
@@ -1211,6 +1214,8 @@ CREATE INDEX idempotency_keys_expiry ON duly.idempotency_keys USING btree (expir
 CREATE INDEX nonces_expiry ON duly.nonces USING btree (expires_at);
 
 CREATE INDEX occurrences_decided ON duly.occurrences USING brin (decided_at);
+
+CREATE INDEX ready_tickets_lane ON duly.ready_tickets USING btree (tenant, pool, band, sequence);
 
 CREATE INDEX remembered_calls_expiry ON duly.remembered_calls USING btree (expires_at);
 
@@ -1378,6 +1383,9 @@ REVOKE ALL ON FUNCTION duly.lane_depth(lane_pool smallint, lane_band smallint, m
 GRANT ALL ON FUNCTION duly.lane_depth(lane_pool smallint, lane_band smallint, most integer) TO duly_tenant;
 
 REVOKE ALL ON FUNCTION duly.publish_placements() FROM PUBLIC;
+
+REVOKE ALL ON FUNCTION duly.rebuild_ready_tickets(seen_filenode oid) FROM PUBLIC;
+GRANT ALL ON FUNCTION duly.rebuild_ready_tickets(seen_filenode oid) TO duly_engine;
 
 REVOKE ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, ring boolean) FROM PUBLIC;
 GRANT ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, ring boolean) TO duly_producer;

@@ -1,0 +1,1 @@
+"""A primary PostgreSQL is taken away under load, and its standby promoted."""
