@@ -355,7 +355,7 @@ async def test_an_id_says_where_and_when(
     capped = {shard_of(await call(producer, TENANT, "e")) for _ in range(10)}
     assert capped == {tenant_shard(number, 1, 0)}
     capped_key = await call(producer, TENANT, "e", options={"concurrency_key": "ü"})
-    assert shard_of(capped_key) == tenant_shard(number, 1, 0)
+    assert shard_of(capped_key) == key_shard(number, "ü")
 
 
 async def test_a_smear_moves_the_fire_time_and_not_the_bounds(

@@ -87,5 +87,5 @@ def test_a_lease_seen_in_the_database_takes_the_place_of_its_ticket(accounts: Ac
 def test_what_is_in_a_lost_slot_counts_for_its_next_owner(accounts: Accounts) -> None:
     """Nobody would ever tell us of its end."""
     accounts.ticketed(due(OTHER), DEADLINE)
-    accounts.forget(lambda task: task == TASK)
+    accounts.forget(lambda task, tenant: task == TASK and tenant == TENANT)
     assert counts(accounts) == (1, 1)

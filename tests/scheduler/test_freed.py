@@ -46,7 +46,7 @@ class Desk:
         self.dispatcher = Dispatcher(environment, shards, Board(0.0), time, broker, Metrics())
         capped = Tenant(CAPPED, "capped", 1.0, 1, None, None, 1)
         self.dispatcher.gatekeeper.bounds = Bounds(GateInputs({CAPPED: capped}, [], []))
-        self.freed = Freed(shards, self.dispatcher, self.send)
+        self.freed = Freed(self.dispatcher, self.send)
         self.wakes = 0
         self.dispatcher.wake = self.count_wake
 
@@ -118,6 +118,6 @@ async def test_rings_for_others_and_nonsense_disturb_nobody() -> None:
 async def test_nobody_is_told_where_nobody_listens() -> None:
     """Alone, or behind a pooler, there is no channel: settling must not need one."""
     desk = Desk()
-    alone = Freed(NOBODY, desk.dispatcher, None)
+    alone = Freed(desk.dispatcher, None)
     alone.tell([end(task_in(THEIR_SHARD))], [replace(DONE, tenant=CAPPED)])
     assert desk.sent == []

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
 from uuid import UUID
@@ -10,22 +10,34 @@ from uuid import UUID
 from msgspec.structs import astuple
 
 from duly.coordinator.ownership import Coordinator
+from duly.domain.ids import SLOTS
 from duly.environment import Environment
 from duly.scheduler.board import PLACE_ENTRIES_MAX, Board
 from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.loader import Loader
 from duly.store.database import Database
 from duly.store.load import SQL, Cursor, Due, Place
+from duly.store.ownership import SLOT, Owned, Seat
 
 PLACE = Place(1, 5, 2)
+EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def make_loader(environment: Environment) -> Loader:
-    """It knows what time it is, and neither asks nor owns anything."""
+    """It knows what time it is, owns everything, and asks nothing."""
     time = DatabaseTime(environment.clock)
     time.observe(environment.clock.now())
-    nobody = cast("Coordinator", None)
-    return Loader(cast("Database", None), environment, nobody, Board(time.now()), time)
+    nobody = cast("Coordinator", Everything())
+    scope = DispatchScope(nobody)
+    return Loader(cast("Database", None), environment, nobody, Board(time.now()), time, scope)
+
+
+class Everything:
+    """Stands for a coordinator: every slot is ours."""
+
+    def __init__(self) -> None:
+        self.seats = dict.fromkeys([Seat(SLOT, slot) for slot in range(SLOTS)], Owned(1, EPOCH))
 
 
 class Backlog:

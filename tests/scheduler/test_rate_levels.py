@@ -139,7 +139,33 @@ async def test_only_the_owner_of_the_home_shard_tells(stage: Stage) -> None:
     assert stage.gatekeeper.rate_levels().keys() == {stage.tenant.id}
     home = Seat("slot", slot_of(tenant_shard(stage.tenant.id, 1, 0)))
     del stage.coordinator.seats[home]
+    stage.gatekeeper.forget_foreign()
     assert stage.gatekeeper.rate_levels() == {}
+
+
+async def test_a_new_owner_starts_with_what_the_last_one_cannot_have_spent(stage: Stage) -> None:
+    """A full bucket at every change of owner is a burst at every change of owner (I10)."""
+    await update_tenant(stage.database, stage.tenant.id, TenantLimits(dispatch_rate=10.0))
+    await stage.coordinator.close()
+    assert stage.coordinator.on_change is None
+    stage.gatekeeper.forget_foreign()
+    await stage.coordinator.tick()
+    await stage.keeper.tick()
+    bucket, now = stage.bucket(), stage.gatekeeper.time.now()
+    home = stage.gatekeeper.scope.owns(stage.tenant.id, 0)
+    assert home is not None
+    since_s = now - home.void_at.timestamp() + stage.coordinator.ticket_s
+    bucket.refill(now)
+    assert bucket.tokens == pytest.approx(min(10.0, since_s * 10.0), abs=0.1)
+
+
+async def test_a_changed_rate_keeps_what_is_left_of_the_bucket(stage: Stage) -> None:
+    """A full bucket at every change would let a burst through at each edit of a tenant."""
+    stage.bucket().take(stage.gatekeeper.time.now())
+    await update_tenant(stage.database, stage.tenant.id, TenantLimits(dispatch_rate=RATE * 2))
+    await stage.keeper.tick()
+    assert stage.bucket().rate == RATE * 2
+    assert stage.bucket().tokens < 1.0
 
 
 async def test_what_is_told_is_what_explain_says(stage: Stage) -> None:

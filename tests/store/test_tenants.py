@@ -194,16 +194,13 @@ async def test_a_spread_rises_only_from_what_was_believed(world: World) -> None:
     assert (await read_gate_inputs(world.database)).tenants[number].spread == 4
 
 
-@pytest.mark.parametrize(("cap", "widest"), [(63, 1), (127, 1), (128, 2), (256, 4), (None, 64)])
-async def test_a_spread_is_never_wider_than_the_cap_allows(
-    world: World, cap: int | None, widest: int
+@pytest.mark.parametrize("limits", [TenantLimits(in_flight_max=9), TenantLimits(dispatch_rate=9)])
+async def test_a_tenant_that_one_node_dispatches_is_not_spread(
+    world: World, limits: TenantLimits
 ) -> None:
-    """Owners that share a tight cap can each fill it, and together exceed it (I10)."""
-    number = await tenant(world, "acme", TenantLimits(in_flight_max=cap))
-    spread = 1
-    while spread < 64 and await raise_spread(world.database, number, spread, spread * 2):
-        spread *= 2
-    assert spread == widest
+    """Its tasks would lie on shards whose owners do not dispatch them."""
+    number = await tenant(world, "acme", limits)
+    assert not await raise_spread(world.database, number, 1, 2)
 
 
 async def test_leases_are_counted_wherever_the_tenant_was_placed(world: World) -> None:

@@ -97,8 +97,10 @@ class Accounts:
                 self.add(charge, 1)
         return freed
 
-    def forget(self, is_lost: Callable[[UUID], bool]) -> None:
-        for task_id in [i for i in (*self.tickets, *self.leases) if is_lost(i)]:
+    def forget(self, is_lost: Callable[[UUID, int], bool]) -> None:
+        """Of what is lost, asked by task and tenant."""
+        counted = (*self.tickets.items(), *self.leases.items())
+        for task_id in [i for i, charge in counted if is_lost(i, charge.tenant)]:
             self.remove(task_id)
 
     def remove(self, task_id: UUID) -> Charge | None:

@@ -25,6 +25,11 @@ class Agenda:
             self.full.discard(place)
             self.push(at, place)
 
+    def remove(self, place: Place) -> None:
+        """Its entries in the heap are dropped when they come up."""
+        self.times.pop(place, None)
+        self.full.discard(place)
+
     def push(self, at: float, place: Place) -> None:
         if (at, place) not in self.entries:
             self.entries.add((at, place))
@@ -43,7 +48,7 @@ class Agenda:
         chosen: dict[Place, float] = {}
         while self.heap and self.heap[0][0] <= now and len(chosen) < most:
             at, place = self.pop()
-            if self.times[place] != at:
+            if self.times.get(place) != at:
                 continue
             if has_room(place):
                 chosen[place] = at
@@ -55,6 +60,6 @@ class Agenda:
 
     def next_at(self) -> float:
         """When the next is due that has room, as far as is known."""
-        while self.heap and self.times[self.heap[0][1]] != self.heap[0][0]:
+        while self.heap and self.times.get(self.heap[0][1]) != self.heap[0][0]:
             self.pop()
         return self.heap[0][0] if self.heap else math.inf

@@ -93,21 +93,23 @@ def make_scheduler(
     time = DatabaseTime(environment.clock)
     board = Board(0.0)
     dispatcher = Dispatcher(environment, coordinator, board, time, broker, metrics)
-    loader = Loader(database, environment, coordinator, board, time)
-    doorbell = Doorbell(coordinator, loader, dispatcher, send)
+    scope = dispatcher.scope
+    loader = Loader(database, environment, coordinator, board, time, scope)
+    doorbell = Doorbell(scope, loader, dispatcher, send)
     reaper = Reaper(database, environment, loader, dispatcher, metrics, doorbell.ring_hints)
 
     def place_by(bounds: Bounds) -> None:
         submitter.spreads = {tenant.id: tenant.spread for tenant in bounds.tenants.values()}
-        submitter.capped = bounds.capped
+        submitter.at_home = bounds.at_home
 
     async def inform() -> None:
-        """A task placed before its tenant's cap is known would be counted by another owner."""
+        """Before the first task is placed."""
         place_by(Bounds(await read_gate_inputs(database)))
 
     def learn(bounds: Bounds) -> None:
         board.weights = {tenant.id: tenant.weight for tenant in bounds.tenants.values()}
         place_by(bounds)
+        dispatcher.forget_foreign()
         dispatcher.release_parked()
         dispatcher.show_gauges()
         dispatcher.wake()
@@ -119,8 +121,8 @@ def make_scheduler(
     dispatcher.expect = loader.expect
     dispatcher.wake_counter = lambda: reaper.wake()
 
-    def change_slots(_gained: frozenset[int], lost: frozenset[int]) -> None:
-        dispatcher.lose(lost)
+    def change_slots(_gained: frozenset[int], _lost: frozenset[int]) -> None:
+        dispatcher.forget_foreign()
         loader.wake()
         recur.change_slots()
 
@@ -130,7 +132,7 @@ def make_scheduler(
     submitter.find_hands = straight.find_hands
     submitter.inform = inform
     spread = SpreadKeeper(database, environment, submitter, dispatcher.gatekeeper)
-    freed = Freed(coordinator, dispatcher, send)
+    freed = Freed(dispatcher, send)
     firer = Firer(submitter, environment)
     recur = Recur(database, environment, coordinator, time, firer, metrics, send)
     return Scheduler(

@@ -20,7 +20,7 @@ from uuid import UUID
 from duly.broker.contract import Broker
 from duly.coordinator.ownership import Coordinator
 from duly.domain.gates import Gate, Refusal
-from duly.domain.ids import shard_of, slot_of
+from duly.domain.ids import shard_of
 from duly.domain.lanes import LANE_DEPTH_MAX, TICKET_S, Lane, Ticket, lane_for
 from duly.domain.task import WEBHOOK_POOL
 from duly.environment import Environment
@@ -31,7 +31,6 @@ from duly.scheduler.gatekeeper import Gatekeeper
 from duly.scheduler.held import Member
 from duly.store.lease import Lease
 from duly.store.load import Place
-from duly.store.ownership import SLOT, Seat
 from duly.telemetry import Metrics
 
 # Tickets of one publish.
@@ -69,6 +68,7 @@ class Dispatcher:
         self.metrics = metrics
         self.accounts = Accounts()
         self.gatekeeper = Gatekeeper(time, self.accounts, coordinator)
+        self.scope = self.gatekeeper.scope
         self.expired: list[Ticket] = []
         self.has_parked = False
         # When the next parked hand-over is to be looked at.
@@ -129,7 +129,8 @@ class Dispatcher:
                 break
             due, place = entry.due, entry.place
             if place not in lanes:
-                lanes[place] = self.lane_of(entry) if self.is_ours(place) else None
+                is_ours = self.scope.includes(place.tenant, place.shard)
+                lanes[place] = self.lane_of(entry) if is_ours else None
             lane = lanes[place]
             if lane is None:
                 self.board.forget(entry)
@@ -150,10 +151,6 @@ class Dispatcher:
                 held.served(entry.member)
             chosen.append((lane, entry))
         return chosen
-
-    def is_ours(self, place: Place) -> bool:
-        """As far as we believe; whether the belief is good was asked before."""
-        return Seat(SLOT, slot_of(place.shard)) in self.coordinator.seats
 
     def lane_of(self, entry: Ready) -> Lane:
         """The same few lanes over and over: each is made once."""
@@ -314,10 +311,12 @@ class Dispatcher:
             self.board.unpark(obstacle, len(self.board.parked[obstacle]))
         self.wake()
 
-    def lose(self, slots: frozenset[int]) -> None:
-        """What is in flight there is the next owner's to count."""
-        self.accounts.forget(lambda task_id: slot_of(shard_of(task_id)) in slots)
-        self.gatekeeper.lose(slots)
+    def forget_foreign(self) -> None:
+        """What is in flight of places that another node dispatches is that node's to count."""
+        self.accounts.forget(
+            lambda task_id, tenant: not self.scope.includes(tenant, shard_of(task_id))
+        )
+        self.gatekeeper.forget_foreign()
 
     def show_gauges(self) -> None:
         """How full the lanes are, and how much of what has a cap is in flight."""

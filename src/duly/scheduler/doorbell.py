@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from duly.coordinator.ownership import Coordinator
+from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
 from duly.store.channel import DOORBELL
@@ -24,12 +24,12 @@ log = get_logger("duly.scheduler.doorbell")
 class Doorbell:
     def __init__(
         self,
-        coordinator: Coordinator,
+        scope: DispatchScope,
         loader: Loader,
         dispatcher: Dispatcher,
         send: Callable[[str, list[str]], None] | None,
     ) -> None:
-        self.coordinator = coordinator
+        self.scope = scope
         self.loader = loader
         self.dispatcher = dispatcher
         self.send = send
@@ -37,24 +37,27 @@ class Doorbell:
     def ring(self, timers: list[Due], database_now: datetime) -> None:
         """Just committed in this process, at that instant by the database's clock."""
         self.loader.observe(database_now)
-        ours = [due for due in timers if self.coordinator.owns(due.shard) is not None]
+        ours = [due for due in timers if self.scope.owns(due.tenant, due.shard) is not None]
         if ours:
             self.loader.admit(ours)
             self.dispatcher.wake()
         if len(ours) < len(timers):
-            foreign = [due for due in timers if self.coordinator.owns(due.shard) is None]
+            foreign = [due for due in timers if self.scope.owns(due.tenant, due.shard) is None]
             self.tell([(due.place, due.due_at) for due in foreign])
 
     def ring_hints(self, hints: list[Hint]) -> None:
         """Something in these places is due at these instants: a retry, a release, a move."""
-        ours = [hint for hint in hints if self.coordinator.owns(hint[0].shard) is not None]
+        ours = [hint for hint in hints if self.is_ours(hint[0])]
         for place, due_at in ours:
             self.loader.expect(place, due_at)
         if ours:
             self.loader.wake()
-        others = [hint for hint in hints if self.coordinator.owns(hint[0].shard) is None]
+        others = [hint for hint in hints if not self.is_ours(hint[0])]
         if others:
             self.tell(others)
+
+    def is_ours(self, place: Place) -> bool:
+        return self.scope.owns(place.tenant, place.shard) is not None
 
     def tell(self, hints: list[Hint]) -> None:
         """One line for each place, with its earliest instant."""
@@ -76,6 +79,7 @@ class Doorbell:
             except msgspec.MsgspecError:
                 log.warning("a ring was not understood", ring=ring[:100])
                 continue
-            if self.coordinator.owns(shard) is not None:
-                self.loader.expect(Place(tenant, shard, lane), due_at)
+            place = Place(tenant, shard, lane)
+            if self.is_ours(place):
+                self.loader.expect(place, due_at)
                 self.loader.wake()

@@ -8,7 +8,6 @@ is in use. A lost ring costs time until the owner counts again, never a place un
 from collections.abc import Sequence
 from uuid import UUID
 
-from duly.coordinator.ownership import Coordinator
 from duly.domain.ids import shard_of
 from duly.scheduler.dispatcher import Dispatcher
 from duly.store.channel import FREED, Paced, Send
@@ -19,8 +18,7 @@ log = get_logger("duly.scheduler.freed")
 
 
 class Freed:
-    def __init__(self, coordinator: Coordinator, dispatcher: Dispatcher, send: Send | None) -> None:
-        self.coordinator = coordinator
+    def __init__(self, dispatcher: Dispatcher, send: Send | None) -> None:
         self.dispatcher = dispatcher
         self.bell = Paced(send, FREED) if send is not None else None
 
@@ -28,13 +26,14 @@ class Freed:
         """Only what somebody counts, and somebody else."""
         if self.bell is None:
             return
-        capped = self.dispatcher.gatekeeper.bounds.capped
+        capped, scope = self.dispatcher.gatekeeper.bounds.capped, self.dispatcher.scope
         self.bell.ring(
             f"{settlement.id.hex} {settlement.fence}"
             for settlement, answer in zip(settlements, answers, strict=True)
             if (answer.has_key or answer.tenant in capped)
             and answer.status is SettleStatus.SETTLED
-            and self.coordinator.owns(shard_of(settlement.id)) is None
+            and answer.tenant is not None
+            and scope.owns(answer.tenant, shard_of(settlement.id)) is None
         )
 
     def heard(self, rings: list[str]) -> None:

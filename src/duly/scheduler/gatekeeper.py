@@ -5,17 +5,17 @@ every few seconds by the role at the end.
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from duly.coordinator.ownership import Coordinator
 from duly.domain.explain import RateLevel
 from duly.domain.gates import GateFacts, Refusal, first_refusal
-from duly.domain.ids import slot_of, tenant_shard
 from duly.domain.task import Policy
 from duly.domain.tokens import TokenBucket, burst_of
 from duly.scheduler.accounts import Accounts, key_of
 from duly.scheduler.board import Ready
 from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.dispatch_scope import DispatchScope, home_shard
 from duly.scheduler.probes import Probes
 from duly.store.database import Database
 from duly.store.explain import tell_rate_levels
@@ -38,9 +38,11 @@ class Bounds:
             tenant.id for tenant in inputs.tenants.values() if tenant.in_flight_max is not None
         )
         rated = {t.id for t in inputs.tenants.values() if t.dispatch_rate is not None}
+        # One node dispatches all of such a tenant, so that it can count.
+        self.at_home = frozenset(self.capped | rated)
         stopped = {p.tenant for p in inputs.pauses} | {b.tenant for b in inputs.breakers}
         # Tenants whose tasks must be asked about one by one.
-        self.restricted = frozenset(self.capped | rated | stopped)
+        self.restricted = frozenset(self.at_home | stopped)
 
     def pause_of(self, due: Due, pool: int) -> Pause | None:
         for kind, subject in (
@@ -62,7 +64,7 @@ class Gatekeeper:
     def __init__(self, time: DatabaseTime, accounts: Accounts, coordinator: Coordinator) -> None:
         self.time = time
         self.accounts = accounts
-        self.coordinator = coordinator
+        self.scope = DispatchScope(coordinator)
         self.bounds = Bounds(NOTHING)
         # Until the bounds were read once, everything would pass: pauses and caps are not known.
         self.is_informed = False
@@ -74,29 +76,44 @@ class Gatekeeper:
         self.counted_at: dict[tuple[int, int], float] = {}
 
     def learn(self, bounds: Bounds) -> None:
-        """New bounds; a bucket whose rate did not change keeps its tokens."""
+        """New bounds; a bucket whose rate changed keeps what its new burst allows."""
+        now, known = self.time.now(), self.bounds.tenants
+        moved = frozenset(t for t in self.bounds.at_home ^ bounds.at_home if t in known)
+        self.scope.learn(bounds.at_home, moved, now)
         self.bounds = bounds
         self.is_informed = True
         self.probes.forget(bounds.breakers)
+        rated = [t for t in bounds.tenants.values() if t.dispatch_rate is not None]
         self.buckets = {
-            tenant.id: self.bucket_of(tenant, tenant.dispatch_rate)
-            for tenant in bounds.tenants.values()
-            if tenant.dispatch_rate is not None
+            tenant.id: bucket
+            for tenant in rated
+            if (bucket := self.bucket_of(tenant.id, now)) is not None
         }
 
-    def bucket_of(self, tenant: Tenant, rate: float) -> TokenBucket:
-        burst = burst_of(rate, tenant.dispatch_burst)
-        old = self.buckets.get(tenant.id)
-        if old is not None and (old.rate, old.burst) == (rate, burst):
-            return old
-        return TokenBucket.full(rate, burst, self.time.now())
+    def bucket_of(self, number: int, now: float) -> TokenBucket | None:
+        """None: no rate, or another node dispatches the tenant. A former owner may have spent all
+        there was until its tickets began to be void: a new owner's bucket was empty then."""
+        tenant = self.bounds.tenants.get(number)
+        owned = self.scope.believed(number, home_shard(number))
+        if tenant is None or tenant.dispatch_rate is None or owned is None:
+            return None
+        rate, burst = tenant.dispatch_rate, burst_of(tenant.dispatch_rate, tenant.dispatch_burst)
+        bucket = self.buckets.get(number)
+        if bucket is None:
+            left_at = owned.void_at - timedelta(seconds=self.scope.coordinator.ticket_s)
+            bucket = TokenBucket(rate, burst, 0.0, min(left_at.timestamp(), now))
+        elif (bucket.rate, bucket.burst) != (rate, burst):
+            bucket.refill(now)
+            bucket = TokenBucket(rate, burst, min(bucket.tokens, burst), now)
+        self.buckets[number] = bucket
+        return bucket
 
     def rate_levels(self) -> dict[int, RateLevel]:
-        """Buckets that are not full, of tenants whose home is ours: one node tells of each."""
+        """Buckets that are not full; one node has a bucket of each tenant."""
         now, levels = self.time.now(), {}
         for tenant, bucket in self.buckets.items():
             bucket.refill(now)
-            if bucket.tokens < bucket.burst and self.coordinator.owns(tenant_shard(tenant, 1, 0)):
+            if bucket.tokens < bucket.burst:
                 levels[tenant] = RateLevel(bucket.tokens, bucket.rate, bucket.burst, instant(now))
         return levels
 
@@ -110,18 +127,21 @@ class Gatekeeper:
 
     def handover_until(self, due: Due, now: float) -> datetime | None:
         """Until the old owner's tickets are void, and what they became has been counted."""
-        owned = self.coordinator.owns(due.shard)
-        if owned is None:
+        void_at = self.scope.void_at(due.tenant, due.shard)
+        if void_at is None:
             return None
         counted_at = self.counted_at.get((due.tenant, due.shard))
-        if counted_at is not None and counted_at >= owned.void_at.timestamp():
+        if counted_at is not None and counted_at >= void_at.timestamp():
             return None
-        return max(owned.void_at, instant(now + NOT_YET_S))
+        return max(void_at, instant(now + NOT_YET_S))
 
-    def lose(self, slots: frozenset[int]) -> None:
-        for place in [place for place in self.counted_at if slot_of(place[1]) in slots]:
+    def forget_foreign(self) -> None:
+        """What another node dispatches is its to count."""
+        includes = self.scope.includes
+        for place in [place for place in self.counted_at if not includes(*place)]:
             del self.counted_at[place]
-        self.keyed = {place for place in self.keyed if slot_of(place[1]) not in slots}
+        self.keyed = {place for place in self.keyed if includes(*place)}
+        self.buckets = {t: b for t, b in self.buckets.items() if includes(t, home_shard(t))}
 
     def is_counted(self, due: Due) -> bool:
         return due.concurrency_key is not None or due.tenant in self.bounds.capped
@@ -133,7 +153,7 @@ class Gatekeeper:
         refusal = first_refusal(self.facts(entry, depth, depth_max))
         if refusal is None:
             now = self.time.now()
-            bucket = self.buckets.get(entry.due.tenant)
+            bucket = self.bucket_of(entry.due.tenant, now)
             if bucket is not None:
                 bucket.spend(now)
             breaker = self.breaker_of(entry.due)
@@ -152,7 +172,7 @@ class Gatekeeper:
         due, now = entry.due, self.time.now()
         tenant = self.bounds.tenants.get(due.tenant)
         key = key_of(due)
-        bucket = self.buckets.get(due.tenant)
+        bucket = self.bucket_of(due.tenant, now)
         pause = self.bounds.pause_of(due, entry.member[1])
         return GateFacts(
             now=instant(now),

@@ -10,6 +10,7 @@
 | parked work was let go | read again from the first of it, once its obstacle has room |
 | blocked work fills the first page | the sweep goes on behind it, a page at a time |
 | a slot is gained or lost | the board is cleared and every place starts from the beginning |
+| a tenant gets or loses a cap or a rate | its places start over where it is now dispatched |
 """
 
 import math
@@ -25,6 +26,7 @@ from duly.environment import Environment
 from duly.scheduler.agenda import Agenda
 from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.dispatch_scope import DispatchScope, home_shard
 from duly.store.database import Database
 from duly.store.load import (
     PLACEMENTS_PAGE,
@@ -32,6 +34,7 @@ from duly.store.load import (
     Due,
     Place,
     list_placements,
+    list_placements_of,
     load_due,
     read_frontier,
 )
@@ -83,10 +86,12 @@ class Loader:
         coordinator: Coordinator,
         board: Board,
         time: DatabaseTime,
+        scope: DispatchScope,
     ) -> None:
         self.database = database
         self.environment = environment
         self.coordinator = coordinator
+        self.scope = scope
         self.board = board
         self.time = time
         self.wake: Callable[[], None] = lambda: None
@@ -97,6 +102,8 @@ class Loader:
         self.loads = Agenda()
         self.sweeps = Agenda()
         self.slots: frozenset[int] = frozenset()
+        # Tenants that one node dispatches as a whole, as of the last tick.
+        self.at_home: frozenset[int] = frozenset()
         self.placements_at = 0.0
 
     async def tick(self) -> float:
@@ -137,16 +144,43 @@ class Loader:
             self.placements_at = 0.0
             if self.time.is_known:
                 self.board.clear(self.time.now())
+        if self.at_home != self.scope.at_home:
+            self.move(self.at_home ^ self.scope.at_home)
+            self.at_home = self.scope.at_home
+
+    def move(self, tenants: frozenset[int]) -> None:
+        """Another node dispatches these tenants from now on, or we do: start over with them. What
+        is on the board and not ours is forgotten when its turn comes."""
+        for place in [place for place in self.places if place.tenant in tenants]:
+            del self.places[place]
+            self.loads.remove(place)
+            self.sweeps.remove(place)
+        self.placements_at = 0.0
 
     async def find_places(self) -> None:
         for first, last in shard_ranges(self.slots):
             page = await list_placements(self.database, first, last)
             while page:
-                for place in page:
-                    self.know(place)
+                self.know_ours(page)
                 if len(page) < PLACEMENTS_PAGE:
                     break
                 page = await list_placements(self.database, first, last, page[-1])
+        if len(self.slots) == SLOTS:
+            return
+        # Of tenants that we dispatch as a whole, also what lies in the slots of other nodes.
+        tenants = sorted(t for t in self.at_home if self.scope.includes(t, home_shard(t)))
+        if tenants:
+            page = await list_placements_of(self.database, tenants)
+            while page:
+                self.know_ours(page)
+                if len(page) < PLACEMENTS_PAGE:
+                    return
+                page = await list_placements_of(self.database, tenants, page[-1])
+
+    def know_ours(self, places: list[Place]) -> None:
+        for place in places:
+            if self.scope.includes(place.tenant, place.shard):
+                self.know(place)
 
     def know(self, place: Place, *, is_caught_up: bool = False) -> PlaceState:
         """What is new is looked at as soon as possible."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import datetime
 from itertools import islice
 
-from duly.domain.ids import shard_of, slot_of
+from duly.domain.ids import shard_of
 from duly.environment import Environment
 from duly.scheduler.accounts import Charge
 from duly.scheduler.dispatcher import Dispatcher
@@ -103,8 +103,8 @@ class Reaper:
             [(tenant, shard, tenant in bounds.capped) for tenant, shard in asked],
             CAPPED_LEASES_MAX,
         )
-        # A slot that was lost meanwhile is another node's to count.
-        owned = self.dispatcher.coordinator.owned
+        # What was lost meanwhile is another node's to count.
+        includes = self.dispatcher.scope.includes
         seen = {
             lease.id: Charge(
                 lease.fence - 1,
@@ -112,10 +112,10 @@ class Reaper:
                 None if lease.concurrency_key is None else (lease.tenant, lease.concurrency_key),
             )
             for lease in leases
-            if slot_of(shard_of(lease.id)) in owned
+            if includes(lease.tenant, shard_of(lease.id))
         }
         self.dispatcher.make_room(accounts.correct(before, seen))
-        self.dispatcher.counted([place for place in asked if slot_of(place[1]) in owned], asked_at)
+        self.dispatcher.counted([place for place in asked if includes(*place)], asked_at)
 
     async def correct_tickets(self) -> None:
         """A ticket taken and settled in another process would count until its deadline."""

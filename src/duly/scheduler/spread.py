@@ -48,9 +48,10 @@ class SpreadKeeper:
         return MEASURE_S
 
     async def widen(self, number: int, rate: float) -> None:
-        """One doubling at a time; a tenant with a cap stays at home, where one owner counts it."""
-        tenant = self.gatekeeper.bounds.tenants.get(number)
-        if tenant is None or tenant.in_flight_max is not None or tenant.spread >= SPREAD_MAX:
+        """One doubling at a time; what one node dispatches as a whole gains nothing by it."""
+        bounds = self.gatekeeper.bounds
+        tenant = bounds.tenants.get(number)
+        if tenant is None or number in bounds.at_home or tenant.spread >= SPREAD_MAX:
             return
         if rate <= RATE_PER_SHARD_MAX * tenant.spread:
             return

@@ -11,7 +11,7 @@ from uuid import UUID
 
 from duly.domain.explain import LastAttempt, RateLevel, Situation, next_token_at, said
 from duly.domain.gates import GateFacts
-from duly.domain.ids import shard_of, slot_of
+from duly.domain.ids import shard_of, slot_of, tenant_shard
 from duly.domain.lanes import LANE_DEPTH_MAX, Lane, lane_for
 from duly.domain.states import State, live_state
 from duly.domain.task import BANDS, WEBHOOK_POOL
@@ -60,7 +60,8 @@ async def read_situation(
 ) -> Situation | None:
     """None: there is no such task of this tenant. At most three statements, all of them bounded."""
     shard = shard_of(task_id)
-    rows = await session.fetch(SQL.explain_task, tenant, shard, task_id, slot_of(shard))
+    home = slot_of(tenant_shard(tenant, spread=1, choice=0))
+    rows = await session.fetch(SQL.explain_task, tenant, shard, task_id, slot_of(shard), home)
     if not rows:
         return None
     row = rows[0]
@@ -73,7 +74,7 @@ async def read_situation(
         id=task_id,
         state=state,
         facts=gate_facts(row, around),
-        slot=slot_of(shard),
+        slot=row["slot"],
         has_owner=row["has_owner"],
         max_attempts=decode_policy(row["policy"]).retry.max_attempts,
         attempt=row["charged"] + (1 if row["holder"] is not None else 0),
@@ -192,7 +193,7 @@ def rate_ready_at(row: Any, ahead: int) -> datetime | None:
     if rate is None or row["told_at"] is None or due_at is None:
         return None
     if (row["rate"], row["burst"]) != (rate, burst_of(rate, row["dispatch_burst"])):
-        # The limits changed since: the bucket was made anew, and full.
+        # The limits changed since: the owner soon tells of the bucket under the new ones.
         return None
     level = RateLevel(row["tokens"], row["rate"], row["burst"], row["told_at"])
     return next_token_at(level, row["now"], due_at, ahead)

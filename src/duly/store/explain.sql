@@ -1,7 +1,8 @@
 -- name: explain_task
 -- A task and what is known around it, in one statement: read apart, a task that moves in between
 -- would seem to wait for what it has already got. A pause of the tenant comes before one of the type
--- and one of the pool, as at the gates; of two that stand, the first is told.
+-- and one of the pool, as at the gates; of two that stand, the first is told. A tenant with a cap or a
+-- rate is dispatched by the owner of its home slot.
 SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
        timers.id IS NOT NULL AS is_live,
        timers.lane, timers.due_at, timers.holder, timers.started_at, timers.lease_until,
@@ -16,7 +17,7 @@ SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
        pause.kind AS pause_kind, pause.name AS pause_name, pause.actor AS pause_actor,
        pause.reason AS pause_reason, pause.paused_at,
        breakers.open_until AS breaker_open_until,
-       ownership.void_at,
+       ownership.number AS slot, ownership.void_at,
        coalesce(ownership.holder IS NOT NULL AND ownership.expires_at > duly.now(), false)
            AS has_owner,
        EXISTS (SELECT FROM duly.nodes
@@ -30,7 +31,10 @@ SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
   LEFT JOIN duly.pools ON pools.tenant = $1 AND pools.number = tasks.pool
   LEFT JOIN duly.tenants ON tenants.id = $1
   LEFT JOIN duly.breakers ON breakers.tenant = $1 AND breakers.host = timers.host
-  LEFT JOIN duly.ownership ON ownership.kind = 'slot' AND ownership.number = $4
+  LEFT JOIN duly.ownership
+    ON ownership.kind = 'slot'
+   AND ownership.number = CASE WHEN tenants.in_flight_max IS NULL AND tenants.dispatch_rate IS NULL
+                               THEN $4::smallint ELSE $5::smallint END
   LEFT JOIN duly.rate_levels ON rate_levels.tenant = $1
   LEFT JOIN LATERAL (
        SELECT * FROM duly.attempts

@@ -124,3 +124,11 @@ async def list_placements(
         SQL.list_placements, *after, first_shard, last_shard, PLACEMENTS_PAGE
     )
     return [Place(*row) for row in rows]
+
+
+async def list_placements_of(
+    database: Database, tenants: list[int], after: Place = BEFORE_ALL
+) -> list[Place]:
+    """One page of the places of some tenants, in whichever shard, after `after`."""
+    rows = await database.fetch(SQL.list_placements_of, tenants, *after, PLACEMENTS_PAGE)
+    return [Place(*row) for row in rows]

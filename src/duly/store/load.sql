@@ -57,3 +57,12 @@ SELECT tenant, shard, lane
    AND shard BETWEEN $4 AND $5
  ORDER BY tenant, shard, lane
  LIMIT $6
+
+-- name: list_placements_of
+-- Where a tenant that one node dispatches as a whole can have work, whoever owns the shard.
+SELECT tenant, shard, lane
+  FROM duly.placements
+ WHERE tenant = ANY ($1::integer[])
+   AND (tenant, shard, lane) > ($2, $3, $4)
+ ORDER BY tenant, shard, lane
+ LIMIT $5

@@ -20,7 +20,7 @@ CREATE FUNCTION duly.tenant_shard(tenant integer, spread integer, choice integer
 
 CREATE FUNCTION duly.choose_shard(tenant integer, spread integer, is_capped boolean, key text) RETURNS smallint
     LANGUAGE sql
-    RETURN CASE WHEN is_capped THEN duly.tenant_shard(tenant, 1, 0) WHEN (key IS NOT NULL) THEN duly.key_shard(tenant, key) ELSE duly.tenant_shard(tenant, spread, (floor((random() * (1024)::double precision)))::integer) END;
+    RETURN CASE WHEN (key IS NOT NULL) THEN duly.key_shard(tenant, key) WHEN is_capped THEN duly.tenant_shard(tenant, 1, 0) ELSE duly.tenant_shard(tenant, spread, (floor((random() * (1024)::double precision)))::integer) END;
 
 CREATE FUNCTION duly.claim_key(tenant integer, key text, request_hash bytea, task_id uuid) RETURNS uuid
     LANGUAGE plpgsql

@@ -108,10 +108,10 @@ class Submitter:
         self.placements: set[tuple[int, int, int]] = set()
         self.range: PlacementRange | None = None
         self.range_until = 0.0
-        # How far each tenant is spread over shards; those with a cap stay at home, so that one
-        # owner counts all of their tasks.
+        # How far each tenant is spread over shards; those with a cap or a rate stay at home, since
+        # one node dispatches all of their tasks.
         self.spreads: Mapping[int, int] = {}
-        self.capped: Container[int] = frozenset()
+        self.at_home: Container[int] = frozenset()
         # Learns both before the first task is placed, where there is somebody to ask.
         self.inform: Callable[[], Awaitable[None]] | None = None
         self.on_stored: Callable[[list[Due], datetime], None] | None = None
@@ -234,12 +234,11 @@ class Submitter:
         return entries
 
     def choose_shard(self, task: Submission) -> int:
+        """What shares a key shares a shard, whatever else changes: its limit is counted there."""
         key = task.policy.concurrency_key
-        if task.tenant in self.capped:
-            return tenant_shard(task.tenant, spread=1, choice=0)
         if key is not None:
             return key_shard(task.tenant, key)
-        spread = self.spreads.get(task.tenant, 1)
+        spread = 1 if task.tenant in self.at_home else self.spreads.get(task.tenant, 1)
         choice = self.environment.random.getrandbits(10) if spread > 1 else 0
         return tenant_shard(task.tenant, spread, choice)
 

@@ -71,14 +71,15 @@ SELECT schedule_s_min, duly.now() AS now
  WHERE id = $1
 
 -- name: raise_spread
--- Only from the spread that was believed, only wider, and only as wide as the cap allows now: with
--- fewer than 64 places in flight for each shard, owners of different slots could not share a cap.
+-- Only from the spread that was believed, only wider, and only without a cap or a dispatch rate: one
+-- node dispatches all of such a tenant, wherever its tasks lie.
 UPDATE duly.tenants
    SET spread = $3
  WHERE id = $1
    AND spread = $2
    AND spread < $3
-   AND (in_flight_max IS NULL OR $3 <= greatest(1, in_flight_max / 64))
+   AND in_flight_max IS NULL
+   AND dispatch_rate IS NULL
 RETURNING spread
 
 -- name: read_gate_inputs
