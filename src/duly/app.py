@@ -7,12 +7,13 @@ ready queue in memory; `serve` is one process of several and keeps it in Postgre
 
 import asyncio
 import contextlib
+import fcntl
 import gc
 import os
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +34,7 @@ from duly.broker.postgres import PostgresBroker
 from duly.client.server import LOCAL_FILE, LocalServer, read_local
 from duly.coordinator.ownership import Coordinator
 from duly.domain.addresses import OutboundRules
+from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
 from duly.environment import Environment
 from duly.execution.assembly import (
     DRAIN_SHARE,
@@ -51,6 +53,7 @@ from duly.scheduler.assembly import Scheduler, make_scheduler
 from duly.settings import ROLES, Settings
 from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Channel, Notifier
 from duly.store.database import Database
+from duly.store.embedded import open_lock, prepare_folder
 from duly.store.keys import is_any_key, make_first_key
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.place import Place, open_place, prepare_place
@@ -60,6 +63,8 @@ from duly.telemetry import Metrics, get_logger
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 START_POLL_S = 0.01
+# Held by a `duly up` for as long as it runs.
+UP_LOCK = "up.lock"
 FIRST_KEY_COMMAND = "duly keys create --first"
 # One connection, and one that the pool may replace it with.
 COMMAND_CONNECTIONS_MAX = 2
@@ -147,6 +152,7 @@ async def run_until(
         tls = read_tls(settings.tls_certificate_file, settings.tls_key_file)
         tokens = read_jwt(settings)
         outbound = outbound_rules(settings, is_alone=is_alone)
+        clients = stack.enter_context(local_clients(settings, is_alone=is_alone))
         listener = Listener(settings.host, settings.port, is_secure=tls is not None)
         stack.enter_context(contextlib.closing(listener))
         place = await stack.enter_async_context(open_place(settings, environment))
@@ -187,8 +193,7 @@ async def run_until(
             serving = group.create_task(serve_http(server, listener, stop))
             running = [group.create_task(loop.run()) for loop in loops]
             await started(server, serving)
-            if is_alone:
-                tell_local_clients(settings.data_dir, listener.url, key.first)
+            clients.tell(listener.url, key.first)
             announce(Ready(listener.url, place, key, outbound.allow_private, loops))
             await stop.wait()
             await stop_all(server, front, parts, loops, running, settings.stop_timeout_s)
@@ -368,18 +373,59 @@ def read_jwt(settings: Settings) -> JwtSettings | None:
     )
 
 
-def tell_local_clients(data_dir: str, url: str, first_key: str | None) -> None:
-    """Where this duly listens, and the key it once made, for programs of the same user."""
-    path = Path(data_dir) / LOCAL_FILE
-    known = read_local(path)
-    api_key = first_key or (known.api_key if known is not None else "")
-    if not api_key:
+class LocalClients:
+    """The file by which programs of the same user find this duly, and the key it once made."""
+
+    def __init__(self, path: Path | None, *, is_cluster: bool = False) -> None:
+        self.path = path
+        self.is_cluster = is_cluster
+
+    def tell(self, url: str, first_key: str | None) -> None:
+        """A process of a cluster leaves no address: its clients are mostly elsewhere."""
+        if self.is_cluster:
+            return
+        if self.path is None:
+            log.warning("clients of this user find another duly or none: set DULY_URL", url=url)
+            return
+        known = read_local(self.path)
+        api_key = first_key or (known.api_key if known is not None else "")
+        # Unreadable for others before anything is in it, and replaced whole.
+        fresh = self.path.with_suffix(".new")
+        fresh.unlink(missing_ok=True)
+        fresh.touch(mode=0o600)
+        fresh.write_bytes(msgspec.json.encode(LocalServer(url, api_key)))
+        fresh.rename(self.path)
+
+
+@contextlib.contextmanager
+def local_clients(settings: Settings, *, is_alone: bool) -> Iterator[LocalClients]:
+    """The lock lasts as long as this process. A second one on the same data is refused: each keeps
+    its ready queue in memory, where the workers of the other do not look. One that shares only the
+    folder, beside a database of its own, leaves the first its clients."""
+    if not is_alone:
+        yield LocalClients(None, is_cluster=True)
         return
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    # Made unreadable for others before anything is in it.
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_bytes(msgspec.json.encode(LocalServer(url, api_key)))
+    data_dir = Path(settings.data_dir).absolute()
+    try:
+        prepare_folder(data_dir)
+    except DataDirectoryUnusable:
+        if not settings.database_url:
+            raise
+        yield LocalClients(None)
+        return
+    with contextlib.ExitStack() as stack:
+        lock = open_lock(data_dir / UP_LOCK)
+        stack.callback(os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not settings.database_url:
+                known = read_local(data_dir / LOCAL_FILE)
+                url = "an unknown address" if known is None else known.url
+                raise AlreadyRunning(data_dir=data_dir, url=url) from None
+            yield LocalClients(None)
+        else:
+            yield LocalClients(data_dir / LOCAL_FILE)
 
 
 def keepers(place: Place) -> list[Role]:

@@ -89,7 +89,7 @@ def test_our_own_mistake_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (ServerNotFound(), 2),
+        (ServerNotFound(problem="x"), 2),
         (ConfigurationError(problem="x"), 2),
         (Unreachable(url="http://x", problem="refused"), 1),
         (WaitTimedOut(id="x", timeout_s=1.0, state="READY"), 1),

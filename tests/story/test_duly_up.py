@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from duly import Client
 from duly.store.embedded import processes_in
 from tests.processes import child, eventually, is_alive, kill_all
 from tests.store.folders import server_folder
-from tests.story.duly_up import duly_up, embedded_duly
+from tests.story.duly_up import RunningDuly, duly_up, embedded_duly
 
 
 @pytest.fixture
@@ -88,16 +89,47 @@ def test_a_server_that_may_lose_commits_is_refused_until_allowed(owner_url: str)
 
 
 @pytest.mark.slow
-def test_a_second_duly_attaches_and_the_first_may_leave(data_dir: Path) -> None:
-    """Whoever started the server must not take it away from the other."""
-    with embedded_duly(data_dir) as first, embedded_duly(data_dir) as second:
-        servers = processes_in(data_dir / "postgres")
-        first.process.signal(signal.SIGTERM)
-        assert first.process.wait() == 0
-        assert second.is_ready()
-        second.process.signal(signal.SIGTERM)
-        assert second.process.wait() == 0
-    assert not any(is_alive(pid) for pid in servers)
+def test_a_second_duly_on_the_same_folder_is_refused_and_takes_no_client(
+    data_dir: Path, owner_url: str, engine_url: str
+) -> None:
+    """It took over the file by which clients find the first, and half of its slots, whose tasks
+    then waited in the memory of a process that no worker asked."""
+    flags = ("--json", "--port", "0", "--data-dir", str(data_dir))
+    with embedded_duly(data_dir) as first:
+        with child("-m", "duly", "up", *flags) as second:
+            assert second.wait() == 2
+            assert second.said_on_errors.count("\n") == 1, second.said_on_errors
+            assert f"runs on the data directory {data_dir} already" in second.said_on_errors
+            assert first.url in second.said_on_errors
+        assert submit_as_a_local_client(data_dir) == 0
+        # One on a database of its own may run, and the folder's clients still find the first.
+        with child("-m", "duly", "up", *flags, environ=external(owner_url, engine_url)) as other:
+            assert other.answer()["url"] != first.url
+            assert submit_as_a_local_client(data_dir) == 0
+            other.signal(signal.SIGTERM)
+            assert other.wait() == 0
+            assert "clients of this user find another duly or none" in other.said_on_errors
+        assert submit_as_a_local_client(data_dir) == 0
+        with Client(first.url, first.ready["api_key"]) as client:
+            assert len(list(client.tasks())) == 3
+    assert processes_in(data_dir / "postgres") == set()
+
+
+def submit_as_a_local_client(data_dir: Path) -> int:
+    """It knows the folder and nothing else."""
+    environ = {"DULY_DATA_DIR": str(data_dir)}
+    with child("-m", "duly", "tasks", "submit", "mail.send", environ=environ) as client:
+        return client.wait()
+
+
+@pytest.mark.slow
+def test_without_a_folder_to_write_to_it_works_on_an_external_database(
+    owner_url: str, engine_url: str
+) -> None:
+    """A container may have nothing but its database; the file for local clients is a comfort."""
+    flags = ("--json", "--port", "0", "--data-dir", "/dev/null/nowhere")
+    with child("-m", "duly", "up", *flags, environ=external(owner_url, engine_url)) as duly:
+        assert RunningDuly(duly).is_ready()
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from duly.domain.errors import DulyError
 
 
 class ServerNotFound(DulyError):
-    """no duly was found: set DULY_URL and DULY_API_KEY, or start one here with `duly up`"""
+    """no duly was found: {problem}"""
 
 
 class Unreachable(DulyError):

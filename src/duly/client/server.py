@@ -20,6 +20,8 @@ class Server(NamedTuple):
 
 
 class LocalServer(msgspec.Struct, frozen=True):
+    """`api_key` is empty where this folder's duly found keys that another one had made."""
+
     url: str
     api_key: str
 
@@ -32,9 +34,18 @@ def find_server(
     api_key = api_key or environ.get("DULY_API_KEY")
     if url and api_key:
         return Server(url.rstrip("/"), api_key)
-    local = read_local(local_path(environ))
-    if local is None or (url and url.rstrip("/") != local.url):
-        raise ServerNotFound
+    path = local_path(environ)
+    local = read_local(path)
+    if url and (local is None or url.rstrip("/") != local.url):
+        problem = f"the key for {url} is missing; set DULY_API_KEY"
+        raise ServerNotFound(problem=problem)
+    if local is None:
+        missing = "DULY_URL is" if api_key else "DULY_URL and DULY_API_KEY are"
+        problem = f"{missing} not set, and no `duly up` has left its address in {path}"
+        raise ServerNotFound(problem=problem)
+    if not (api_key or local.api_key):
+        problem = f"one is at {local.url}, but its key is missing in {path}; set DULY_API_KEY"
+        raise ServerNotFound(problem=problem)
     return Server(local.url, api_key or local.api_key)
 
 

@@ -41,6 +41,10 @@ class MigrationFailed(DulyError):
     """migration {migration} failed: {problem}"""
 
 
+class AlreadyRunning(DulyError):
+    """duly runs on the data directory {data_dir} already, at {url}; use it, or set DULY_DATA_DIR"""
+
+
 class KeysExist(DulyError):
     """there is an API key already; an admin makes more with `duly keys create NAME --role ROLE`"""
 
