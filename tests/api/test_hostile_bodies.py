@@ -182,7 +182,8 @@ async def test_many_are_cancelled_by_a_rare_type_bite_by_bite(
     front: Front, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A filter that looks at everything in one call never ends, and starts over each time."""
-    monkeypatch.setattr("duly.api.task_control.PAGES_MAX", 1)
+    monkeypatch.setattr("duly.api.task_control.LOOKED_AT_MAX", 1)
+    monkeypatch.setattr("duly.store.read.STRETCH", 200)
     tasks = [TASK | {"type": "rare" if n == 0 else "plenty"} for n in range(450)]
     tasks[0]["delay_s"] = 7200
     await front.call("POST", "/v1/tasks/batch", {"tasks": tasks}, key=front.producer)

@@ -188,6 +188,47 @@ async def test_a_list_longer_than_a_page_is_fetched_whole(duly: CommandLine) -> 
     assert duly.said_on_errors == "no tasks\n"
 
 
+async def test_a_match_behind_many_others_is_found(
+    duly: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ "no tasks" was said of a list whose match was on a later page."""
+    monkeypatch.setattr("duly.store.read.STRETCH", 5)
+    monkeypatch.setattr("duly.api.tasks.SEARCHED_MAX", 10)
+    rare = await submitted(duly)
+    lines = '{"type": "x", "delay_s": 60}\n' * 72
+    await duly.json("tasks", "submit", "--from", "-", stdin=lines)
+    found = await duly.json("tasks", "list", "--type", "mail.send")
+    assert [item["id"] for item in found["items"]] == [rare["id"]]
+    assert found["next_cursor"] is None
+    monkeypatch.setattr("duly.cli.calling.SEARCH_S_MAX", 0.0)
+    assert await duly("tasks", "list", "--type", "mail.send") == ""
+    told = duly.said_on_errors.splitlines()
+    assert told[0] == "no match yet: 10 searched so far"
+    assert told[1].startswith("10 searched so far, continue: --cursor ")
+    cursor = told[1].split()[-1]
+    monkeypatch.setattr("duly.cli.calling.SEARCH_S_MAX", 60.0)
+    assert rare["id"] in await duly("tasks", "list", "--type", "mail.send", "--cursor", cursor)
+
+
+async def test_a_list_may_be_ordered_by_creation_or_by_the_next_instant(duly: CommandLine) -> None:
+    """Two questions: what was submitted last, and what comes next."""
+    late = (await duly.json("tasks", "submit", "x", "--delay", "2h"))["id"]
+    soon = (await duly.json("tasks", "submit", "x", "--delay", "1h"))["id"]
+
+    async def listed(*flags: str) -> list[str]:
+        return [item["id"] for item in (await duly.json("tasks", "list", *flags))["items"]]
+
+    newest_first, soonest_first = [soon, late], [soon, late]
+    later = (await duly.json("tasks", "submit", "x", "--delay", "3h"))["id"]
+    assert await listed() == [later, *newest_first]
+    assert await listed("--order", "created") == [later, *newest_first]
+    assert await listed("--order", "run_at") == [*soonest_first, later]
+    assert await listed("--state", "SCHEDULED") == [*soonest_first, later]
+    assert await listed("--state", "SCHEDULED", "--order", "created") == [later, *newest_first]
+    await duly("tasks", "list", "--state", "FAILED", "--order", "run_at", code=1)
+    assert "only unfinished tasks have an order by run_at" in duly.said_on_errors
+
+
 async def test_a_task_is_moved_run_now_and_cancelled(duly: CommandLine) -> None:
     """Each must do what it says, and say what it did."""
     task_id = (await submitted(duly))["id"]

@@ -54,7 +54,7 @@ RULES = {
     "list_running": Rule(
         DUE, ("tenant", "shard", "lane", "due_at"), may_sort=True, also=Rule(KEY, ("shard", "id"))
     ),
-    "list_recent": Rule(None, months_max=1000),
+    "list_created": Rule(None, months_max=1000, may_sort=True),
 }
 
 

@@ -10,7 +10,7 @@ from duly.domain.states import Outcome, State
 from duly.store import read as read_module
 from duly.store.control import Move, cancel_tasks, move_tasks
 from duly.store.lease import Beat, extend_leases
-from duly.store.read import Filter, Task, list_tasks, read_attempts, read_task, read_tasks
+from duly.store.read import Filter, Order, Task, list_tasks, read_attempts, read_task, read_tasks
 from tests.store.test_control import make_waiting
 from tests.store.world import HOLDER, OTHER_TENANT, START, TENANT, World, wish
 
@@ -70,10 +70,16 @@ async def test_attempts_are_paged_by_fence(world: World) -> None:
     assert [attempt.fence for attempt in first + rest] == [1, 3, 5, 7, 9]
 
 
-async def pages(world: World, wanted: Filter, limit: int, tenant: int = TENANT) -> list[list[Task]]:
+async def pages(
+    world: World,
+    wanted: Filter,
+    limit: int,
+    tenant: int = TENANT,
+    order: Order | None = None,
+) -> list[list[Task]]:
     found, cursor = [], None
     for _ in range(100):
-        page = await list_tasks(world.database, tenant, wanted, cursor, limit)
+        page = await list_tasks(world.database, tenant, wanted, cursor, limit, order)
         found.append(page.items)
         cursor = page.next_cursor
         if cursor is None:
@@ -141,7 +147,42 @@ async def test_live_tasks_come_soonest_first_and_others_newest_first(world: Worl
     newest = await world.submit(delay_s=60.0)
     (all_tasks,) = await pages(world, Filter(), 5)
     assert all_tasks[0].id == newest.id
-    assert [task.id for task in all_tasks] == sorted((t.id for t in all_tasks), reverse=True)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 8])
+async def test_lists_go_by_creation_whenever_a_task_fires(world: World, limit: int) -> None:
+    """Ids are placed by the fire time: what was submitted just now for today came after what was
+    submitted last week for next year."""
+    made = []
+    for delay_s in (9000.0, 0.0, 86400.0 * 40, 10.0, 600.0):
+        made.append((await world.submit(delay_s=delay_s)).id)
+        world.advance(1)
+    assert made != sorted(made)
+    found = [task.id for page in await pages(world, Filter(), limit) for task in page]
+    assert found == made[::-1]
+    by_creation = await pages(world, Filter(state=State.SCHEDULED), limit, order=Order.CREATED)
+    scheduled = [task.id for page in by_creation for task in page]
+    assert scheduled == [made[4], made[3], made[2], made[0]]
+
+
+async def test_tasks_of_one_batch_are_paged_without_loss(world: World) -> None:
+    """All of them are created at one instant: an order by that alone skips or repeats some."""
+    ids = {answer.id for answer in await world.submitter.submit([wish() for _ in range(23)])}
+    found = [task.id for page in await pages(world, Filter(), 4) for task in page]
+    assert len(found) == 23
+    assert set(found) == ids
+
+
+async def test_tasks_that_wait_are_listed_by_their_next_instant(world: World) -> None:
+    """ "What comes next" is the other question that a list is asked."""
+    late = (await world.submit(delay_s=60.0)).id
+    due = (await world.submit()).id
+    soon = (await world.submit(delay_s=5.0)).id
+    await move_tasks(world.database, TENANT, [Move(late, delay_s=2.0)])
+    found = [
+        task.id for page in await pages(world, Filter(), 2, order=Order.RUN_AT) for task in page
+    ]
+    assert found == [due, late, soon]
 
 
 async def test_filters_narrow_and_combine(world: World) -> None:
@@ -166,22 +207,47 @@ async def test_filters_narrow_and_combine(world: World) -> None:
     assert await found(state=State.SCHEDULED, tag=("team", "red")) == [third.id]
 
 
-async def test_a_filter_that_matches_rarely_goes_on_window_by_window(
-    world: World, monkeypatch: pytest.MonkeyPatch
+RARE = frozenset({0, 17, 24})
+
+
+@pytest.mark.parametrize("state", [None, State.READY, State.CANCELLED, State.FAILED])
+async def test_a_filter_searches_on_until_its_page_is_full(
+    world: World, monkeypatch: pytest.MonkeyPatch, state: State | None
 ) -> None:
-    """A page may be empty and still not be the last: the scan is bounded, the list is not."""
-    monkeypatch.setattr(read_module, "WINDOW_MAX", 10)
-    rare = {number: wish(type="rare") for number in (0, 17, 24)}
-    wanted_ids = set()
+    """ "no tasks", and a cursor: whoever believes it misses what is on a later page."""
+    monkeypatch.setattr(read_module, "STRETCH", 4)
+    wanted_ids = []
     for number in range(25):
         world.advance(1)
-        (answer,) = await world.submitter.submit([rare.get(number, wish())])
-        if number in rare:
-            wanted_ids.add(answer.id)
-    found = await pages(world, Filter(type="rare"), 2)
-    assert [len(page) for page in found] == [2, 0, 1] or sum(map(len, found)) == 3
-    assert {task.id for page in found for task in page} == wanted_ids
-    assert len(found) >= 3
+        kind = "rare" if number in RARE else "plain"
+        (answer,) = await world.submitter.submit([wish(type=kind)])
+        if state is State.CANCELLED:
+            await cancel_tasks(world.database, TENANT, [answer.id])
+        elif state is State.FAILED:
+            await world.run(answer.id, Outcome.REJECTED)
+        if number in RARE:
+            wanted_ids.append(answer.id)
+    found = await pages(world, Filter(state=state, type="rare"), 2)
+    assert [len(page) for page in found] == [2, 1]
+    ids = [task.id for page in found for task in page]
+    assert ids == (wanted_ids if state is State.READY else wanted_ids[::-1])
+
+
+async def test_a_search_stops_at_its_bound_and_goes_on_at_its_cursor(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter that matches nothing must not read a million tasks in one call."""
+    monkeypatch.setattr(read_module, "STRETCH", 4)
+    (rare, *_) = await world.submitter.submit([wish(type="rare")])
+    world.advance(1)
+    await world.submitter.submit([wish() for _ in range(20)])
+    wanted = Filter(type="rare")
+    page = await list_tasks(world.database, TENANT, wanted, searched_max=8)
+    assert (page.items, page.searched) == ([], 8)
+    assert page.next_cursor is not None
+    rest = await list_tasks(world.database, TENANT, wanted, page.next_cursor)
+    assert [task.id for task in rest.items] == [rare.id]
+    assert (rest.searched, rest.next_cursor) == (13, None)
 
 
 @pytest.mark.parametrize("limit", [0, 201])

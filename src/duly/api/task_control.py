@@ -24,11 +24,11 @@ from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.control import ControlAnswer, Move, cancel_tasks, move_tasks, run_now
 from duly.store.load import Hint
-from duly.store.read import Filter, list_tasks, read_task
+from duly.store.read import PAGE_MAX, Filter, list_tasks, read_task
 
 CANCEL_MANY_MAX = 1000
-# Of 200 tasks each, looked at in one call: seconds at most.
-PAGES_MAX = 50
+# Tasks looked at in one call: seconds at most.
+LOOKED_AT_MAX = 10_000
 # Those that run come last: what has not started is cancelled before it can.
 LIVE_STATES = (State.WAITING, State.READY, State.SCHEDULED, State.RUNNING)
 
@@ -205,20 +205,23 @@ class TaskControlDoor:
         ids: dict[UUID, None] = {}
         states = [state for state in LIVE_STATES if asked.state in (None, state)]
         place, _, cursor_text = (start or "0 ").partition(" ")
-        cursor, pages = cursor_text or None, 0
+        cursor, looked_at = cursor_text or None, 0
         for number in range(int(place), len(states)):
             wanted = Filter(
                 states[number], asked.type, tag_of(asked.tag), asked.created_after, asked.run_before
             )
             while True:
-                found = await list_tasks(call.session, call.tenant, wanted, cursor, 200)
+                found = await list_tasks(
+                    *(call.session, call.tenant, wanted, cursor, PAGE_MAX),
+                    searched_max=LOOKED_AT_MAX - looked_at,
+                )
                 ids.update((task.id, None) for task in found.items if not task.cancel_requested)
                 if len(ids) > CANCEL_MANY_MAX:
                     return list(ids)[:CANCEL_MANY_MAX], True, None
-                cursor, pages = found.next_cursor, pages + 1
+                cursor, looked_at = found.next_cursor, looked_at + found.searched
                 if cursor is None:
                     break
-                if pages >= PAGES_MAX:
+                if looked_at >= LOOKED_AT_MAX:
                     return list(ids), True, f"{number} {cursor}"
         return list(ids), False, None
 

@@ -38,13 +38,15 @@ from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.desk import ReadDesk, SubmitDesk
 from duly.store.idempotency import find_replay
-from duly.store.read import Filter, list_tasks, read_attempts
+from duly.store.read import SEARCHED_MAX, Filter, Order, list_tasks, read_attempts
 from duly.store.read import Task as StoredTask
 from duly.store.submit import Mismatch, Stored, SubmitAnswer
 
 WAIT_S_MAX = 60.0
 REPLAY = {"idempotent-replay": "true"}
 TAG = "Tasks"
+# States in which a task has a next instant; none: those that wait for it.
+WITH_INSTANT = (None, State.SCHEDULED, State.READY, State.RUNNING)
 SUBMIT_REFUSALS = (
     Code.MALFORMED_BODY,
     Code.INVALID,
@@ -66,8 +68,26 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     ) = None
     created_after: Instant | None = None
     run_before: Instant | None = None
+    order: (
+        Annotated[
+            Order,
+            Meta(
+                description="`created`: newest created first. `run_at`: tasks that wait or run, by "
+                "their next instant, soonest first. Without it: by creation, but SCHEDULED, READY "
+                "and RUNNING by their next instant, and FAILED by their failure, newest first."
+            ),
+        ]
+        | None
+    ) = None
     limit: Limit = 50
     cursor: Cursor | None = None
+
+
+class TaskPage(Page[TaskView], frozen=True):
+    """`searched`: the filter looked at so many tasks and stopped before the page was full; it goes
+    on at `next_cursor`."""
+
+    searched: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class WaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -122,11 +142,12 @@ class TaskDoor:
             route(
                 "GET",
                 "/v1/tasks",
-                "List tasks, newest first",
+                "List tasks, newest created first",
                 self.list_page,
                 Kind.READ,
                 query=ListQuery,
-                answers={200: Page[TaskView]},
+                answers={200: TaskPage},
+                refusals=(Code.INVALID_QUERY,),
             ),
             route(
                 "GET",
@@ -207,9 +228,26 @@ class TaskDoor:
         wanted = Filter(
             query.state, query.type, tag_of(query.tag), query.created_after, query.run_before
         )
-        found = await list_tasks(call.session, call.tenant, wanted, query.cursor, query.limit)
+        if query.order is Order.RUN_AT and query.state not in WITH_INSTANT:
+            reason = "goes with the state SCHEDULED, READY or RUNNING, or with none"
+            raise Refused(
+                Code.INVALID_QUERY,
+                "only unfinished tasks have an order by run_at",
+                [Problem("/order", reason)],
+            )
+        found = await list_tasks(
+            call.session,
+            call.tenant,
+            wanted,
+            query.cursor,
+            query.limit,
+            query.order,
+            searched_max=SEARCHED_MAX,
+        )
         views = [task_view(task, is_whole=False) for task in found.items]
-        return Answer(200, page(views, found.next_cursor))
+        is_cut = found.next_cursor is not None and len(views) < query.limit
+        searched = found.searched if is_cut else msgspec.UNSET
+        return Answer(200, TaskPage(views, found.next_cursor, searched))
 
     async def attempts(self, call: Call, query: AttemptsQuery) -> Answer:
         await self.found(call)

@@ -16,10 +16,11 @@ from duly.cli.screen import note
 from duly.client.plain import PlainConnection
 from duly.client.server import find_server
 from duly.domain.errors import ConfigurationError
+from duly.environment import SystemClock
 
 PAGE = 200
-# A filter that fits next to nothing is not followed through a million tasks.
-EMPTY_CALLS_MAX = 5
+# A filter that matches next to nothing is not followed through a million tasks.
+SEARCH_S_MAX = 10.0
 
 Json = dict[str, Any]
 
@@ -48,17 +49,21 @@ class Talk:
     def page(
         self, path: str, query: Mapping[str, object], limit: int, cursor: str | None = None
     ) -> Json:
-        """Up to `limit` items; fewer, and a cursor, if call after call brings none."""
+        """Up to `limit` items; fewer, a cursor and `searched`, if looking for more takes long."""
         items: list[Any] = []
-        empty = 0
+        searched = 0
+        clock = SystemClock()
+        ends_at = clock.monotonic() + SEARCH_S_MAX
         while True:
             size = min(PAGE, limit - len(items))
             found = self.ask("GET", path, query={**query, "limit": size, "cursor": cursor})
             items += found["items"]
             cursor = found["next_cursor"]
-            empty = 0 if found["items"] else empty + 1
-            if cursor is None or len(items) >= limit or empty >= EMPTY_CALLS_MAX:
+            if cursor is None or len(items) >= limit:
                 return {"items": items, "next_cursor": cursor}
+            searched += found.get("searched", 0)
+            if searched and clock.monotonic() >= ends_at:
+                return {"items": items, "next_cursor": cursor, "searched": searched}
 
     def show(self, answer: Any, render: Callable[[Any], None]) -> None:
         if self.as_json:
@@ -67,9 +72,17 @@ class Talk:
             render(answer)
 
     def show_page(self, page: Json, render: Callable[[list[Any]], None]) -> None:
-        self.show(page, lambda found: render(found["items"]))
+        if not self.as_json and page.get("searched") and not page["items"]:
+            note(f"no match yet: {page['searched']:,} searched so far")
+        else:
+            self.show(page, lambda found: render(found["items"]))
         if not self.as_json and page["next_cursor"] is not None:
-            note(f"there is more to look at: --cursor {page['next_cursor']}")
+            more = (
+                f"{page['searched']:,} searched so far, continue"
+                if page.get("searched")
+                else ("there is more to look at")
+            )
+            note(f"{more}: --cursor {page['next_cursor']}")
 
 
 def over_api(work: Callable[..., int | None]) -> Callable[..., int | None]:

@@ -18,7 +18,7 @@ from duly.cli.values import duration, instant
 from duly.client.errors import WaitTimedOut
 from duly.environment import SystemClock
 
-COLUMNS = ("id", "state", "type", "run_at", "priority", "attempt", "max_attempts")
+COLUMNS = ("id", "state", "type", "created_at", "run_at", "priority", "attempt", "max_attempts")
 LEADING = ("id", "state", "type", "run_at", "next_at", "finished_at", "result", "error", "reason")
 ATTEMPT_COLUMNS = (
     "attempt",
@@ -63,11 +63,18 @@ def get(talk: Talk, task_id: str) -> None:
 
 @command.command("list")
 @task_filter_flags
+@click.option(
+    "--order",
+    type=click.Choice(["created", "run_at"]),
+    help="Newest created first, or by the next instant. Default: as the state is found soonest.",
+)
 @list_flags
 @over_api
-def list_tasks(talk: Talk, limit: int, cursor: str | None, **filters: Any) -> None:
-    """List tasks, newest first."""
-    page = talk.page("/v1/tasks", filter_of(**filters), limit, cursor)
+def list_tasks(
+    talk: Talk, order: str | None, limit: int, cursor: str | None, **filters: Any
+) -> None:
+    """List tasks, newest created first; unfinished states by their next instant, soonest first."""
+    page = talk.page("/v1/tasks", filter_of(**filters) | given(order=order), limit, cursor)
     talk.show_page(page, lambda items: print_table(items, COLUMNS, "no tasks"))
 
 

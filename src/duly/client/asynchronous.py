@@ -112,14 +112,17 @@ class AsyncClient:
         tag: str | None = None,
         created_after: datetime | None = None,
         run_before: datetime | None = None,
+        order: str | None = None,
     ) -> AsyncIterator[AsyncTask]:
-        """Newest first, page after page, as long as they are asked for."""
+        """Newest created first, page after page, as long as they are asked for. SCHEDULED, READY
+        and RUNNING come by their next instant, soonest first; `order` is "created" or "run_at"."""
         query = {
             "state": state,
             "type": type,
             "tag": tag,
             "created_after": instant(created_after),
             "run_before": instant(run_before),
+            "order": order,
         }
         async for item in self.pages("/v1/tasks", query):
             yield self.task_from(item)

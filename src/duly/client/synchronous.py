@@ -122,10 +122,17 @@ class Client:
         tag: str | None = None,
         created_after: datetime | None = None,
         run_before: datetime | None = None,
+        order: str | None = None,
     ) -> Iterator[Task]:
-        """Newest first, page after page, as long as they are asked for."""
+        """Newest created first, page after page, as long as they are asked for. SCHEDULED, READY
+        and RUNNING come by their next instant, soonest first; `order` is "created" or "run_at"."""
         found = self.asynchronous.tasks(
-            state=state, type=type, tag=tag, created_after=created_after, run_before=run_before
+            state=state,
+            type=type,
+            tag=tag,
+            created_after=created_after,
+            run_before=run_before,
+            order=order,
         )
         while (task := self.run(next_of(found))) is not None:
             yield self.task_from(task)

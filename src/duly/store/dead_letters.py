@@ -103,7 +103,11 @@ async def list_dead_letters(
     letters = [letter_from(row) for row in rows]
     if len(letters) < limit:
         return letters, None
-    return letters, f"{letters[-1].failed_at.isoformat()}~{letters[-1].id}"
+    return letters, letter_position(letters[-1])
+
+
+def letter_position(letter: DeadLetter) -> str:
+    return f"{letter.failed_at.isoformat()}~{letter.id}"
 
 
 def letter_cursor(text: str) -> tuple[datetime, UUID]:
@@ -127,11 +131,12 @@ async def read_dead_letter(session: Session, tenant: int, letter_id: UUID) -> De
     return letter_from(rows[0]) if rows else None
 
 
-async def list_failed_ids(
+async def list_failed(
     session: Session, tenant: int, cursor: str | None, limit: int
-) -> tuple[list[UUID], str | None]:
-    letters, following = await list_dead_letters(session, tenant, LetterFilter(), cursor, limit)
-    return [letter.id for letter in letters], following
+) -> list[tuple[UUID, str]]:
+    """Ids of failed tasks, each with its own place in the list."""
+    letters, _ = await list_dead_letters(session, tenant, LetterFilter(), cursor, limit)
+    return [(letter.id, letter_position(letter)) for letter in letters]
 
 
 async def match_dead_letters(

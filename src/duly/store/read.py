@@ -1,13 +1,14 @@
 """Reading tasks, their attempts, and lists of them; always of one tenant, always bounded.
 
-Live states are listed from `timers` (soonest first), FAILED from `dead_letters` (newest first), the
-rest from `tasks` (newest first) through a bounded window. A page may hold fewer tasks than its
-limit and still have a next one: the filter looked only at its window.
+Live states are listed from `timers` (soonest first), FAILED from `dead_letters` (newest failure
+first), everything else from `tasks` (newest created first). A filter searches stretch after stretch
+until its page is full or the list ends; past a bound, a page has fewer tasks and a next one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -17,16 +18,26 @@ from duly.domain.ids import shard_of
 from duly.domain.states import TERMINAL, State, live_state
 from duly.domain.task import Policy
 from duly.store.database import Session
-from duly.store.dead_letters import list_failed_ids
+from duly.store.dead_letters import END_OF_TIME, LAST_ID, list_failed
 from duly.store.lease import IN_PLACE_LISTED_MAX
 from duly.store.load import BEGINNING, FIRST_ID
 from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
-LAST_ID = UUID(int=2**128 - 1)
-WINDOW_MAX = 1000
 PAGE_MAX = 200
+# Tasks that a filter looks at in one statement, and for one page.
+STRETCH = 1000
+SEARCHED_MAX = 20_000
+# Tasks read in full at a time, where a page needs fewer.
+READ_MIN = 20
+
+
+class Order(StrEnum):
+    """`created`: newest created first. `run_at`: by the next instant, soonest first."""
+
+    CREATED = "created"
+    RUN_AT = "run_at"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +99,31 @@ class Filter:
     created_after: datetime | None = None
     run_before: datetime | None = None
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether a state alone does not say what matches."""
+        return self != Filter(state=self.state)
+
 
 class Page(NamedTuple):
+    """`searched`: how many tasks were looked at for it."""
+
     items: list[Task]
     next_cursor: str | None
+    searched: int
+
+
+class Stretch(NamedTuple):
+    """Some of a list in its order: ids with their positions, of those that may match. `last` is
+    where it ends, `following` the same if the list may go on there."""
+
+    found: list[tuple[UUID, str]]
+    looked_at: int
+    last: str | None
+    following: str | None
+
+
+Look = Callable[[Session, int, Filter, str | None, int], Awaitable[Stretch]]
 
 
 async def read_task(session: Session, tenant: int, task_id: UUID) -> Task | None:
@@ -130,87 +162,148 @@ async def read_attempts(
 
 
 async def list_tasks(
-    session: Session, tenant: int, wanted: Filter, cursor: str | None = None, limit: int = 50
+    session: Session,
+    tenant: int,
+    wanted: Filter,
+    cursor: str | None = None,
+    limit: int = 50,
+    order: Order | None = None,
+    *,
+    searched_max: int = SEARCHED_MAX,
 ) -> Page:
-    """One page; `next_cursor` is opaque and None at the end."""
+    """One page: full, or the last, or as far as `searched_max` went. `next_cursor` is None at the
+    end."""
     assert 1 <= limit <= PAGE_MAX
-    if wanted.state is State.FAILED:
-        ids, following = await list_failed_ids(session, tenant, cursor, limit)
-    elif wanted.state in (State.SCHEDULED, State.READY, State.RUNNING):
-        ids, following = await list_live_ids(session, tenant, wanted.state, cursor, limit)
-    elif wanted.state is State.WAITING:
-        ids, following = await list_waiting_ids(session, tenant, cursor, limit)
-    else:
-        return await list_window(session, tenant, wanted, cursor, limit)
-    tasks = await read_tasks(session, tenant, ids)
-    return Page([task for task in tasks if matches(task, wanted)], following)
-
-
-async def list_window(
-    session: Session, tenant: int, wanted: Filter, cursor: str | None, limit: int
-) -> Page:
-    """Newest first; reads tasks of a window of ids until one page is full or it is used up."""
-    before = UUID(cursor) if cursor else LAST_ID
-    rows = await session.fetch(SQL.list_recent, tenant, before, WINDOW_MAX)
-    ids = [row["id"] for row in rows if may_match(row, wanted)]
-    if wanted.state in TERMINAL:
-        # Most of what is newest by its fire time is yet to run, and need not be read in full.
-        ended = set(await read_ended(session, ids))
-        ids = [task_id for task_id in ids if task_id in ended]
+    look = source_of(wanted, order)
+    size = STRETCH if wanted.is_narrow or (look is look_by_creation and wanted.state) else limit
     kept: list[Task] = []
-    # Without a state to look for, the first bite is the page.
-    for bite in (ids[:limit], *bites(ids[limit:], PAGE_MAX)):
-        for task in await read_tasks(session, tenant, bite):
-            if matches(task, wanted):
-                kept.append(task)
-            if len(kept) == limit:
-                return Page(kept, str(task.id))
-    return Page(kept, str(rows[-1]["id"]) if len(rows) == WINDOW_MAX else None)
+    searched = 0
+    while True:
+        stretch = await look(session, tenant, wanted, cursor, size)
+        found = await narrowed(session, tenant, wanted, look, stretch.found)
+        while found:
+            # Read in full, payloads too: not many more than fit.
+            most = min(PAGE_MAX, max(limit - len(kept), READ_MIN))
+            bite, found = found[:most], found[most:]
+            positions = dict(bite)
+            for task in await read_tasks(session, tenant, list(positions)):
+                if matches(task, wanted):
+                    kept.append(task)
+                if len(kept) == limit:
+                    is_end = positions[task.id] == stretch.last and stretch.following is None
+                    following = None if is_end else positions[task.id]
+                    return Page(kept, following, searched + stretch.looked_at)
+        searched += stretch.looked_at
+        cursor = stretch.following
+        if cursor is None or searched >= searched_max:
+            return Page(kept, cursor, searched)
 
 
-def bites(ids: Sequence[UUID], size: int) -> list[Sequence[UUID]]:
-    return [ids[start : start + size] for start in range(0, len(ids), size)]
+def source_of(wanted: Filter, order: Order | None) -> Look:
+    """Where a list comes from; without an order, from where its state is found soonest."""
+    if order is Order.CREATED:
+        return look_by_creation
+    if wanted.state is State.FAILED:
+        return look_at_failed
+    if wanted.state is State.WAITING:
+        return look_at_waiting
+    if order is Order.RUN_AT or wanted.state in (State.SCHEDULED, State.READY, State.RUNNING):
+        assert wanted.state not in TERMINAL, "what has ended has no next instant"
+        return look_at_live
+    return look_by_creation
 
 
-async def list_live_ids(
-    session: Session, tenant: int, state: State, cursor: str | None, limit: int
-) -> tuple[list[UUID], str | None]:
-    after_due_at, after_id = BEGINNING, FIRST_ID
-    if cursor:
-        instant, _, last = cursor.partition("|")
-        after_due_at = datetime.fromisoformat(instant).astimezone(UTC)
-        after_id = UUID(last)
-    place = (tenant, after_due_at, after_id)
-    if state is State.RUNNING:
-        rows = await session.fetch(SQL.list_running, *place, limit, IN_PLACE_LISTED_MAX)
-    else:
-        rows = await session.fetch(SQL.list_live, *place, state is State.READY, limit)
-    if len(rows) < limit:
-        return [row["id"] for row in rows], None
-    # With a Z: a plus would be read as a space by whoever pastes it into a URL.
-    instant = rows[-1]["due_at"].isoformat().replace("+00:00", "Z")
-    return [row["id"] for row in rows], f"{instant}|{rows[-1]['id']}"
-
-
-async def list_waiting_ids(
-    session: Session, tenant: int, cursor: str | None, limit: int
-) -> tuple[list[UUID], str | None]:
+async def narrowed(
+    session: Session, tenant: int, wanted: Filter, look: Look, found: list[tuple[UUID, str]]
+) -> list[tuple[UUID, str]]:
+    """Without those that cannot match, told by what is cheap to read."""
+    if not found:
+        return found
+    ids = [task_id for task_id, _ in found]
+    if look is look_by_creation:
+        if wanted.state is None:
+            return found
+        ended = set(await read_ended(session, ids))
+        is_terminal = wanted.state in TERMINAL
+        return [each for each in found if (each[0] in ended) == is_terminal]
+    if not wanted.is_narrow:
+        return found
+    tag_name, tag_value = wanted.tag or (None, None)
     rows = await session.fetch(
-        SQL.list_waiting, tenant, UUID(cursor) if cursor else FIRST_ID, limit
+        SQL.narrow_tasks,
+        tenant,
+        [shard_of(task_id) for task_id in ids],
+        ids,
+        wanted.type,
+        tag_name,
+        tag_value,
+        wanted.created_after,
     )
-    ids = [row["id"] for row in rows]
-    return ids, str(ids[-1]) if len(ids) == limit else None
+    matching = {row["id"] for row in rows}
+    return [each for each in found if each[0] in matching]
 
 
-def may_match(row: Any, wanted: Filter) -> bool:
-    """The part of a filter that the window itself can tell, before the full rows are read."""
-    if wanted.type is not None and row["type"] != wanted.type:
-        return False
-    if wanted.tag is not None:
-        name, value = wanted.tag
-        if (decode_tags(row["tags"]) or {}).get(name) != value:
-            return False
-    return not (wanted.created_after is not None and row["created_at"] <= wanted.created_after)
+async def look_by_creation(
+    session: Session, tenant: int, wanted: Filter, cursor: str | None, size: int
+) -> Stretch:
+    """All tasks of a tenant, newest created first."""
+    before = instant_and_id(cursor) if cursor else (END_OF_TIME, LAST_ID)
+    tag_name, tag_value = wanted.tag or (None, None)
+    after = wanted.created_after or BEGINNING
+    rows = await session.fetch(
+        SQL.list_created, tenant, *before, after, wanted.type, tag_name, tag_value, size
+    )
+    if not rows:
+        return Stretch([], 0, None, None)
+    looked_at = rows[-1]["looked_at"]
+    last = position_text(rows[-1]["created_at"], rows[-1]["id"])
+    found = [
+        (row["id"], position_text(row["created_at"], row["id"])) for row in rows if row["is_match"]
+    ]
+    return Stretch(found, looked_at, last, last if looked_at == size else None)
+
+
+async def look_at_live(
+    session: Session, tenant: int, wanted: Filter, cursor: str | None, size: int
+) -> Stretch:
+    """Tasks that wait for an instant, or those that run, by their next instant."""
+    after = instant_and_id(cursor) if cursor else (BEGINNING, FIRST_ID)
+    if wanted.state is State.RUNNING:
+        rows = await session.fetch(SQL.list_running, tenant, *after, size, IN_PLACE_LISTED_MAX)
+    else:
+        is_due = None if wanted.state is None else wanted.state is State.READY
+        rows = await session.fetch(SQL.list_live, tenant, *after, is_due, size)
+    return stretch_of([(row["id"], position_text(row["due_at"], row["id"])) for row in rows], size)
+
+
+async def look_at_failed(
+    session: Session, tenant: int, _wanted: Filter, cursor: str | None, size: int
+) -> Stretch:
+    """By their dead letters, newest failure first."""
+    rows = await list_failed(session, tenant, cursor, size)
+    return stretch_of(rows, size)
+
+
+async def look_at_waiting(
+    session: Session, tenant: int, _wanted: Filter, cursor: str | None, size: int
+) -> Stretch:
+    after = UUID(cursor) if cursor else FIRST_ID
+    rows = await session.fetch(SQL.list_waiting, tenant, after, size)
+    return stretch_of([(row["id"], str(row["id"])) for row in rows], size)
+
+
+def stretch_of(found: list[tuple[UUID, str]], size: int) -> Stretch:
+    last = found[-1][1] if found else None
+    return Stretch(found, len(found), last, last if len(found) == size else None)
+
+
+def position_text(instant: datetime, task_id: UUID) -> str:
+    return f"{instant.isoformat()}|{task_id}"
+
+
+def instant_and_id(position: str) -> tuple[datetime, UUID]:
+    instant, _, last = position.partition("|")
+    return datetime.fromisoformat(instant).astimezone(UTC), UUID(last)
 
 
 def matches(task: Task, wanted: Filter) -> bool:

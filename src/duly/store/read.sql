@@ -51,13 +51,38 @@ SELECT asked.id
  WHERE NOT EXISTS (SELECT FROM duly.timers
                     WHERE timers.shard = asked.shard AND timers.id = asked.id)
 
--- name: list_recent
--- A bounded window of one tenant's tasks, newest first; filters look only at the window.
-SELECT id, type, created_at, run_at, tags
-  FROM duly.tasks
- WHERE tenant = $1 AND id < $2
- ORDER BY id DESC
- LIMIT $3
+-- name: list_created
+-- A bounded stretch of one tenant's tasks, newest created first: those that match what never changes
+-- about a task, and the last one that was looked at, from which the next stretch goes on.
+WITH looked AS MATERIALIZED (
+    SELECT id, created_at, type, tags
+      FROM duly.tasks
+     WHERE tenant = $1
+       AND (created_at, id) < ($2, $3::uuid)
+       AND created_at > $4
+     ORDER BY created_at DESC, id DESC
+     LIMIT $8
+), numbered AS (
+    SELECT id, created_at,
+           ($5::text IS NULL OR type = $5) AND ($6::text IS NULL OR tags ->> $6 = $7) AS is_match,
+           row_number() OVER (ORDER BY created_at DESC, id DESC) AS place,
+           count(*) OVER () AS looked_at
+      FROM looked
+)
+SELECT id, created_at, coalesce(is_match, false) AS is_match, looked_at
+  FROM numbered
+ WHERE is_match OR place = looked_at
+ ORDER BY place
+
+-- name: narrow_tasks
+-- Which of these match what never changes about a task; read in full are only those.
+SELECT asked.id
+  FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
+  JOIN duly.tasks
+    ON tasks.shard = asked.shard AND tasks.id = asked.id AND tasks.tenant + 0 = $1
+ WHERE ($4::text IS NULL OR tasks.type = $4)
+   AND ($5::text IS NULL OR tasks.tags ->> $5 = $6)
+   AND ($7::timestamptz IS NULL OR tasks.created_at > $7)
 
 -- name: list_live
 -- Tasks that wait for an instant, soonest first, by place: the index holds them in this order already.

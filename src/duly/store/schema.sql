@@ -1225,7 +1225,7 @@ CREATE INDEX schedules_of_tenant ON duly.schedules USING btree (tenant, id);
 
 CREATE INDEX stats_by_minute ON duly.stats USING btree (minute, tenant, type);
 
-CREATE INDEX tasks_of_tenant ON ONLY duly.tasks USING btree (tenant, id);
+CREATE INDEX tasks_by_creation ON ONLY duly.tasks USING btree (tenant, created_at, id);
 
 CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, lane, due_at, id) WHERE (tenant > 0);
 
