@@ -26,6 +26,7 @@ from duly.api.dead_letter_wire import (
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
 from duly.api.task_control import Ring
+from duly.api.task_rules import permit_filter, permit_type
 from duly.api.tasks import task_id_of
 from duly.api.wire import Page, TaskView, page, task_view
 from duly.domain import limits
@@ -41,6 +42,7 @@ from duly.store.dead_letters import (
     match_dead_letters,
     purge_dead_letters,
     read_dead_letter,
+    read_letter_types,
     replay_dead_letters,
 )
 from duly.store.load import Hint
@@ -90,6 +92,7 @@ class DeadLetterDoor:
                 path="/v1/dead-letters/{id}/replay",
                 summary="Replay a dead letter as a new task that is due now",
                 handler=self.replay,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=OPERATORS,
                 answers={201: TaskView},
@@ -101,6 +104,7 @@ class DeadLetterDoor:
                 path="/v1/dead-letters/{id}",
                 summary="Purge a dead letter; its task stays FAILED",
                 handler=self.purge,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=OPERATORS,
                 answers={204: None},
@@ -117,6 +121,7 @@ class DeadLetterDoor:
                 path="/v1/dead-letters/replay",
                 summary="Replay up to 1,000 dead letters, the oldest first, spread over time",
                 handler=self.replay_many,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=OPERATORS,
                 body=ReplayMany,
@@ -129,6 +134,7 @@ class DeadLetterDoor:
                 path="/v1/dead-letters/purge",
                 summary="Purge up to 1,000 dead letters, the oldest first",
                 handler=self.purge_many,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=OPERATORS,
                 body=PurgeMany,
@@ -162,6 +168,7 @@ class DeadLetterDoor:
 
     async def replay(self, call: Call) -> Answer:
         letter_id = task_id_of(call)
+        await permit_letters(call, [letter_id])
         hints: list[Hint] = []
         made = await replay_dead_letters(
             call.session, self.environment, call.tenant, [letter_id], hints
@@ -182,6 +189,7 @@ class DeadLetterDoor:
 
     async def purge(self, call: Call) -> Answer:
         letter_id = task_id_of(call)
+        await permit_letters(call, [letter_id])
         if not await purge_dead_letters(call.session, call.tenant, [letter_id]):
             raise not_found()
         call.note("dead_letter.purge", str(letter_id))
@@ -234,14 +242,23 @@ async def matching(
         raise invalid([Problem("", "give filter or ids, and not both")])
     if asked.ids is not None:
         wanted_ids = sorted(set(asked.ids), key=lambda letter_id: letter_id.int)
+        await permit_letters(call, wanted_ids)
         return await find_dead_letters(call.session, call.tenant, wanted_ids, is_replayed), False
     assert asked.filter is not None
+    permit_filter(call.credential, asked.filter.type)
     wanted = LetterFilter(
         asked.filter.type, asked.filter.reason, asked.filter.fingerprint, is_replayed
     )
     most = limits.LETTERS_AT_ONCE_MAX
     ids = await match_dead_letters(call.session, call.tenant, wanted, most + 1)
     return ids[:most], len(ids) > most
+
+
+async def permit_letters(call: Call, ids: Sequence[UUID]) -> None:
+    """Looked up only for a limited credential; one letter of another type refuses the call."""
+    if call.credential.types is not None:
+        for task_type in await read_letter_types(call.session, call.tenant, ids):
+            permit_type(call.credential, task_type)
 
 
 def note_many(call: Call, action: str, asked: ReplayMany | PurgeMany, done: int) -> None:

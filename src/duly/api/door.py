@@ -85,6 +85,9 @@ class Endpoint:
     timeout_s: float = REQUEST_TIMEOUT_S
     # Decodes a body that is not one JSON document.
     decode: Callable[[Call, bytes], Any] | None = None
+    # It compares the task types that it changes with those of the credential (`permit_type`). What
+    # does not is refused to a credential that is limited to task types, unless it only reads.
+    checks_types: bool = False
     # Before the transaction, for what takes long or needs a connection of its own: ten calls that
     # each hold one and wait for a second would wait for one another.
     prepare: Callable[..., Awaitable[None]] | None = None
@@ -248,6 +251,10 @@ class Door:
         if credential.access not in endpoint.access:
             needed = " or ".join(sorted(endpoint.access))
             raise Refused(Code.FORBIDDEN, f"this needs the role {needed}")
+        if credential.types is not None and not (endpoint.checks_types or endpoint.method == "GET"):
+            raise Refused(
+                Code.FORBIDDEN, "a credential that is limited to task types may not do this"
+            )
         call.tenant, call.tenant_name = credential.tenant, credential.tenant_name
         wanted = call.query.pop("tenant", None)
         if wanted is not None and wanted != credential.tenant_name:

@@ -40,7 +40,8 @@ KeyId = Annotated[str, Meta(pattern=f"^{limits.API_KEY_ID_PATTERN.pattern}$")]
 
 
 class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`types`: the task types it may submit, all by default. `signing`: its secret signs requests
+    """`types`: the task types that it may submit and change, all by default; it reads all of them,
+    and changes nothing that concerns several. `signing`: its secret signs requests
     instead of being sent with them."""
 
     name: Annotated[str, Meta(min_length=1, max_length=limits.API_KEY_NAME_CHARACTERS_MAX)]
@@ -112,6 +113,7 @@ class KeyDoor:
                 path="/v1/keys",
                 summary="Make a key; its text is shown once",
                 handler=self.create,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=ADMINS,
                 body=KeyRequest,
@@ -140,6 +142,7 @@ class KeyDoor:
                 path="/v1/keys/{id}",
                 summary="Revoke a key, everywhere within seconds",
                 handler=self.revoke,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=ADMINS,
                 answers={200: KeyView},
@@ -151,6 +154,7 @@ class KeyDoor:
                 path="/v1/keys/{id}/rotate",
                 summary="Make the successor of a key, which lives on for a while",
                 handler=self.rotate,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=ADMINS,
                 body=RotateRequest,
@@ -239,6 +243,9 @@ def key_problems(asked: KeyRequest) -> list[Problem]:
     found = [Problem("/name", text_reason(asked.name, limits.API_KEY_NAME_CHARACTERS_MAX) or "")]
     if asked.reach is Reach.INSTALLATION and asked.role not in OPERATORS:
         found.append(Problem("/reach", "of an installation is for the roles operator and admin"))
+    if asked.types is not None and asked.role is Access.WORKER:
+        reason = "are not for the role worker: a pool holds tasks of every type"
+        found.append(Problem("/types", reason))
     for index, name in enumerate(asked.types or []):
         found.append(Problem(f"/types/{index}", type_reason(name) or ""))
     return [problem for problem in found if problem.reason]

@@ -12,6 +12,7 @@ from duly.api.call import Answer, Call
 from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.task_rules import permit_type
 from duly.api.wire import Limit, Page, page
 from duly.domain import limits
 from duly.domain.access import OPERATORS
@@ -80,6 +81,7 @@ class PauseDoor:
                 path="/v1/pauses",
                 summary="Pause a tenant, a type or a pool; again replaces the reason",
                 handler=self.pause,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=OPERATORS,
                 body=PauseRequest,
@@ -92,6 +94,7 @@ class PauseDoor:
                 path="/v1/pauses/resume",
                 summary="Resume what is paused",
                 handler=self.resume,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=OPERATORS,
                 body=ResumeRequest,
@@ -114,6 +117,7 @@ class PauseDoor:
         problems += [Problem("/reason", reason)] if reason else []
         if problems:
             raise invalid(problems)
+        permit_pause(call, asked.kind, asked.name)
         name, actor = asked.name or WHOLE_TENANT, call.credential.actor
         answer = await set_pause(call.session, call.tenant, asked.kind, name, actor, asked.reason)
         if answer is PauseAnswer.TOO_MANY:
@@ -128,6 +132,7 @@ class PauseDoor:
     async def resume(self, call: Call, asked: ResumeRequest) -> Answer:
         if problems := name_problems(asked.kind, asked.name):
             raise invalid(problems)
+        permit_pause(call, asked.kind, asked.name)
         name = asked.name or WHOLE_TENANT
         found = await find_pause(call.session, call.tenant, asked.kind, name)
         # Of two that resume at once, one deletes the row; the other finds nothing left to do.
@@ -145,6 +150,16 @@ def name_problems(kind: PauseKind, name: str | None) -> list[Problem]:
         return [Problem("/name", f"is required for a {kind}")]
     reason = pattern_reason(name, pattern)
     return [Problem("/name", reason)] if reason else []
+
+
+def permit_pause(call: Call, kind: PauseKind, name: str | None) -> None:
+    """A pause of the tenant or of a pool stops every type."""
+    if kind is PauseKind.TYPE:
+        assert name is not None, "its problems were looked for"
+        permit_type(call.credential, name)
+    elif call.credential.types is not None:
+        detail = f"a credential that is limited to task types may not pause or resume a {kind}"
+        raise Refused(Code.FORBIDDEN, detail)
 
 
 def subject_of(pause: Pause) -> str:

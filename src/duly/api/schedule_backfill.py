@@ -58,6 +58,7 @@ class BackfillDoor:
                 path="/v1/schedules/{id}/backfill",
                 summary=f"Make up for up to {BACKFILL_MAX:,} past occurrences, spread over time",
                 handler=self.backfill,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=OPERATORS,
                 body=BackfillRequest,

@@ -21,6 +21,7 @@ from duly.api.schedule_wire import (
     ResumeSchedule,
     SchedulesChanged,
 )
+from duly.api.task_rules import permit_filter
 from duly.api.wire import TaskView, task_view
 from duly.domain.access import OPERATORS
 from duly.domain.firing import Verdict
@@ -51,7 +52,14 @@ class ScheduleControlDoor:
     desk: ScheduleDesk
 
     def endpoints(self) -> list[Endpoint]:
-        route = partial(Endpoint, method="POST", kind=Kind.CONTROL, access=OPERATORS, tag=TAG)
+        route = partial(
+            Endpoint,
+            method="POST",
+            kind=Kind.CONTROL,
+            access=OPERATORS,
+            tag=TAG,
+            checks_types=True,
+        )
         one = partial(route, prepare=self.desk.prepare)
         return [
             one(
@@ -160,6 +168,7 @@ class ScheduleControlDoor:
     ) -> Answer:
         """One page of those that are not in the wanted condition yet, in one transaction."""
         check_reason(asked.reason)
+        permit_filter(call.credential, asked.filter.type)
         is_pause = isinstance(asked, PauseMany)
         wanted = ScheduleFilter(asked.filter.name_prefix, asked.filter.type, not is_pause)
         before = None if asked.cursor is None else UUID(asked.cursor)

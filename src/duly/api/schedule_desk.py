@@ -10,7 +10,7 @@ from uuid import UUID
 from duly.api.call import Answer, Call
 from duly.api.problems import Code, Refused, later, not_found
 from duly.api.schedule_views import schedule_view
-from duly.api.task_rules import permit, read_rules
+from duly.api.task_rules import permit, permit_type, read_rules
 from duly.api.tasks import task_id_of
 from duly.api.throttle import Throttle
 from duly.domain.errors import TooManyPools
@@ -63,9 +63,11 @@ class ScheduleDesk:
         return found
 
     async def lock(self, call: Call) -> Schedule:
+        """For a change, which a credential limited to other task types may not make."""
         locked = await lock_schedule(call.session, call.tenant, task_id_of(call))
         if locked is None:
             raise not_found()
+        permit_type(call.credential, locked.definition.template.type)
         return locked
 
     async def open(self, call: Call) -> Schedule:

@@ -72,7 +72,7 @@ class ScheduleDoor:
         return [*self.defining(), *self.looking()]
 
     def defining(self) -> list[Endpoint]:
-        route = partial(Endpoint, kind=Kind.CONTROL, access=OPERATORS, tag=TAG)
+        route = partial(Endpoint, kind=Kind.CONTROL, access=OPERATORS, tag=TAG, checks_types=True)
         one = partial(route, path="/v1/schedules/{id}", prepare=self.prepare)
         return [
             route(
@@ -126,6 +126,7 @@ class ScheduleDoor:
                 path="/v1/schedules/preview",
                 summary="When would it fire, and what do the next clock changes do to it?",
                 handler=self.preview,
+                checks_types=True,
                 prepare=self.check_payload,
                 body=PreviewRequest,
                 answers={200: PreviewView},

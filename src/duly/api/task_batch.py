@@ -59,6 +59,7 @@ class TaskBatchDoor:
                 access=PRODUCERS,
                 tag=TAG,
                 body=Batch,
+                checks_types=True,
                 answers={201: BatchAnswer},
                 refusals=SUBMIT_REFUSALS,
                 body_bytes_max=BATCH_BYTES_MAX,

@@ -14,6 +14,7 @@ from duly.api.call import Answer, Call
 from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, later, not_found
+from duly.api.task_rules import permit_filter, permit_type
 from duly.api.tasks import TAG, tag_of, task_id_of
 from duly.api.waiting import Waiting
 from duly.api.wire import Instant, Priority, Seconds, TaskView, TypeName, in_utc, task_view
@@ -74,7 +75,7 @@ class TaskControlDoor:
     ring: Ring
 
     def endpoints(self) -> list[Endpoint]:
-        route = partial(Endpoint, access=PRODUCERS, tag=TAG)
+        route = partial(Endpoint, access=PRODUCERS, tag=TAG, checks_types=True)
         return [
             route(
                 "POST",
@@ -131,6 +132,7 @@ class TaskControlDoor:
 
     async def cancel(self, call: Call) -> Answer:
         task_id = task_id_of(call)
+        await permit_task(call, task_id)
         answer = (await cancel_tasks(call.session, call.tenant, [task_id]))[task_id]
         if answer is ControlAnswer.CANCELLED:
             call.after.append(lambda: self.waiting.tell(task_id))
@@ -166,6 +168,7 @@ class TaskControlDoor:
         return await self.move(call, run_now(task_id_of(call)), "task.run_now")
 
     async def move(self, call: Call, move: Move, action: str) -> Answer:
+        await permit_task(call, move.id)
         hints: list[Hint] = []
         answer = (await move_tasks(call.session, call.tenant, [move], hints))[move.id]
         if answer is not ControlAnswer.MOVED:
@@ -176,6 +179,7 @@ class TaskControlDoor:
 
     async def cancel_many(self, call: Call, asked: CancelMany) -> Answer:
         """One bounded bite of the unfinished tasks that match."""
+        permit_filter(call.credential, asked.filter.type)
         ids, has_more, next_cursor = await self.matching(call, asked.filter, asked.cursor)
         counts: Counter[ControlAnswer] = Counter()
         if ids and not asked.dry_run:
@@ -224,6 +228,16 @@ class TaskControlDoor:
                 if looked_at >= LOOKED_AT_MAX:
                     return list(ids), True, f"{number} {cursor}"
         return list(ids), False, None
+
+
+async def permit_task(call: Call, task_id: UUID) -> None:
+    """Looked up only for a limited credential. A type never changes, so no lock is needed."""
+    if call.credential.types is None:
+        return
+    found = await read_task(call.session, call.tenant, task_id)
+    if found is None:
+        raise not_found()
+    permit_type(call.credential, found.type)
 
 
 def remembered_without_payload(status: int, view: TaskView) -> Answer:

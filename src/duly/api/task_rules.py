@@ -125,10 +125,27 @@ async def read_rules(session: Session, tenant: int, task_type: str) -> Rules:
 
 def permit(rules: Rules, credential: Credential, task_type: str) -> None:
     """Refused if this credential may not submit tasks of the type."""
-    if credential.types is not None and task_type not in credential.types:
-        raise forbidden(task_type)
+    permit_type(credential, task_type)
     if rules.keys is not None and credential.key_id not in rules.keys:
-        raise forbidden(task_type)
+        detail = f"this credential may not submit {task_type}: the type lists the keys that may"
+        raise Refused(Code.FORBIDDEN, detail)
+
+
+def permit_type(credential: Credential, task_type: str) -> None:
+    """Refused if the credential is limited to other task types. For every change of what belongs to
+    a type: its tasks, dead letters, schedules, pauses and its description."""
+    if credential.types is not None and task_type not in credential.types:
+        detail = f"this credential is limited to other task types than {task_type}"
+        raise Refused(Code.FORBIDDEN, detail)
+
+
+def permit_filter(credential: Credential, task_type: str | None) -> None:
+    """A filter of a limited credential must name the type: left out, it would mean all of them."""
+    if task_type is not None:
+        permit_type(credential, task_type)
+    elif credential.types is not None:
+        detail = "this credential is limited to task types; give one of them in filter.type"
+        raise Refused(Code.FORBIDDEN, detail, [Problem("/filter/type", "is required")])
 
 
 def judge(rules: Rules, task: TaskRequest) -> Problem | PayloadSchema | None:
@@ -150,7 +167,3 @@ def inline_cost(rules: Rules, task: TaskRequest) -> int:
     if schema.weight is None:
         return len(task.payload)
     return min(schema.cost(task.payload), INLINE_COST_MAX)
-
-
-def forbidden(task_type: str) -> Refused:
-    return Refused(Code.FORBIDDEN, f"this credential may not submit {task_type}")

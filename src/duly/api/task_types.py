@@ -12,7 +12,7 @@ from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
 from duly.api.keys import KeyId
 from duly.api.problems import Code, Refused, invalid, not_found
-from duly.api.task_rules import TaskRules
+from duly.api.task_rules import TaskRules, permit_type
 from duly.api.tasks import target_problems
 from duly.api.wire import NULL, Limit, Page, TaskDefaults, TaskRequest, page
 from duly.domain import limits
@@ -82,6 +82,7 @@ class TaskTypeDoor:
                 path="/v1/task-types/{name}",
                 summary="Describe a task type: schema, defaults, who may submit it",
                 handler=self.put,
+                checks_types=True,
                 prepare=self.check_schema,
                 kind=Kind.CONTROL,
                 access=OPERATORS,
@@ -106,6 +107,7 @@ class TaskTypeDoor:
                 path="/v1/task-types/{name}",
                 summary="Forget what was said of a task type; its tasks stay",
                 handler=self.delete,
+                checks_types=True,
                 kind=Kind.CONTROL,
                 access=OPERATORS,
                 answers={204: None},
@@ -137,6 +139,7 @@ class TaskTypeDoor:
         name = call.params["name"]
         if reason := type_reason(name):
             raise invalid([Problem("/name", reason)])
+        permit_type(call.credential, name)
         problems = self.default_problems(name, asked.defaults)
         problems += await key_problems(call, asked.keys or [])
         if problems:
@@ -157,6 +160,7 @@ class TaskTypeDoor:
 
     async def delete(self, call: Call) -> Answer:
         name = known_name_of(call)
+        permit_type(call.credential, name)
         if not await delete_task_type(call.session, call.tenant, name):
             raise not_found()
         self.record(call, name, "task_type.delete", {})

@@ -122,6 +122,7 @@ class TaskDoor:
                 self.submit,
                 Kind.HOT,
                 body=TaskRequest,
+                checks_types=True,
                 answers={201: TaskView, 200: TaskView},
                 refusals=SUBMIT_REFUSALS,
             ),

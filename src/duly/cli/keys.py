@@ -37,7 +37,9 @@ def list_keys(talk: Talk, limit: int, cursor: str | None) -> None:
 @click.argument("name", required=False)
 @click.option("--role", type=click.Choice(ROLES), help="What it may do.")
 @click.option("--installation", is_flag=True, help="It reaches every tenant.")
-@click.option("--type", "types", multiple=True, metavar="TYPE", help="It may submit only these.")
+@click.option(
+    "--type", "types", multiple=True, metavar="TYPE", help="It may submit and change only these."
+)
 @click.option("--signing", is_flag=True, help="Its secret signs requests and is never sent.")
 @click.option("--expires-in", type=duration, metavar="DURATION", help="Such as 90d.")
 @click.option("--first", is_flag=True, help="The first key, made in the database itself.")

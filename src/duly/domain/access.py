@@ -27,7 +27,7 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Who calls. `types` are the task types it may submit; None is all of them."""
+    """Who calls. `types` are the task types it may submit and change; None is all."""
 
     actor: str
     tenant: int

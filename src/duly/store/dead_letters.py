@@ -157,6 +157,14 @@ async def find_dead_letters(
     return [row["id"] for row in rows]
 
 
+async def read_letter_types(session: Session, tenant: int, ids: Sequence[UUID]) -> list[str]:
+    """The task types of those of the ids that are letters of this tenant."""
+    rows = await session.fetch(
+        SQL.find_dead_letters, tenant, [shard_of(i) for i in ids], list(ids), None
+    )
+    return sorted({row["type"] for row in rows})
+
+
 async def group_dead_letters(
     session: Session,
     tenant: int,

@@ -42,7 +42,7 @@ SELECT id
 
 -- name: find_dead_letters
 -- Which of these ids are letters of this tenant, in the order of the ids.
-SELECT letter.id
+SELECT letter.id, letter.type
   FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
   JOIN duly.dead_letters letter
     ON letter.shard = asked.shard AND letter.id = asked.id AND letter.tenant + 0 = $1
