@@ -1,6 +1,7 @@
 """`duly config` shows what counts and hides what is secret."""
 
 import json
+import shlex
 
 import pytest
 
@@ -38,3 +39,19 @@ def test_a_table_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None
     assert run(["config"]) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in FIELDS)
+
+
+def test_env_prints_what_a_client_would_find(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Evaluated by a shell: a key with a quote in it must not run as a command."""
+    monkeypatch.setenv("DULY_URL", "https://duly.example.com/")
+    monkeypatch.setenv("DULY_API_KEY", "a'; rm -rf x")
+    monkeypatch.setenv("DULY_DATABASE_URL", "postgresql://u:hunter2@db/x")
+    assert run(["env", "--json"]) == 0
+    found = {"DULY_URL": "https://duly.example.com", "DULY_API_KEY": "a'; rm -rf x"}
+    assert json.loads(capsys.readouterr().out) == found
+    assert run(["env"]) == 0
+    url, key = capsys.readouterr().out.splitlines()
+    assert url == "export DULY_URL=https://duly.example.com"
+    assert shlex.split(key) == ["export", "DULY_API_KEY=a'; rm -rf x"]

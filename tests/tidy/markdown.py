@@ -6,6 +6,10 @@ from pathlib import Path
 
 from tests.processes import PROJECT
 
+# Notes on a block that no reader types into a terminal beside `make up`: a file for another test to
+# run, and a command for another machine, or one that goes on until it is stopped.
+COMPILE_ONLY = "compile only"
+ELSEWHERE = "elsewhere"
 FENCE = re.compile(
     r"^(?:<!-- sample: (?P<note>[^>]*?) -->\s*\n)?"
     r"```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^```\s*$",

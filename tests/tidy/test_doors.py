@@ -41,7 +41,7 @@ EXCEPTIONS = {
     ("cli", "duly.domain.errors"): "the command line is the edge that turns errors into exit codes",
     ("cli", "duly.store.doctor"): "`duly doctor` runs where no server runs",
     ("cli", "duly.domain.diagnosis"): "`duly doctor` runs where no server runs",
-    ("cli", "duly.store.embedded"): "doctor and verify make no server where none is",
+    ("cli", "duly.store.embedded"): "they look at a server of this machine, and make none",
     ("cli", "duly.store.verify"): "`duly verify` judges the tables, not what a server says of them",
     ("cli", "duly.domain.verification"): "`duly verify` judges the tables",
     ("cli", "duly.domain.check"): "`duly verify` judges the tables",

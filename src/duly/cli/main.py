@@ -30,6 +30,7 @@ COMMANDS = {
     "doctor": ("duly.cli.doctor", "Look for what is wrong with the database, and say what to do."),
     "verify": ("duly.cli.verify", "Check all that is stored against duly's invariants."),
     "config": ("duly.cli.config", "Show every setting, its value and where it came from."),
+    "env": ("duly.cli.env", "Print the local duly's address, key and database for a shell."),
     "status": ("duly.cli.status", "Show nodes, slots, what waits, lag and dead letters."),
     "tasks": ("duly.cli.tasks", "Submit tasks, follow them, change them."),
     "schedules": ("duly.cli.schedules", "Define what recurs, look at it, apply it from a file."),
