@@ -42,15 +42,6 @@ def test_a_clock_that_steps_back_gives_nothing_away(rate: float, burst: float) -
     assert bucket.tokens <= burst
 
 
-def test_what_is_given_back_can_be_taken_again_but_not_saved() -> None:
-    """A task that was not dispatched after all must not cost its tenant a token."""
-    bucket = TokenBucket.full(1.0, 2.0, 0.0)
-    assert bucket.take(0.0)
-    bucket.give_back()
-    bucket.give_back()
-    assert bucket.tokens == 2.0
-
-
 def test_what_passes_at_one_instant_is_always_paid_for() -> None:
     """A bucket a trace short of a token is ready by the rounded instant; with nothing taken, any
     number of tasks would pass at that instant (I10)."""

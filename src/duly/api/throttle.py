@@ -1,8 +1,16 @@
 """Two bounds at the door: how fast a tenant may submit, and how many live tasks it may have.
 
-The rate is shared evenly between the processes that serve the API. The quota is counted in the
-database every few seconds and told of our own submits in between, so that a race between processes
-may pass it by what they take in one period.
+The rate is the tenant's for the installation: its tokens are in the database, and each process that
+serves the API leases a slice of them, which is lost if it is not used soon. The quota is counted in
+the database every few seconds and told of our own submits in between, so that a race between
+processes may pass it by what they take in one period.
+
+| event | what happens |
+|---|---|
+| calls come to one process of several | it leases all that the rate gives |
+| many calls wait for a lease | one statement asks for all of them |
+| calls come faster than the rate | refused here, without a statement, until a token can be there |
+| the process ends with leased tokens | they are lost: at most a tenth of a second's worth |
 """
 
 import asyncio
@@ -10,13 +18,15 @@ import math
 
 from duly.api.problems import Code, Refused
 from duly.api.recall import Recall
-from duly.domain.tokens import TokenBucket
+from duly.domain.tokens import burst_of
 from duly.environment import Environment
 from duly.store.database import Database
-from duly.store.ownership import count_nodes
+from duly.store.submit_tokens import lease_submit_tokens
 from duly.store.tenants import Tenant, count_stored, read_tenant
 
-API_ROLE = "api"
+# How much of a rate is leased ahead of calls, and for how long.
+TOKEN_SLICE_S = 0.1
+TOKEN_LEASE_S = 1.0
 COUNT_EVERY_S = 5.0
 TENANTS_MAX = 10_000
 
@@ -33,6 +43,36 @@ class Quota:
         self.counting = asyncio.Lock()
 
 
+class SubmitTokens:
+    """Of one tenant: what this process has leased, and what it last saw of the bucket."""
+
+    __slots__ = ("asking", "leased", "leased_until", "left", "left_at", "wanted")
+
+    def __init__(self) -> None:
+        self.leased = 0.0
+        self.leased_until = 0.0
+        # As of that instant; others may have taken of it since.
+        self.left = math.inf
+        self.left_at = 0.0
+        # Of all calls that wait for the next lease; one of them asks at a time.
+        self.wanted = 0
+        self.asking = asyncio.Lock()
+
+    def held(self, now: float) -> float:
+        return self.leased if now < self.leased_until else 0.0
+
+    def most(self, now: float, rate: float, burst: float) -> float:
+        """What may be had by now, if no other process took any."""
+        in_bucket = min(burst, self.left + (now - self.left_at) * rate)
+        return self.held(now) + in_bucket
+
+    def take(self, count: int, now: float) -> bool:
+        if self.held(now) < count:
+            return False
+        self.leased -= count
+        return True
+
+
 class Throttle:
     def __init__(self, database: Database, environment: Environment) -> None:
         self.database = database
@@ -40,10 +80,7 @@ class Throttle:
         self.tenants: Recall[int, Tenant | None] = Recall(
             environment.clock, lambda tenant: read_tenant(database, tenant)
         )
-        self.processes: Recall[str, int] = Recall(
-            environment.clock, lambda role: count_nodes(database, role)
-        )
-        self.buckets: dict[int, TokenBucket] = {}
+        self.tokens: dict[int, SubmitTokens] = {}
         self.quotas: dict[int, Quota] = {}
 
     async def admit(self, tenant: int, count: int) -> dict[str, str]:
@@ -51,17 +88,17 @@ class Throttle:
         limits = await self.tenants.get(tenant)
         if limits is None or (limits.submit_rate is None and limits.stored_max is None):
             return {}
-        headers = {}
-        if limits.submit_rate is not None:
-            headers = await self.take(limits, limits.submit_rate, count)
+        # The quota first: what it refuses costs no token, and can be undone.
         if limits.stored_max is not None:
-            try:
-                await self.count_against_quota(tenant, limits.stored_max, count)
-            except Refused:
-                if tenant in self.buckets:
-                    self.buckets[tenant].give_back(count)
-                raise
-        return headers
+            await self.count_against_quota(tenant, limits.stored_max, count)
+        if limits.submit_rate is None:
+            return {}
+        try:
+            return await self.take(limits, limits.submit_rate, count)
+        except BaseException:
+            if limits.stored_max is not None:
+                self.quotas[tenant].count -= count
+            raise
 
     async def admit_spread(self, tenant: int, count: int) -> None:
         """Tasks that fire over a time of their own: only how many there may be matters."""
@@ -69,34 +106,55 @@ class Throttle:
         if limits is not None and limits.stored_max is not None:
             await self.count_against_quota(tenant, limits.stored_max, count)
 
-    async def take(self, limits: Tenant, whole_rate: float, count: int) -> dict[str, str]:
-        processes = max(1, await self.processes.get(API_ROLE))
-        rate = whole_rate / processes
-        whole_burst = max(1.0, limits.submit_burst or whole_rate)
-        burst = max(1.0, whole_burst / processes)
-        bucket, now = self.bucket_of(limits.id, rate, burst), self.clock.monotonic()
-        if burst < count <= whole_burst and bucket.ready_at(now, burst) <= now:
-            # More than our share at once, and no more than the tenant's: the rest is owed.
-            bucket.spend(now, count)
-            return rate_headers(bucket, now)
-        if count > whole_burst:
-            most = math.floor(whole_burst)
-            detail = f"{count} tasks at once are more than the {most} that may be saved up"
-            raise Refused(Code.RATE_LIMITED, detail, headers=rate_headers(bucket, now))
-        if not bucket.take(now, count):
-            wait_s = math.ceil(bucket.ready_at(now, min(count, burst)) - now)
-            headers = rate_headers(bucket, now) | {"retry-after": str(max(1, wait_s))}
-            detail = f"the tenant may submit {whole_rate:g} tasks a second"
+    async def take(self, limits: Tenant, rate: float, count: int) -> dict[str, str]:
+        burst = burst_of(rate, limits.submit_burst)
+        tokens = self.tokens_of(limits.id)
+        if count > burst:
+            detail = f"{count} tasks at once are more than the {burst:g} that may be saved up"
+            headers = rate_headers(tokens, self.clock.monotonic(), rate, burst)
             raise Refused(Code.RATE_LIMITED, detail, headers=headers)
-        return rate_headers(bucket, now)
+        if not tokens.take(count, self.clock.monotonic()):
+            tokens.wanted += count
+            try:
+                async with tokens.asking:
+                    await self.lease(tokens, limits, rate, burst, count)
+            finally:
+                tokens.wanted -= count
+        return rate_headers(tokens, self.clock.monotonic(), rate, burst)
 
-    def bucket_of(self, tenant: int, rate: float, burst: float) -> TokenBucket:
-        bucket = self.buckets.get(tenant)
-        if bucket is None or (bucket.rate, bucket.burst) != (rate, burst):
-            if len(self.buckets) >= TENANTS_MAX:
-                self.buckets.clear()
-            bucket = self.buckets[tenant] = TokenBucket.full(rate, burst, self.clock.monotonic())
-        return bucket
+    async def lease(
+        self, tokens: SubmitTokens, limits: Tenant, rate: float, burst: float, count: int
+    ) -> None:
+        """Take what the call before us leased for all, or ask; Refused if it is too soon."""
+        now = self.clock.monotonic()
+        if tokens.take(count, now):
+            return
+        if tokens.most(now, rate, burst) >= count:
+            need, wanted = count - tokens.held(now), tokens.wanted - tokens.held(now)
+            answer = await lease_submit_tokens(
+                self.database, limits.id, need, wanted, TOKEN_SLICE_S
+            )
+            if answer is None:
+                return
+            asked_at, now = now, self.clock.monotonic()
+            tokens.leased = tokens.held(now) + answer.granted
+            tokens.leased_until = now + TOKEN_LEASE_S
+            tokens.left, tokens.left_at = answer.left, asked_at
+            if tokens.take(count, now):
+                return
+        missing = count - tokens.most(now, rate, burst)
+        headers = rate_headers(tokens, now, rate, burst)
+        headers["retry-after"] = str(max(1, math.ceil(missing / rate)))
+        detail = f"the tenant may submit {rate:g} tasks a second"
+        raise Refused(Code.RATE_LIMITED, detail, headers=headers)
+
+    def tokens_of(self, tenant: int) -> SubmitTokens:
+        tokens = self.tokens.get(tenant)
+        if tokens is None:
+            if len(self.tokens) >= TENANTS_MAX:
+                self.tokens.clear()
+            tokens = self.tokens[tenant] = SubmitTokens()
+        return tokens
 
     async def count_against_quota(self, tenant: int, most: int, count: int) -> None:
         if len(self.quotas) >= TENANTS_MAX:
@@ -117,11 +175,10 @@ class Throttle:
         quota.count += count
 
 
-def rate_headers(bucket: TokenBucket, now: float) -> dict[str, str]:
-    bucket.refill(now)
-    reset_s = math.ceil((bucket.burst - bucket.tokens) / bucket.rate)
+def rate_headers(tokens: SubmitTokens, now: float, rate: float, burst: float) -> dict[str, str]:
+    remaining = max(0.0, min(burst, tokens.most(now, rate, burst)))
     return {
-        "ratelimit-limit": str(math.floor(bucket.burst)),
-        "ratelimit-remaining": str(math.floor(bucket.tokens)),
-        "ratelimit-reset": str(reset_s),
+        "ratelimit-limit": str(math.floor(burst)),
+        "ratelimit-remaining": str(math.floor(remaining)),
+        "ratelimit-reset": str(math.ceil((burst - remaining) / rate)),
     }

@@ -40,10 +40,6 @@ class TokenBucket:
         self.refill(now)
         self.tokens -= count
 
-    def give_back(self, count: float = 1.0) -> None:
-        """What was taken for something that then did not happen."""
-        self.tokens = min(self.burst, self.tokens + count)
-
     def ready_at(self, now: float, count: float = 1.0) -> float:
         """When `count` tokens will be there, if nobody else takes any."""
         self.refill(now)

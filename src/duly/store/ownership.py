@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from duly.store.database import Database, Session
+from duly.store.database import Database
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -166,9 +166,3 @@ def seat_columns(seats: Mapping[Seat, Owned]) -> tuple[Sequence[str], Sequence[i
         [seat.number for seat in ordered],
         [seats[seat].epoch for seat in ordered],
     )
-
-
-async def count_nodes(session: Session, role: str) -> int:
-    (row,) = await session.fetch(SQL.count_nodes, role)
-    nodes: int = row["nodes"]
-    return nodes

@@ -134,7 +134,3 @@ DELETE FROM duly.nodes
                      WHERE expires_at < duly.now() - make_interval(secs => $1)
                      LIMIT $2)
 RETURNING nodes.id
-
--- name: count_nodes
--- Live processes with a role, to share out what is bounded for all of them together.
-SELECT count(*) AS nodes FROM duly.nodes WHERE $1 = ANY (roles) AND expires_at > duly.now()

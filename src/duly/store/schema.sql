@@ -647,6 +647,10 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION duly.tokens_granted(tokens double precision, burst double precision, need double precision, wanted double precision, slice double precision) RETURNS double precision
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (tokens < need) THEN (0)::double precision ELSE GREATEST(LEAST(tokens, wanted), LEAST(slice, (tokens - (burst / (2)::double precision)))) END;
+
 CREATE TABLE duly.api_keys (
     id text NOT NULL,
     tenant integer NOT NULL,
@@ -974,6 +978,16 @@ CREATE TABLE duly.stats (
 
 ALTER TABLE ONLY duly.stats FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE duly.submit_tokens (
+    tenant integer NOT NULL,
+    tokens double precision NOT NULL,
+    granted double precision NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT submit_tokens_granted_check CHECK ((granted >= (0)::double precision)),
+    CONSTRAINT submit_tokens_tokens_check CHECK ((tokens >= (0)::double precision))
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
+
 CREATE TABLE duly.task_types (
     tenant integer NOT NULL,
     name text NOT NULL,
@@ -1177,6 +1191,9 @@ ALTER TABLE ONLY duly.schedules
 
 ALTER TABLE ONLY duly.stats
     ADD CONSTRAINT stats_pkey PRIMARY KEY (tenant, type, minute);
+
+ALTER TABLE ONLY duly.submit_tokens
+    ADD CONSTRAINT submit_tokens_pkey PRIMARY KEY (tenant);
 
 ALTER TABLE ONLY duly.task_types
     ADD CONSTRAINT task_types_pkey PRIMARY KEY (tenant, name);
@@ -1462,6 +1479,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.schedules TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.stats TO duly_engine;
 GRANT SELECT ON TABLE duly.stats TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.submit_tokens TO duly_engine;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.task_types TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.task_types TO duly_tenant;
