@@ -10,8 +10,11 @@ from duly.domain.schemas import PATTERNS_MAX, WEIGHT_MAX
 from duly.validation.schema import (
     DESCRIBE_COST_MAX,
     INLINE_COST_MAX,
+    MASK,
     PayloadSchema,
     Verdict,
+    compile_schema,
+    first_problem,
     pattern_size,
 )
 
@@ -120,3 +123,46 @@ def test_a_pointer_into_a_payload_is_escaped_and_cut() -> None:
     assert isinstance(long, Problem)
     assert len(long.pointer) <= 300
     assert len(long.reason) <= 300
+
+
+LONG, CONTROL = "x" * 5000, "a\x00b\x1b[2Jc\u202ed\n"
+
+
+@pytest.mark.parametrize(
+    ("schema", "payload"),
+    [
+        ({"type": "integer"}, LONG),
+        ({"type": "integer"}, CONTROL),
+        ({"type": "integer"}, {CONTROL: [CONTROL] * 100}),
+        ({"enum": ["a", LONG]}, CONTROL + LONG),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, CONTROL + LONG),
+        ({"pattern": "^x$"}, CONTROL + LONG),
+        ({"not": {"type": "string"}}, LONG),
+        ({"contains": {"type": "integer"}}, [LONG, CONTROL]),
+        ({"propertyNames": {"maxLength": 2}}, {CONTROL + LONG: 1}),
+        ({"additionalProperties": False}, {CONTROL + LONG: CONTROL}),
+        ({"unevaluatedProperties": False}, {CONTROL + LONG: CONTROL}),
+        ({"additionalProperties": {"type": "integer"}}, {CONTROL + LONG: CONTROL}),
+        ({"uniqueItems": True}, [LONG, LONG]),
+        ({"minimum": 5}, 3),
+    ],
+)
+def test_a_reason_quotes_little_and_nothing_that_a_terminal_obeys(
+    schema: Any, payload: Any
+) -> None:
+    """A payload is somebody's data: whole, it would fill answers and logs, or clear a screen."""
+    found = first_problem(compile_schema(msgspec.json.encode(schema).decode()), payload)
+    for text in (found.reason, found.pointer):
+        assert text.isprintable()
+        assert "x" * 201 not in text
+        assert MASK not in text
+    assert len(found.reason) <= 300
+
+
+def test_a_value_is_recognised_by_its_start() -> None:
+    """Without it, nobody finds the wrong one of a thousand payloads."""
+    assert made({"type": "integer"}).judge(raw("12,50")) == Problem(
+        "/payload", '"12,50" is not of type "integer"'
+    )
+    long = made({"type": "integer"}).judge(raw("y" * 100))
+    assert long == Problem("/payload", '"' + "y" * 39 + '... is not of type "integer"')

@@ -29,8 +29,13 @@ INLINE_PATTERN_MEMORY = 32 * 1024
 PATTERN_SIZE_MAX = 10_000_000
 SCHEMAS_KEPT = 128
 PATTERNS_KEPT = 1000
-REASON_CHARACTERS_MAX = 300
+# A reason quotes the schema and, where `MASK` stands, the start of the value.
+REASON_CHARACTERS_MAX = 200
+VALUE_CHARACTERS_MAX = 40
+STEP_CHARACTERS_MAX = 64
 POINTER_CHARACTERS_MAX = 300
+# A character of no language, which a schema would not use.
+MASK = "\ue000"
 INLINE_PATTERNS = jsonschema_rs.RegexOptions(
     size_limit=INLINE_PATTERN_SIZES[-1], dfa_size_limit=INLINE_PATTERN_MEMORY
 )
@@ -94,7 +99,9 @@ def read_schema(text: str) -> PayloadSchema:
 
 def compile_schema(text: str, patterns: jsonschema_rs.RegexOptions = ALL_PATTERNS) -> Any:
     """Linear-time patterns of a bounded size, and no reference ever leaves the document."""
-    return jsonschema_rs.validator_for(text, retriever=refuse_reference, pattern_options=patterns)
+    return jsonschema_rs.validator_for(
+        text, retriever=refuse_reference, pattern_options=patterns, mask=MASK
+    )
 
 
 @lru_cache(PATTERNS_KEPT)
@@ -116,13 +123,26 @@ def first_problem(validator: Any, document: Any) -> Problem:
         validator.validate(document)
     except jsonschema_rs.ValidationError as error:
         pointer = "".join(f"/{escape(str(step))}" for step in error.instance_path)
-        reason = error.message[:REASON_CHARACTERS_MAX]
+        reason = error.message.replace(MASK, quoted(error.instance), 1)
+        reason = shortened(reason.replace(MASK, "it"), REASON_CHARACTERS_MAX)
         return Problem(f"/payload{pointer}"[:POINTER_CHARACTERS_MAX], reason)
     raise AssertionError("what is not valid has an error")
 
 
+def quoted(value: Any) -> str:
+    """The start of a value: enough to recognise it, too little to fill a log."""
+    text = msgspec.json.encode(value)[: 4 * VALUE_CHARACTERS_MAX + 4].decode(errors="ignore")
+    return shortened(text, VALUE_CHARACTERS_MAX)
+
+
+def shortened(text: str, characters_max: int) -> str:
+    """Without characters that a terminal or a reader of logs would obey."""
+    cut = text if len(text) <= characters_max else text[:characters_max] + "..."
+    return "".join(each if each.isprintable() else f"\\u{ord(each):04x}" for each in cut)
+
+
 def escape(step: str) -> str:
-    return step.replace("~", "~0").replace("/", "~1")
+    return shortened(step, STEP_CHARACTERS_MAX).replace("~", "~0").replace("/", "~1")
 
 
 def refuse_reference(address: str) -> NoReturn:
