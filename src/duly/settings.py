@@ -197,22 +197,39 @@ def read_file(path: Path | None) -> dict[str, Given]:
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
-    given = {
+    return resolve(given_by(environ))
+
+
+def given_by(environ: Mapping[str, str]) -> dict[str, Given]:
+    return {
         name.removeprefix(ENVIRONMENT_PREFIX).lower(): Given(value, name)
         for name, value in environ.items()
         if name.startswith(ENVIRONMENT_PREFIX)
         and not name.startswith(TEST_PREFIX)
         and name not in NOT_SETTINGS
     }
-    return resolve(given)
+
+
+def check_names(environ: Mapping[str, str]) -> None:
+    """For commands that read no settings: a name with a typing error is refused by them, too."""
+    for key, entry in given_by(environ).items():
+        if key not in FIELDS and secret_of(key) is None:
+            raise ConfigurationError(problem=unknown(key, entry))
+
+
+def secret_of(key: str) -> str | None:
+    """The secret whose file form this name is."""
+    secret = key.removesuffix("_file")
+    is_file_form = key not in FIELDS and secret != key and secret in FIELDS and is_secret(secret)
+    return secret if is_file_form else None
 
 
 def resolve(given: dict[str, Given]) -> dict[str, Given]:
     """Refuse unknown names, and replace each `secret_file` by what the file holds."""
     resolved: dict[str, Given] = {}
     for key, entry in given.items():
-        secret = key.removesuffix("_file")
-        if key not in FIELDS and secret != key and secret in FIELDS and is_secret(secret):
+        secret = secret_of(key)
+        if secret is not None:
             if secret in given:
                 raise ConfigurationError(problem=f"both {secret} and {key} are set; keep one")
             resolved[secret] = Given(read_secret(entry), entry.origin)

@@ -171,3 +171,15 @@ def test_commands_flags_and_choices_are_completed(
     assert {line.partition(",")[2].lower() for line in lines} == {
         each.lower() for each in completed
     }
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_refuses_a_setting_that_does_not_exist(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One that goes on without it does what it was not told, with exit code 0."""
+    monkeypatch.setenv("DULY_DATA_DRI", "/srv/duly")
+    assert run([command]) == 2
+    assert capsys.readouterr().err == (
+        "duly: unknown setting DULY_DATA_DRI; did you mean data_dir?\n"
+    )

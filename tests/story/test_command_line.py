@@ -115,6 +115,8 @@ def test_a_person_is_asked_before_many_are_cancelled(environ: dict[str, str]) ->
         screen.shows(r"cancel 2 tasks\? \[y/N\]")
         screen.type("n\r")
         assert screen.wait() == 1
+        assert "duly: not confirmed, nothing was changed" in screen.text
+        assert "interrupted" not in screen.text
     with terminal("tasks", "cancel", "--type", "doomed", environ=environ) as screen:
         screen.shows(r"cancel 2 tasks\? \[y/N\]")
         screen.type("y\r")

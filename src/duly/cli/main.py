@@ -77,6 +77,10 @@ class LazyGroup(click.Group):
 @click.version_option(__version__, prog_name="duly")
 def group() -> None:
     """duly: hand it a task and a time; it fires on time and never loses what it acknowledged."""
+    if any(name.startswith("DULY_") for name in os.environ):
+        from duly.settings import check_names
+
+        check_names(os.environ)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -178,7 +178,9 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
         return
     if as_json or not sys.stdin.isatty():
         raise click.UsageError("there is nobody to ask: look with --dry-run, then say --yes")
-    click.confirm(question, abort=True, err=True)
+    if not click.confirm(question, err=True):
+        note("duly: not confirmed, nothing was changed")
+        raise click.exceptions.Exit(1)
 
 
 @contextlib.contextmanager
