@@ -54,6 +54,8 @@ from duly.settings import ROLES, Settings
 from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Channel, Notifier
 from duly.store.database import Database
 from duly.store.embedded import open_lock, prepare_folder
+from duly.store.failover import FailoverWatch
+from duly.store.hosts import Hosts
 from duly.store.keys import is_any_key, make_first_key
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.place import Place, open_place, prepare_place
@@ -181,7 +183,7 @@ async def run_until(
             outbound=outbound,
             reserved=beating,
         )
-        roles = [*parts.roles, *keepers(place)]
+        roles = [*parts.roles, *keepers(place, [database, beating])]
         if "executor" in settings.roles:
             roles += webhook_roles(database, environment, metrics, parts, sender, settings, beating)
             roles.append(breakers)
@@ -223,9 +225,11 @@ async def open_pools(
     stack: contextlib.AsyncExitStack, place: Place, settings: Settings, kind: type[Database]
 ) -> list[Database]:
     """One for everything, and a small one for heartbeats alone. The stack closes them."""
-    pools = []
+    pools: list[Database] = []
+    hosts = Hosts(place.engine_url)
     for most in (settings.pool_connections_max, BEATING_CONNECTIONS_MAX):
-        pools.append(await kind.open(place.engine_url, most, is_pooled=settings.database_pooler))
+        is_pooled = settings.database_pooler
+        pools.append(await kind.open(place.engine_url, most, is_pooled=is_pooled, hosts=hosts))
         stack.push_async_callback(pools[-1].close)
     return pools
 
@@ -428,8 +432,11 @@ def local_clients(settings: Settings, *, is_alone: bool) -> Iterator[LocalClient
             yield LocalClients(data_dir / LOCAL_FILE)
 
 
-def keepers(place: Place) -> list[Role]:
-    return [] if place.keeper is None else [ServerKeeper(place.keeper)]
+def keepers(place: Place, pools: list[Database]) -> list[Role]:
+    """Watches over the server: ours is started again, one of several hosts is followed."""
+    if place.keeper is not None:
+        return [ServerKeeper(place.keeper)]
+    return [FailoverWatch(pools)] if pools[0].hosts.are_many else []
 
 
 def start_loop(role: Role, environment: Environment, metrics: Metrics) -> RoleLoop:

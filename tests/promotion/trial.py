@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import asyncpg
 import msgspec
 
 from duly import Context, Worker
 from duly.environment import Environment
-from duly.store.database import Database
+from duly.store.database import Database, connect
 from duly.store.keys import make_first_key
 from tests.processes import Child, child
 from tests.promotion.replicas import ENGINE, SUPERUSER, Replicas, replicas
@@ -133,16 +132,21 @@ class Cluster:
 
     async def probe(self, session: aiohttp.ClientSession, number: int) -> None:
         while not self.is_over:
-            async with session.get(self.urls[number] + "/readyz") as response:
-                checks = msgspec.json.decode(await response.read())["checks"]
-                wrong = "; ".join(
-                    f"{name}: {said}" for name, said in checks.items() if said != "ok"
-                )
-                fact = (response.status, wrong)
+            fact = await self.readiness(session, number)
             last = next((each[2:] for each in reversed(self.probes) if each[1] == number), None)
             if last != fact:
                 self.probes.append((time.monotonic(), number, *fact))
             await asyncio.sleep(PROBE_EVERY_S)
+
+    async def readiness(self, session: aiohttp.ClientSession, number: int) -> tuple[int, str]:
+        """No answer is one too."""
+        try:
+            async with session.get(self.urls[number] + "/readyz") as response:
+                checks = msgspec.json.decode(await response.read())["checks"]
+        except FAULTS:
+            return 0, "no answer"
+        wrong = "; ".join(f"{name}: {said}" for name, said in checks.items() if said != "ok")
+        return response.status, wrong
 
     @contextlib.asynccontextmanager
     async def workers(self) -> AsyncIterator[None]:
@@ -173,7 +177,7 @@ class Cluster:
         return self.acknowledged.keys() <= self.ran.keys()
 
     async def wait_until_settled(self, give_up_at: float) -> None:
-        connection = await asyncpg.connect(self.pair.url(SUPERUSER))
+        connection = await connect(self.pair.url(SUPERUSER))
         try:
             while time.monotonic() < give_up_at and self.not_settled:
                 self.not_settled = await connection.fetchval(NOT_SETTLED, list(self.acknowledged))

@@ -10,6 +10,7 @@ import pytest
 from duly.store import connections as module
 from duly.store.connections import Begun, Connections
 from duly.store.database import open_session
+from duly.store.hosts import Hosts
 
 MOST = 2
 SOON_S = 10.0
@@ -17,7 +18,7 @@ SOON_S = 10.0
 
 @pytest.fixture
 async def connections(engine_url: str) -> AsyncIterator[Connections]:
-    lent_out = Connections(lambda: open_session(engine_url, is_pooled=False), MOST)
+    lent_out = Connections(lambda: open_session(Hosts(engine_url), is_pooled=False), MOST)
     yield lent_out
     lent_out.terminate()
 
@@ -161,7 +162,7 @@ async def test_who_waits_tries_itself_when_opening_failed(engine_url: str) -> No
         await asyncio.sleep(0)
         if failures:
             raise failures.pop()
-        return await open_session(engine_url, is_pooled=False)
+        return await open_session(Hosts(engine_url), is_pooled=False)
 
     lent_out = Connections(open_one, 1)
 
@@ -267,7 +268,7 @@ async def test_one_that_is_being_opened_is_not_forgotten(
 
     async def open_slowly() -> asyncpg.Connection:
         await may_go_on.wait()
-        opened.append(await open_session(engine_url, is_pooled=False))
+        opened.append(await open_session(Hosts(engine_url), is_pooled=False))
         return opened[-1]
 
     lent_out = Connections(open_slowly, 1)

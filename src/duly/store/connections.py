@@ -12,6 +12,7 @@ every loan, and a task that comes alone waits for both: a tenth of a millisecond
 | opening fails | whoever asked is told, and the next in line tries |
 | not needed for a while | ended, once another is given back, or instead of being lent |
 | close | what is lent is waited for, and nothing more is lent; interrupted, it ends all |
+| end_all | all are ended at once, also those that are lent |
 | terminate | all are ended at once, also those that are lent, and one that is being opened |
 """
 
@@ -118,6 +119,10 @@ class Connections:
 
     def terminate(self) -> None:
         self.is_closed = True
+        self.end_all()
+
+    def end_all(self) -> None:
+        """Also those that are lent; others are opened when they are needed."""
         for connection in (*self.lent, *(each for each, _ in self.idle)):
             connection.terminate()
 

@@ -21,12 +21,12 @@ from duly.domain.errors import (
 )
 from duly.store.array_types import Connection
 from duly.store.connections import CONNECTION_FAULTS, Begun, Connections
+from duly.store.hosts import Hosts
 from duly.store.instants import use_instants
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
 VERSION_MIN = 140000
-CONNECT_TIMEOUT_S = 10.0
 STATEMENT_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 0.5
 SEND_BUFFER_BYTES = 2**20
@@ -95,18 +95,14 @@ async def connect(url: str, *, is_pooled: bool = False) -> asyncpg.Connection:
     """One connection outside any pool, for migrations and checks."""
     with translated_faults(url):
         try:
-            return await asyncpg.connect(
-                url, timeout=CONNECT_TIMEOUT_S, **statement_options(is_pooled)
-            )
+            return await Hosts(url).connect(**statement_options(is_pooled))
         except (ValueError, asyncpg.exceptions.ClientConfigurationError) as error:
             raise ConfigurationError(problem=f"the database URL is not valid: {error}") from None
 
 
-async def open_session(url: str, is_pooled: bool) -> asyncpg.Connection:
+async def open_session(hosts: Hosts, is_pooled: bool) -> asyncpg.Connection:
     """One of many, for statements of any kind."""
-    connection = await asyncpg.connect(
-        url,
-        timeout=CONNECT_TIMEOUT_S,
+    connection = await hosts.connect(
         command_timeout=STATEMENT_TIMEOUT_S,
         connection_class=Connection,
         **statement_options(is_pooled),
@@ -149,20 +145,36 @@ class Database:
     is_pooled = False
     # So far: one more may lead to another server than those before.
     sessions_opened = 0
+    # Where it may lead, and as of which change of that our connections were made.
+    hosts: Hosts
+    host_changes = 0
 
     def __init__(self, url: str, connections: Connections) -> None:
         self.url = url
         self.connections = connections
 
     @classmethod
-    async def open(cls, url: str, connections_max: int, *, is_pooled: bool = False) -> "Database":
+    async def open(
+        cls,
+        url: str,
+        connections_max: int,
+        *,
+        is_pooled: bool = False,
+        hosts: Hosts | None = None,
+    ) -> "Database":
+        """Pools of one process share `hosts`, so that one learns from another where to go."""
+
+        chosen = hosts or Hosts(url)
+
         async def open_one() -> asyncpg.Connection:
-            connection = await open_session(url, is_pooled)
+            connection = await open_session(chosen, is_pooled)
             database.sessions_opened += 1
+            database.follow_host()
             return connection
 
         connections = Connections(open_one, connections_max)
         database = cls(url, connections)
+        database.hosts, database.host_changes = chosen, chosen.changes
         database.is_pooled = is_pooled
         with translated_faults(url):
             # The first connection is made now, so that a wrong URL is known at once.
@@ -193,6 +205,13 @@ class Database:
         async with self.transaction() as session:
             await session.fetch(SQL.become_tenant, str(tenant))
             yield session
+
+    def follow_host(self) -> None:
+        """Another host answers than when our connections were made: they lead to a server that is
+        gone, or takes no writes. Statements on them fail at once instead of at their timeout."""
+        if self.host_changes != self.hosts.changes:
+            self.host_changes = self.hosts.changes
+            self.connections.end_all()
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         # Whatever keeps it from ending them in order, they have ended.
