@@ -334,6 +334,31 @@ async def test_a_running_attempt_is_shown_with_its_lease(duly: CommandLine, fron
     assert (ended["outcome"], ended["fence"], "lease_until" in ended) == ("completed", 1, False)
 
 
+async def test_tasks_are_erased_after_a_preview(duly: CommandLine) -> None:
+    """What cannot be undone is shown first, asked about, and never done by a slip."""
+    ids = [(await submitted(duly, "--tag", "person:ada"))["id"] for _ in range(3)]
+    live = (await submitted(duly, "--tag", "person:ada"))["id"]
+    await duly("tasks", "cancel", *ids)
+    assert await duly("tasks", "erase", "--tag", "person:ada", "--dry-run") == (
+        "3 ended tasks match\n1 unfinished and not erased: cancel them first\n"
+    )
+    await duly("tasks", "erase", ids[0], code=2)
+    await duly("tasks", "erase", code=2)
+    await duly("tasks", "erase", ids[0], "--type", "x", code=2)
+    assert "payload" in await duly.json("tasks", "get", ids[0])
+    assert await duly("tasks", "erase", ids[0], "--yes") == "1 erased\n"
+    told = await duly.json("tasks", "erase", "--tag", "person:ada", "--yes")
+    assert (told["erased"], told["unfinished"], told["has_more"]) == (2, 1, False)
+    for task_id in ids:
+        task = await duly.json("tasks", "get", task_id)
+        assert task["purged"]
+        assert "payload" not in task
+    await duly("tasks", "erase", live, "--yes", code=1)
+    assert "cancel it first" in duly.said_on_errors
+    await duly("tasks", "cancel", live)
+    assert await duly("tasks", "erase", "--whole-tenant", "default", "--yes") == "1 erased\n"
+
+
 async def test_many_tasks_are_submitted_from_a_file_and_the_bad_lines_are_named(
     duly: CommandLine, tmp_path: Path
 ) -> None:

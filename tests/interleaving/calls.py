@@ -10,10 +10,10 @@ from duly.domain.states import Outcome
 from duly.environment import Environment
 from duly.store.control import Move, cancel_tasks, move_tasks, run_now
 from duly.store.database import Database
-from duly.store.dead_letters import purge_dead_letters, replay_dead_letters
+from duly.store.dead_letters import replay_dead_letters
 from duly.store.handover import hand_over
 from duly.store.lease import Beat, extend_leases, lease_tasks
-from duly.store.purge import purge_tasks
+from duly.store.purge import purge_letters, purge_tasks
 from duly.store.ready_queue import lease_tickets
 from duly.store.reap import expire_unstarted, reap_leases
 from duly.store.settle import SettleAnswer, Settlement, Settler
@@ -106,7 +106,8 @@ async def replay(database: Database, scene: Scene) -> str:
 
 
 async def purge_letter(database: Database, scene: Scene) -> str:
-    purged = await purge_dead_letters(database, scene.tenant, [scene.id])
+    async with database.tenant(scene.tenant) as session:
+        purged = await purge_letters(session, scene.tenant, [scene.id], "operator")
     return "purged" if purged else NOTHING
 
 

@@ -94,13 +94,6 @@ LOOKS: dict[str, tuple[str, list[Any], str, str, tuple[str, ...]]] = {
         "dead_letters_pkey",
         ("shard", "id"),
     ),
-    "purge_dead_letters": (
-        LETTERS.purge_dead_letters,
-        [TENANT, [0], [LETTER]],
-        "dead_letters",
-        "dead_letters_pkey",
-        ("shard", "id"),
-    ),
 }
 
 

@@ -17,7 +17,6 @@ from duly.store.control import ControlAnswer, Move, cancel_tasks, move_tasks, ru
 from duly.store.dead_letters import (
     LetterFilter,
     list_dead_letters,
-    purge_dead_letters,
     replay_dead_letters,
 )
 from duly.store.lease import Beat
@@ -229,7 +228,8 @@ async def replay(cluster: Cluster, node: Node) -> None:
         ids = [letter.id for letter in listed[0]] if listed else []
         if ids and node.random.random() < 0.2:
             asked = [cluster.recorder.ask(Operation.PURGE_LETTER, tenant, task=i) for i in ids]
-            if await hear(cluster, asked, purge_dead_letters(node.database, tenant, ids)) is None:
+            work = purge_tasks(node.database, tenant, ids, "operator")
+            if await hear(cluster, asked, work) is None:
                 continue
             for entry in asked:
                 cluster.recorder.answer(entry, answer="purged")

@@ -17,12 +17,12 @@ from duly.store.dead_letters import (
     group_dead_letters,
     list_dead_letters,
     match_dead_letters,
-    purge_dead_letters,
     read_dead_letter,
     replay_dead_letters,
 )
 from duly.store.load import Hint
 from duly.store.partitions import create_partitions, drop_month
+from duly.store.purge import purge_letters
 from duly.store.read import Filter, list_tasks, read_task
 from tests.store.world import OTHER_TENANT, START, TENANT, World
 
@@ -151,11 +151,16 @@ async def test_a_letter_is_replayed_once_by_many_at_once(world: World) -> None:
     assert await world.count("timers") == 5
 
 
+async def purge(world: World, *ids: UUID, tenant: int = TENANT) -> list[UUID]:
+    async with world.database.tenant(tenant) as session:
+        return await purge_letters(session, tenant, ids, "operator")
+
+
 async def test_a_strangers_letter_is_neither_replayed_nor_purged(world: World) -> None:
     """Every statement names its tenant (I9)."""
     old = await fail(world)
     assert await replay(world, old, tenant=OTHER_TENANT) == {}
-    assert await purge_dead_letters(world.database, OTHER_TENANT, [old]) == 0
+    assert await purge(world, old, tenant=OTHER_TENANT) == []
     assert len(await letters(world)) == 1
 
 
@@ -186,9 +191,10 @@ async def test_a_letter_outlives_the_partition_of_its_task(world: World) -> None
 async def test_purged_letters_are_gone_and_their_tasks_stay_failed(world: World) -> None:
     """Emptying the box must not rewrite history (I4)."""
     one, two = await fail(world), await fail(world)
-    assert await purge_dead_letters(world.database, TENANT, [one, one]) == 1
+    assert await purge(world, one, one) == [one]
     assert [letter.id for letter in await letters(world)] == [two]
-    assert (await world.read(one)).state is State.FAILED
+    purged = await world.read(one)
+    assert (purged.state, purged.payload, purged.is_purged) == (State.FAILED, None, True)
     assert await replay(world, one) == {}
 
 

@@ -25,7 +25,7 @@ from duly.api.dead_letter_wire import (
 )
 from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
-from duly.api.task_control import Ring
+from duly.api.task_control import Ring, remembered_without_payload
 from duly.api.task_rules import permit_filter, permit_type
 from duly.api.tasks import task_id_of
 from duly.api.wire import Page, TaskView, page, task_view
@@ -40,12 +40,12 @@ from duly.store.dead_letters import (
     group_dead_letters,
     list_dead_letters,
     match_dead_letters,
-    purge_dead_letters,
     read_dead_letter,
     read_letter_types,
     replay_dead_letters,
 )
 from duly.store.load import Hint
+from duly.store.purge import purge_letters
 from duly.store.read import read_task
 
 TAG = "Dead letters"
@@ -102,7 +102,7 @@ class DeadLetterDoor:
             Endpoint(
                 method="DELETE",
                 path="/v1/dead-letters/{id}",
-                summary="Purge a dead letter; its task stays FAILED",
+                summary="Purge a dead letter and erase the data of its task, which stays FAILED",
                 handler=self.purge,
                 checks_types=True,
                 kind=Kind.CONTROL,
@@ -132,7 +132,7 @@ class DeadLetterDoor:
             Endpoint(
                 method="POST",
                 path="/v1/dead-letters/purge",
-                summary="Purge up to 1,000 dead letters, the oldest first",
+                summary="Purge up to 1,000 dead letters and erase their tasks' data, oldest first",
                 handler=self.purge_many,
                 checks_types=True,
                 kind=Kind.CONTROL,
@@ -179,7 +179,7 @@ class DeadLetterDoor:
         call.note("dead_letter.replay", str(letter_id), replayed_as=made[letter_id])
         task = await read_task(call.session, call.tenant, made[letter_id])
         assert task is not None
-        return Answer(201, task_view(task))
+        return remembered_without_payload(201, task_view(task))
 
     async def not_replayed(self, call: Call, letter_id: UUID) -> Refused:
         letter = await read_dead_letter(call.session, call.tenant, letter_id)
@@ -190,7 +190,8 @@ class DeadLetterDoor:
     async def purge(self, call: Call) -> Answer:
         letter_id = task_id_of(call)
         await permit_letters(call, [letter_id])
-        if not await purge_dead_letters(call.session, call.tenant, [letter_id]):
+        actor = call.credential.actor
+        if not await purge_letters(call.session, call.tenant, [letter_id], actor):
             raise not_found()
         call.note("dead_letter.purge", str(letter_id))
         return Answer(204)
@@ -227,7 +228,8 @@ class DeadLetterDoor:
         ids, has_more = await matching(call, asked, is_replayed)
         done = 0
         if ids and not asked.dry_run:
-            done = await purge_dead_letters(call.session, call.tenant, ids)
+            actor = call.credential.actor
+            done = len(await purge_letters(call.session, call.tenant, ids, actor))
         if done:
             note_many(call, "dead_letter.purge_many", asked, done)
         answer = ManyAnswer(dry_run=asked.dry_run, matched=len(ids), done=done, has_more=has_more)

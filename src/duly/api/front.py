@@ -10,6 +10,7 @@ from duly.api.credentials import Authenticator
 from duly.api.dead_letters import DeadLetterDoor
 from duly.api.docs import DescriptionDoor
 from duly.api.door import Door, Endpoint
+from duly.api.erasures import ErasureDoor
 from duly.api.explain import ExplainDoor
 from duly.api.forecast import ForecastDoor
 from duly.api.health import HealthDoor
@@ -128,6 +129,7 @@ class FrontDoor:
             BreakerDoor(),
             AuditDoor(),
             letters,
+            ErasureDoor(),
             OperatorDoor(),
             WebhookSecretDoor(self.environment),
             StatsDoor(self.environment),

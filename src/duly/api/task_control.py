@@ -17,7 +17,7 @@ from duly.api.problems import Code, Refused, invalid, later, not_found
 from duly.api.task_rules import permit_filter, permit_type
 from duly.api.tasks import TAG, tag_of, task_id_of
 from duly.api.waiting import Waiting
-from duly.api.wire import Instant, Priority, Seconds, TaskView, TypeName, in_utc, task_view
+from duly.api.wire import Instant, Priority, Seconds, Target, TaskView, TypeName, in_utc, task_view
 from duly.domain.access import PRODUCERS
 from duly.domain.limits import Problem, submission_problems
 from duly.domain.states import State
@@ -241,8 +241,20 @@ async def permit_task(call: Call, task_id: UUID) -> None:
 
 
 def remembered_without_payload(status: int, view: TaskView) -> Answer:
-    """A repeated call is answered from memory, which no purge of personal data reaches."""
-    kept = msgspec.structs.replace(view, payload=None, result=None, progress=None, error=None)
+    """A repeated call is answered from memory, which no erasure of personal data reaches: without
+    payload and whatever else the user wrote."""
+    kept = msgspec.structs.replace(
+        view,
+        payload=None,
+        result=None,
+        progress=None,
+        error=None,
+        tags=None,
+        concurrency_key=None,
+        idempotency_key=None,
+        execution_key=None,
+        target=Target(pool=view.target.pool),
+    )
     return Answer(status, view, kept=kept)
 
 

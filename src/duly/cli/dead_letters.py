@@ -124,7 +124,7 @@ def purge(
     yes: bool,
     **filters: Any,
 ) -> int:
-    """Purge dead letters for good: those with the IDs, or all that match."""
+    """Purge dead letters and the data of their tasks for good: by IDs, or all that match."""
     matching = filter_of(**filters) | given(replayed=replayed)
     wanted = chosen(letter_ids, matching, everything=everything)
     yes = yes or bool(letter_ids)

@@ -12,7 +12,15 @@ from duly.cli.options import (
     task_filter_flags,
     yes_flag,
 )
-from duly.cli.screen import clean, make_table, print_card, print_table, show, worded_instant
+from duly.cli.screen import (
+    clean,
+    confirm,
+    make_table,
+    print_card,
+    print_table,
+    show,
+    worded_instant,
+)
 from duly.cli.task_submit import submit
 from duly.cli.values import duration, instant
 from duly.client.errors import WaitTimedOut
@@ -42,6 +50,14 @@ CANCEL = Work(
     "tasks",
     moved=("cancelled", "cancel_requested"),
     counted=("matched", "cancelled", "cancel_requested"),
+)
+
+ERASE = Work(
+    "/v1/erasures",
+    "erase for good the data of",
+    "tasks",
+    moved=("erased",),
+    counted=("matched", "erased", "unfinished"),
 )
 
 
@@ -104,6 +120,44 @@ def cancel(
         return
     totals = do_in_bites(talk, CANCEL, {"filter": wanted}, dry_run=dry_run, yes=yes)
     talk.show(totals, print_cancelled)
+
+
+@command.command("erase")
+@click.argument("task_ids", metavar="[ID]...", nargs=-1)
+@task_filter_flags
+@click.option("--whole-tenant", metavar="NAME", help="All ended tasks of the tenant, named here.")
+@dry_run_flag
+@yes_flag
+@over_api
+def erase(
+    talk: Talk,
+    task_ids: tuple[str, ...],
+    whole_tenant: str | None,
+    dry_run: bool,
+    yes: bool,
+    **filters: Any,
+) -> None:
+    """Erase the data of ended tasks for good: payload, result, errors, tags, keys, dead letter.
+
+    Of the tasks with the IDs, of all that match, or of a whole tenant. Unfinished tasks keep
+    their data: cancel them first. Needs an admin's key.
+    """
+    wanted = filter_of(**filters)
+    if sum((bool(task_ids), bool(wanted), whole_tenant is not None)) != 1:
+        raise click.UsageError("give IDs, or a filter, or --whole-tenant")
+    bodies: list[Json] = [given(filter=wanted or None, tenant=whole_tenant)]
+    if task_ids:
+        bodies = [{"task": each} for each in task_ids]
+        question = f"{ERASE.verb} {len(task_ids):,} tasks?"
+        confirm(question, yes=yes or dry_run, as_json=talk.as_json)
+        yes = True
+    totals = [do_in_bites(talk, ERASE, body, dry_run=dry_run, yes=yes) for body in bodies]
+    talk.show(added_up(totals), print_erased)
+
+
+def added_up(totals: list[Json]) -> Json:
+    sums = {name: sum(each[name] for each in totals) for name in ERASE.counted}
+    return {**totals[-1], **sums, "has_more": any(each["has_more"] for each in totals)}
 
 
 def cancel_by_id(talk: Talk, task_ids: tuple[str, ...]) -> None:
@@ -216,6 +270,16 @@ def print_cancelled(totals: Json) -> None:
         click.echo(f"{totals['cancelled']:,} cancelled, {asked:,} running and asked to stop")
         if totals["has_more"]:
             click.echo("more match: run it again")
+
+
+def print_erased(totals: Json) -> None:
+    unfinished = totals["unfinished"]
+    if totals["dry_run"]:
+        click.echo(f"{number_of(totals)} ended tasks match")
+    else:
+        click.echo(f"{totals['erased']:,} erased")
+    if unfinished:
+        click.echo(f"{unfinished:,} unfinished and not erased: cancel them first")
 
 
 def print_explanation(explanation: Json) -> None:

@@ -74,6 +74,11 @@ def in_exactly_one_place(evidence: Evidence) -> Iterator[Finding]:
             yield task, "is neither live nor ended"
         elif is_live and task in evidence.tombstones:
             yield task, "is live and has been purged"
+        elif task in evidence.tombstones and evidence.tasks[task].has_data:
+            yield task, "has a tombstone, and still its data"
+    for task in evidence.dead_letters:
+        if task in evidence.tombstones:
+            yield task, "has a tombstone, and a dead letter with its data"
     for task in [*evidence.timers, *evidence.attempts]:
         if task not in evidence.tasks and task not in evidence.tombstones:
             yield task, "has a timer or an attempt, and is not stored"

@@ -103,6 +103,8 @@ class TaskRow:
     request: str | None = None
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
+    # Whether payload, tags, a result or an error is left of it; None where that was not read.
+    has_data: bool | None = None
     # The schedule and nominal instant that the task says it was made for.
     occurrence: tuple[UUID, datetime] | None = None
 

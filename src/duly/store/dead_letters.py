@@ -1,4 +1,5 @@
-"""Tasks that failed for good: listed, grouped by cause, replayed as new tasks, or purged."""
+"""Tasks that failed for good: listed, grouped by cause, replayed as new tasks. Purging one erases
+its task, in `purge.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -221,9 +222,3 @@ async def replay_dead_letters(
     if hints is not None:
         hints.extend((Place(*row[2:5]), row["run_at"]) for row in rows)
     return {row["id"]: row["new_id"] for row in rows}
-
-
-async def purge_dead_letters(session: Session, tenant: int, ids: Sequence[UUID]) -> int:
-    ordered = sorted(set(ids), key=lambda task_id: task_id.int)
-    shards = [shard_of(task_id) for task_id in ordered]
-    return len(await session.fetch(SQL.purge_dead_letters, tenant, shards, ordered))

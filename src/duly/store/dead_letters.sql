@@ -107,12 +107,3 @@ WITH chosen AS (
 SELECT replay_of AS id, id AS new_id, tenant, shard, duly.lane_of(pool, priority) AS lane,
        run_at
   FROM stored
-
--- name: purge_dead_letters
--- The letters go; the tasks stay FAILED by their final attempts.
-DELETE FROM duly.dead_letters
- USING unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
- WHERE dead_letters.shard = asked.shard
-   AND dead_letters.id = asked.id
-   AND dead_letters.tenant + 0 = $1
-RETURNING dead_letters.id

@@ -2,6 +2,10 @@
 -- Only this role may blank what was asked and recorded, and only for this transaction.
 SET LOCAL ROLE duly_purger
 
+-- name: become_tenant_again
+-- The rest of the transaction, such as its audit record, is the tenant's.
+SET LOCAL ROLE duly_tenant
+
 -- name: choose_ended
 -- A live task still needs its payload: it is cancelled or finished first. A dead letter may have
 -- outlived its task's month, and counts alone. The tombstone's key makes a second purge a no-op.
@@ -19,9 +23,13 @@ SELECT asked.shard, asked.id, $1, duly.now(), $4
 RETURNING id
 
 -- name: erase_tasks
--- What was asked; its shape stays, so that counts and states remain true.
+-- What was asked; its shape stays, so that counts and states remain true: of the policy how often and
+-- how long it was tried, of a webhook its host.
 UPDATE duly.tasks
-   SET payload = NULL, execution_key = NULL, tags = NULL
+   SET payload = NULL, execution_key = NULL, tags = NULL,
+       policy = nullif((policy::jsonb - ARRAY['headers', 'concurrency_key', 'concurrency_limit'])::text,
+                       '{}'),
+       url = substring(url FROM '^[A-Za-z]+://[^/?#]+')
   FROM unnest($1::smallint[], $2::uuid[]) AS chosen(shard, id)
  WHERE tasks.shard = chosen.shard AND tasks.id = chosen.id
 
@@ -37,3 +45,21 @@ UPDATE duly.attempts
 DELETE FROM duly.dead_letters
  USING unnest($1::smallint[], $2::uuid[]) AS chosen(shard, id)
  WHERE dead_letters.shard = chosen.shard AND dead_letters.id = chosen.id
+
+-- name: find_outliving_letters
+-- Dead letters whose tasks are gone with their months; what is erased is not found again.
+SELECT letter.id
+  FROM duly.dead_letters AS letter
+ WHERE letter.tenant = $1
+   AND ($2::text IS NULL OR letter.type = $2)
+   AND ($3::text IS NULL OR letter.tags ->> $3 = $4)
+   AND ($5::timestamptz IS NULL OR letter.created_at > $5)
+   AND ($6::timestamptz IS NULL OR letter.run_at < $6)
+   AND NOT EXISTS (SELECT FROM duly.tasks
+                    WHERE tasks.shard = letter.shard AND tasks.id = letter.id)
+ ORDER BY letter.failed_at, letter.id
+ LIMIT $7
+
+-- name: read_tombstone
+-- Whether a task was erased, also where its month is gone.
+SELECT purged_at FROM duly.tombstones WHERE shard = $2 AND id = $3 AND tenant + 0 = $1

@@ -1491,6 +1491,10 @@ GRANT SELECT,INSERT ON TABLE duly.tasks TO duly_tenant;
 
 GRANT UPDATE(payload) ON TABLE duly.tasks TO duly_purger;
 
+GRANT UPDATE(policy) ON TABLE duly.tasks TO duly_purger;
+
+GRANT UPDATE(url) ON TABLE duly.tasks TO duly_purger;
+
 GRANT UPDATE(execution_key) ON TABLE duly.tasks TO duly_purger;
 
 GRANT UPDATE(tags) ON TABLE duly.tasks TO duly_purger;

@@ -190,6 +190,7 @@ def task_row(row: Any) -> TaskRow:
         max_attempts=attempts_allowed(row["policy"]),
         execution_key=row["execution_key"],
         replay_of=row["replay_of"],
+        has_data=row["has_data"],
     )
 
 

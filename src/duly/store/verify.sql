@@ -71,7 +71,12 @@ SELECT count(*) AS keys,
 
 -- name: read_tasks
 -- What was asked, as far as it is judged; payloads stay where they are.
-SELECT tasks.id, tasks.tenant, tasks.run_at, tasks.policy, tasks.execution_key, tasks.replay_of
+SELECT tasks.id, tasks.tenant, tasks.run_at, tasks.policy, tasks.execution_key, tasks.replay_of,
+       tasks.payload IS NOT NULL OR tasks.tags IS NOT NULL OR tasks.execution_key IS NOT NULL
+       OR EXISTS (SELECT FROM duly.attempts
+                   WHERE attempts.shard = tasks.shard
+                     AND attempts.id = tasks.id
+                     AND (attempts.result IS NOT NULL OR attempts.error IS NOT NULL)) AS has_data
   FROM unnest($1::smallint[], $2::uuid[]) AS odd(shard, id)
   JOIN duly.tasks ON tasks.shard = odd.shard AND tasks.id = odd.id
 
