@@ -54,6 +54,7 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "run_at in 20 years": ({"run_at": "2048-01-01T00:00:00Z"}, "/run_at"),
     "run_at as a number": ({"run_at": 1893456000}, "/run_at"),
     "run_at and delay_s": ({"run_at": "2027-01-01T00:00:00Z", "delay_s": 1}, "/delay_s"),
+    "run_at and no delay": ({"run_at": "2027-01-01T00:00:00Z", "delay_s": 0}, "/delay_s"),
     "delay_s negative": ({"delay_s": -0.001}, "/delay_s"),
     "delay_s of a century": ({"delay_s": 3.2e9}, "/delay_s"),
     "start_by in the past": ({"start_by": "2024-01-01T00:00:00Z"}, "/start_by"),
@@ -77,7 +78,12 @@ FIELDS: dict[str, tuple[dict[str, Any], str]] = {
     "tags as a list": ({"tags": ["a"]}, "/tags"),
     "tag value as a number": ({"tags": {"a": 1}}, "/tags/..."),
     "too many tags": ({"tags": {str(n): "" for n in range(33)}}, "/tags"),
-    "tag with a null": ({"tags": {"a": "\x00"}}, "/tags"),
+    "tag with a null": ({"tags": {"a": "\x00"}}, "/tags/a"),
+    "tag with a zero-width space": ({"tags": {"a": "b\u200b"}}, "/tags"),
+    "idempotency key beyond ASCII": ({"idempotency_key": "schüssel"}, "/idempotency_key"),
+    "idempotency key with a space": ({"idempotency_key": "a b"}, "/idempotency_key"),
+    "payload with a null": ({"payload": {"a": ["\x00"]}}, "/payload/a/0"),
+    "payload with a null in a name": ({"payload": {"a": {"\x00": 1}}}, "/payload/a"),
     "pool with a slash": ({"target": {"pool": "a/b"}}, "/target/pool"),
     "url and pool": ({"target": {"url": "https://example.com/", "pool": "p"}}, "/target"),
     "headers without url": ({"target": {"pool": "p", "headers": {"X-A": "1"}}}, "/target/headers"),
@@ -228,7 +234,7 @@ async def test_payloads_at_the_bound_are_taken(front: Front) -> None:
     assert reply.status == 201
 
 
-@pytest.mark.parametrize("payload", [None, 0, False, "", [], {}, "\u0000", 1e308, 2**63, "🙂"])
+@pytest.mark.parametrize("payload", [None, 0, False, "", [], {}, "\\u0000", 1e308, 2**63, "🙂"])
 async def test_every_sound_payload_comes_back_as_it_was(front: Front, payload: Any) -> None:
     """JSONB would refuse a null character and print 131,072 digits for eight."""
     reply = await front.call("POST", "/v1/tasks", TASK | {"payload": payload}, key=front.producer)

@@ -73,14 +73,14 @@ async def test_a_row_becomes_a_task_and_is_gone(
     """All that the row says must arrive: a payload as it was written, and every option."""
     await outbox.execute(
         "INSERT INTO duly_outbox (type, payload, options)"
-        """ VALUES ('a.b', '{"n": 12345678901234567890.10, "u": "\\u0000"}',"""
+        """ VALUES ('a.b', '{"n": 12345678901234567890.10, "u": "\\u0001"}',"""
         """ '{"pool": "mail", "priority": 9, "tags": {"a": "b"}}')"""
     )
     (row,) = await outbox.fetch("SELECT id FROM duly_outbox")
     async with a_relay(front, empty_url) as relay:
         assert await relay.drain() == Round(stored=1)
     task = await owner.fetchrow("SELECT * FROM duly.tasks")
-    assert task["payload"] == '{"n": 12345678901234567890.10, "u": "\\u0000"}'
+    assert task["payload"] == '{"n": 12345678901234567890.10, "u": "\\u0001"}'
     assert (task["type"], task["priority"]) == ("a.b", 9)
     assert task["execution_key"] == f"outbox:{row['id']}"
     assert await rows(outbox) == await rows(outbox, "duly_outbox_refused") == 0

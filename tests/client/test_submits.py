@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from duly.client.errors import ApiError, Conflict, Invalid, error_of
+from duly.client.request import check_key, encode_task
 from duly.client.submits import SubmitQueue, Waiting
 
 WAIT_S = 5.0
@@ -70,6 +71,16 @@ async def test_a_refusal_that_stored_nothing_reaches_only_the_task_it_is_about(
     assert answers[:2] + answers[3:] == [b"0", b"1", b"3"]
     assert isinstance(answers[2], ApiError)
     assert isinstance(answers[2], Invalid) == (status == 422)
+
+
+def test_a_key_that_a_header_cannot_carry_is_refused_before_it_is_sent() -> None:
+    """Encoded in two ways, one key makes two tasks."""
+    for key in ("schüssel", "a b", "", "k" * 256):
+        with pytest.raises(Invalid, match="/idempotency_key"):
+            encode_task("a.b", None, {"idempotency_key": key})
+        with pytest.raises(Invalid, match="/idempotency_key"):
+            check_key(key)
+    assert b"order:1/2" in encode_task("a.b", None, {"idempotency_key": "order:1/2"})
 
 
 async def test_what_is_put_in_a_row_goes_in_one_call() -> None:

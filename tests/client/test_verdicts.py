@@ -39,7 +39,7 @@ def test_a_subclass_of_a_rejection_is_one_too() -> None:
     assert judged(raised(NoSuchCustomer("c1")))[0:4:3] == ("rejected", "NoSuchCustomer")
 
 
-@pytest.mark.parametrize("result", [object(), "x" * RESULT_BYTES_MAX, "\ud800"])
+@pytest.mark.parametrize("result", [object(), "x" * RESULT_BYTES_MAX, "\ud800", ["\x00"]])
 def test_a_result_that_cannot_be_kept_is_rejected_and_not_repeated(result: object) -> None:
     """The effect has happened: doing it again would not make the result any shorter."""
     verdict = completed(result)

@@ -165,6 +165,9 @@ async def test_progress_is_seen_while_the_handler_runs(
         ctx.progress(40)
         with pytest.raises(ValueError, match="4096"):
             ctx.progress("x" * 5000)
+        with pytest.raises(ValueError, match=r"U\+0000"):
+            # Sent, it would be refused together with the heartbeats of all the others.
+            ctx.progress("\x00")
         await is_enough.wait()
 
     async with at_work(worker):

@@ -1,5 +1,6 @@
 """Limits: each field passes at its maximum and is named when it is one past it."""
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,8 +32,11 @@ from duly.domain.limits import (
     TIMEOUT_S_MIN,
     URL_CHARACTERS_MAX,
     bytes_reason,
+    has_nul,
+    key_reason,
     number_reason,
     submission_problems,
+    tags_reason,
     tenant_problems,
     text_reason,
 )
@@ -90,9 +94,10 @@ def test_the_defaults_are_within_their_own_limits() -> None:
         ("delay_s", "/delay_s", 1.5, float("inf")),
         ("idempotency_key", "/idempotency_key", "k" * KEY_CHARACTERS_MAX, "k" * 256),
         ("idempotency_key", "/idempotency_key", None, ""),
-        ("idempotency_key", "/idempotency_key", "a b", "a\tb"),
-        ("idempotency_key", "/idempotency_key", "é", "\x7f"),
-        ("idempotency_key", "/idempotency_key", "é", "\udc00"),
+        ("idempotency_key", "/idempotency_key", "a!~", "a b"),
+        ("idempotency_key", "/idempotency_key", "~", "\x7f"),
+        ("idempotency_key", "/idempotency_key", "e", "é"),
+        ("idempotency_key", "/idempotency_key", "e", "\udc00"),
         ("run_at", "/run_at", NOW - RUN_AT_PAST_MAX, NOW - RUN_AT_PAST_MAX - TICK),
         ("run_at", "/run_at", NOW + RUN_AT_FUTURE_MAX, NOW + RUN_AT_FUTURE_MAX + TICK),
         ("run_at", "/run_at", None, NOW.replace(tzinfo=None)),
@@ -183,10 +188,72 @@ def test_a_concurrency_limit_needs_its_key_and_its_bounds() -> None:
     assert policy_pointers(**keyed, concurrency_limit=0) == ["/concurrency_limit"]
 
 
-def test_two_times_at_once_are_refused() -> None:
-    """Whichever we chose, half the callers would have meant the other."""
-    assert pointers(run_at=NOW, delay_s=1.0) == ["/delay_s"]
-    assert pointers(run_at=NOW, delay_s=0.0) == []
+@pytest.mark.parametrize(
+    ("character", "name"),
+    [
+        ("\x00", "U+0000 CONTROL CHARACTER"),
+        ("\n", "U+000A CONTROL CHARACTER"),
+        ("\x85", "U+0085 CONTROL CHARACTER"),
+        ("\u00ad", "U+00AD SOFT HYPHEN"),
+        ("\u200b", "U+200B ZERO WIDTH SPACE"),
+        ("\u200d", "U+200D ZERO WIDTH JOINER"),
+        ("\u202e", "U+202E RIGHT-TO-LEFT OVERRIDE"),
+        ("\u2066", "U+2066 LEFT-TO-RIGHT ISOLATE"),
+        ("\u2028", "U+2028 LINE SEPARATOR"),
+        ("\u3164", "U+3164 HANGUL FILLER"),
+        ("\ufeff", "U+FEFF ZERO WIDTH NO-BREAK SPACE"),
+        ("\U000e0041", "U+E0041 TAG LATIN CAPITAL LETTER A"),
+    ],
+)
+def test_what_cannot_be_seen_is_refused_by_its_name(character: str, name: str) -> None:
+    """Two tags that look the same and are not: whoever filters by one never finds the other."""
+    assert text_reason(f"a{character}b", 10) == f"contains {name}"
+    assert tags_reason({f"a{character}": "b"}) == f"has a name that contains {name}"
+    assert tags_reason({"a": character}) == f"has a value for 'a' that contains {name}"
+    assert policy_pointers(concurrency_key=f"a{character}") == ["/concurrency_key"]
+
+
+@pytest.mark.parametrize("text", ["é", "שלום", "日本語", "a b", "🙂", "❤\ufe0f", "نص", "\u0301e"])
+def test_words_of_every_language_are_taken(text: str) -> None:
+    """A rule for plain text that means English text is not one."""
+    assert text_reason(text, 10) is None
+
+
+def test_a_wrong_idempotency_key_is_told_by_its_character() -> None:
+    """A key that is read in another encoding is another key: two tasks instead of one."""
+    reason = key_reason("schüssel")
+    assert reason is not None
+    assert reason.startswith("contains U+00FC LATIN SMALL LETTER U WITH DIAERESIS; ")
+    assert key_reason("".join(map(chr, range(0x21, 0x7F)))) is None
+    assert key_reason(" ") == "contains U+0020 SPACE; a key is visible ASCII without spaces"
+
+
+@given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
+def test_a_null_character_is_found_however_json_writes_it(document: Any) -> None:
+    """A backslash before it makes it harmless, and another one harmful again."""
+
+    def has_one(value: Any) -> bool:
+        if isinstance(value, str):
+            return "\x00" in value
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        return any(has_one(part) for part in parts)
+
+    assert has_nul(json.dumps(document).encode()) is has_one(document)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_there"),
+    [
+        (rb'"\u0000"', True),
+        (rb'"\\u0000"', False),
+        (rb'"\\\u0000"', True),
+        (rb'"a\\\\u0000"', False),
+        (rb'"u0000"', False),
+    ],
+)
+def test_backslashes_are_counted(text: bytes, is_there: bool) -> None:
+    """`\\\\u0000` in JSON is a backslash and five letters."""
+    assert has_nul(text) is is_there
 
 
 def test_all_problems_are_told_at_once() -> None:

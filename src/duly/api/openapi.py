@@ -13,7 +13,7 @@ from duly import __version__
 from duly.api.door import Endpoint, Kind
 from duly.api.examples import EXAMPLES
 from duly.api.problems import PROBLEM_CONTENT_TYPE, STATUS, Code, ProblemDetails
-from duly.domain.limits import KEY_CHARACTERS_MAX, TENANT_PATTERN
+from duly.domain.limits import IDEMPOTENCY_KEY_PATTERN, KEY_CHARACTERS_MAX, TENANT_PATTERN
 
 Json = dict[str, Any]
 # Where the description of each model is.
@@ -182,8 +182,14 @@ def parameters(endpoint: Endpoint, queries: dict[type, Json]) -> Iterator[Json]:
         yield {
             "name": "Idempotency-Key",
             "in": "header",
-            "description": "A second call with the same key gets the first one's answer.",
-            "schema": {"type": "string", "minLength": 1, "maxLength": KEY_CHARACTERS_MAX},
+            "description": "A second call with the same key gets the first one's answer. Visible "
+            "ASCII without spaces.",
+            "schema": {
+                "type": "string",
+                "minLength": 1,
+                "maxLength": KEY_CHARACTERS_MAX,
+                "pattern": f"^{IDEMPOTENCY_KEY_PATTERN.pattern}$",
+            },
         }
 
 

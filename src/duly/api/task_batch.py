@@ -23,6 +23,7 @@ from duly.api.tasks import (
     header_key,
     mismatch,
     target_problems,
+    time_problems,
 )
 from duly.api.wire import TaskRequest, TaskView, fresh_view, task_view
 from duly.domain.access import PRODUCERS
@@ -108,7 +109,7 @@ class TaskBatchDoor:
                 continue
             task = request.submission(call.tenant, defaults=defaults)
             found = submission_problems(task, now, self.tasks.rules.outbound)
-            found += target_problems(request)
+            found += time_problems(request) + target_problems(request)
             if found:
                 problems += moved(found, ordinal)
             tasks.append(task)

@@ -196,7 +196,7 @@ class TaskDoor:
         defaults = await self.rules.check(call.credential, call.tenant, request)
         task = request.submission(call.tenant, key, defaults)
         problems = submission_problems(task, self.environment.clock.now(), self.rules.outbound)
-        problems += target_problems(request)
+        problems += time_problems(request) + target_problems(request)
         if problems:
             raise invalid(problems)
         return task
@@ -279,6 +279,13 @@ def header_key(call: Call, in_body: str | None) -> str | None:
     if in_body is not None and in_body != key:
         raise invalid([Problem("/idempotency_key", "differs from the Idempotency-Key header")])
     return key
+
+
+def time_problems(request: TaskRequest) -> list[Problem]:
+    """A delay of nothing is a time, too."""
+    if request.run_at is None or request.delay_s is None:
+        return []
+    return [Problem("/delay_s", "give run_at or delay_s, not both")]
 
 
 def target_problems(request: TaskRequest) -> list[Problem]:

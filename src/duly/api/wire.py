@@ -24,7 +24,30 @@ Item = TypeVar("Item")
 Instant = Annotated[datetime, Meta(tz=True, description="RFC 3339, with an offset.")]
 TypeName = Annotated[str, Meta(pattern=f"^{limits.TYPE_PATTERN.pattern}$", max_length=128)]
 PoolName = Annotated[str, Meta(pattern=f"^{limits.POOL_PATTERN.pattern}$", max_length=64)]
-KeyText = Annotated[str, Meta(min_length=1, max_length=limits.KEY_CHARACTERS_MAX)]
+KeyText = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=limits.KEY_CHARACTERS_MAX,
+        description="Without control, zero-width or directional characters.",
+    ),
+]
+IdempotencyKey = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=limits.KEY_CHARACTERS_MAX,
+        description="Visible ASCII without spaces, as in the Idempotency-Key header.",
+        extra_json_schema={"pattern": f"^{limits.IDEMPOTENCY_KEY_PATTERN.pattern}$"},
+    ),
+]
+Tags = Annotated[
+    dict[str, str],
+    Meta(
+        max_length=limits.TAGS_MAX,
+        description="Names and values without control, zero-width or directional characters.",
+    ),
+]
 Priority = Annotated[int, Meta(ge=0, le=limits.PRIORITY_MAX)]
 Seconds = Annotated[float, Meta(ge=0, le=limits.DELAY_S_MAX)]
 Limit = Annotated[int, Meta(ge=1, le=200, description="Items on one page.")]
@@ -84,7 +107,8 @@ NO_DEFAULTS = TaskDefaults()
 
 
 class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One task as its submitter asks for it; null means the same as not given."""
+    """One task as its submitter asks for it; null means the same as not given. `run_at` or
+    `delay_s`, not both. No text in it, the payload's included, has the character U+0000."""
 
     type: TypeName
     # Made by a call, because the description of the API cannot show a Raw as a default.
@@ -101,8 +125,8 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     jitter_s: Annotated[float, Meta(ge=0, le=limits.JITTER_S_MAX)] | None = None
     concurrency_key: KeyText | None = None
     concurrency_limit: Annotated[int, Meta(ge=1, le=limits.CONCURRENCY_LIMIT_MAX)] | None = None
-    idempotency_key: KeyText | None = None
-    tags: Annotated[dict[str, str], Meta(max_length=limits.TAGS_MAX)] | None = None
+    idempotency_key: IdempotencyKey | None = None
+    tags: Tags | None = None
 
     def submission(
         self, tenant: int, key: str | None = None, defaults: TaskDefaults = NO_DEFAULTS

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import aiohttp
 
 from duly.client.errors import ApiError
+from duly.client.request import check_key
 from duly.client.server import Server
 from duly.client.wire import TIMEOUT_S, TRIES_MAX, Retrying, api_error, new_key, query_text
 
@@ -48,6 +49,7 @@ class Connection:
         if body is not None:
             headers["Content-Type"] = "application/json"
         if method != "GET":
+            check_key(idempotency_key)
             headers["Idempotency-Key"] = idempotency_key or new_key()
         target = self.server.url + path + query_text(query)
         retrying = Retrying(self.server.url, self.tries)

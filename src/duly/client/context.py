@@ -10,7 +10,7 @@ import msgspec
 from duly.client.leased_tasks import LeasedTask
 from duly.client.logs import get_logger
 from duly.client.verdicts import Snooze
-from duly.domain.limits import DELAY_S_MAX, PROGRESS_BYTES_MAX
+from duly.domain.limits import DELAY_S_MAX, NUL_REASON, PROGRESS_BYTES_MAX, has_nul
 
 if TYPE_CHECKING:
     from duly.client.inbox import Once
@@ -119,6 +119,9 @@ class Context:
             raise ValueError(
                 f"this progress is {len(encoded)} bytes, and {PROGRESS_BYTES_MAX} is the most"
             )
+        # Refused by the server together with the heartbeat that carries it.
+        if has_nul(encoded):
+            raise ValueError(f"this progress {NUL_REASON}")
         self.reported = encoded
         if self.report is not None:
             self.report(encoded)

@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from duly.client.errors import ApiError
+from duly.client.request import check_key
 from duly.client.server import Server
 from duly.client.wire import TIMEOUT_S, TRIES_MAX, Retrying, api_error, new_key, query_text
 
@@ -55,6 +56,7 @@ class PlainConnection:
         if content is not None:
             headers["Content-Type"] = "application/json"
         if method != "GET":
+            check_key(idempotency_key)
             headers["Idempotency-Key"] = idempotency_key or new_key()
         answer = self.request(method, self.prefix + path + query_text(query), content, headers)
         return msgspec.json.decode(answer) if answer else None

@@ -27,7 +27,7 @@ import msgspec
 from duly.client.asynchronous import AsyncClient
 from duly.client.errors import ApiError, Conflict, Forbidden, Invalid
 from duly.client.request import encode_task, task_fields
-from duly.client.submits import SubmitQueue, Waiting
+from duly.client.submits import SubmitQueue
 from duly.client.wire import jittered
 from duly.domain.errors import DulyError
 
@@ -110,14 +110,6 @@ async def no_step(_step: Step) -> None:
     """What production does between two steps: nothing."""
 
 
-class BatchQueue(SubmitQueue):
-    """Also a lone row goes as a batch of one: its key stands in the body, where any text may."""
-
-    async def send_one(self, entry: Waiting) -> bytes:
-        (item,) = await self.send_many([entry])
-        return bytes(item)
-
-
 class Relay:
     def __init__(
         self,
@@ -130,7 +122,7 @@ class Relay:
         report: Callable[[Round], None] = lambda _round: None,
     ) -> None:
         self.source_url = source_url
-        self.queue = BatchQueue(client.connection)
+        self.queue = SubmitQueue(client.connection)
         self.batch_max = batch_max
         self.poll_s = poll_s
         self.on_step = on_step

@@ -6,6 +6,9 @@ from typing import Any, Required, TypedDict
 
 import msgspec
 
+from duly.client.errors import Invalid
+from duly.domain.limits import key_reason
+
 
 class SubmitOptions(TypedDict, total=False):
     """Everything but type and payload. What is not given, the type's defaults say, then duly's.
@@ -22,7 +25,8 @@ class SubmitOptions(TypedDict, total=False):
     jitter_s: fires up to so many seconds later, by chance, so that many do not fire at once.
     concurrency_key: of tasks with this key, so many run at once as `concurrency_limit` says.
     concurrency_limit: for the key; 1 if not given.
-    idempotency_key: the same key and request again is the same task, for 7 days.
+    idempotency_key: the same key and request again is the same task, for 7 days. Visible ASCII
+        without spaces, up to 255 characters.
     tags: names and values of your own, to find it by.
     """
 
@@ -61,7 +65,16 @@ def encode_spec(spec: TaskSpec) -> bytes:
 def task_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     """As the API names them: `pool` and `url` are short for a target."""
     fields = dict(options)
+    check_key(fields.get("idempotency_key"))
     target = {name: fields.pop(name) for name in ("pool", "url") if name in fields}
     if target:
         fields["target"] = {**fields.get("target", {}), **target}
     return fields
+
+
+def check_key(key: object) -> None:
+    """As the server would refuse it: in a header, another encoding would make another key of it."""
+    if isinstance(key, str) and (reason := key_reason(key)):
+        errors = [{"pointer": "/idempotency_key", "detail": reason}]
+        problem = {"code": "invalid", "detail": "the idempotency key is wrong", "errors": errors}
+        raise Invalid(422, problem, None)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from duly.domain.limits import ERROR_BYTES_MAX, RESULT_BYTES_MAX
+from duly.domain.limits import ERROR_BYTES_MAX, NUL_REASON, RESULT_BYTES_MAX, has_nul
 from duly.domain.retry import Failure, GiveUp, RetryPolicy, decide
 from duly.domain.states import Outcome
 
@@ -65,6 +65,8 @@ def completed(result: Any) -> Verdict:
     if len(encoded) > RESULT_BYTES_MAX:
         reason = f"the result is {len(encoded)} bytes, and {RESULT_BYTES_MAX} is the most"
         return rejected(reason, "InvalidResult")
+    if has_nul(encoded):
+        return rejected(f"the result {NUL_REASON}", "InvalidResult")
     return Verdict(Outcome.COMPLETED.value, encoded)
 
 

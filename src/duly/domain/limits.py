@@ -5,6 +5,7 @@ A broken limit is an answer, not an error: a Problem with a JSON pointer to the 
 
 import math
 import re
+import unicodedata
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -20,8 +21,20 @@ TENANT_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 # Words as people write them; not ending in a space, so that two names never look the same.
 SCHEDULE_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._:/-]{0,126}[A-Za-z0-9._:/-])?")
 HEADER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-CONTROL_CHARACTER = re.compile(r"[\x00-\x1f\x7f]")
-SURROGATE = re.compile(r"[\ud800-\udfff]")
+# Visible ASCII: the same text in a header and in a body, whoever encodes it.
+IDEMPOTENCY_KEY_PATTERN = re.compile(r"[!-~]{1,255}")
+NOT_IN_KEYS = re.compile(r"[^!-~]")
+# What cannot be seen, or changes the direction of what can: two names that look alike must be one.
+# Controls, soft hyphen, joiners and fillers, zero-width and directional marks, line separators,
+# surrogates, byte order mark, tags. `duly.text_reason` refuses the same.
+INVISIBLE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
+    "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+# U+0000 as JSON writes it: after an even number of backslashes.
+NUL = b"\\u0000"
+NUL_WRITTEN = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+NUL_REASON = "contains the character U+0000, which no text may have"
 
 NAMES_REMEMBERED = 1000
 PAYLOAD_BYTES_MAX = 64 * 1024
@@ -109,11 +122,9 @@ def submission_problems(
 
 
 def time_checks(task: Submission, now: datetime) -> list[tuple[str, str | None]]:
-    is_double = task.run_at is not None and task.delay_s
     return [
         ("/run_at", run_at_reason(task.run_at, now)),
         ("/delay_s", number_reason(task.delay_s, 0.0, DELAY_S_MAX)),
-        ("/delay_s", "give run_at or delay_s, not both" if is_double else None),
     ]
 
 
@@ -122,7 +133,7 @@ def policy_problems(policy: Policy, now: datetime) -> list[Problem]:
         ("/timeout_s", number_reason(policy.timeout_s, TIMEOUT_S_MIN, TIMEOUT_S_MAX)),
         ("/start_by", start_by_reason(policy.start_by, now)),
         ("/jitter_s", number_reason(policy.jitter_s, 0.0, JITTER_S_MAX)),
-        ("/concurrency_key", key_reason(policy.concurrency_key)),
+        ("/concurrency_key", optional_text_reason(policy.concurrency_key, KEY_CHARACTERS_MAX)),
         ("/concurrency_limit", concurrency_reason(policy)),
         ("/target/headers", headers_reason(policy.headers)),
     ]
@@ -223,13 +234,33 @@ def bytes_reason(value: str, most: int) -> str | None:
 def text_reason(value: str, characters_max: int) -> str | None:
     if not 1 <= len(value) <= characters_max:
         return f"is not from 1 to {characters_max} characters"
-    if CONTROL_CHARACTER.search(value) or SURROGATE.search(value):
-        return "contains a control character"
-    return None
+    found = INVISIBLE.search(value)
+    return None if found is None else f"contains {character_name(found[0])}"
+
+
+def optional_text_reason(value: str | None, characters_max: int) -> str | None:
+    return None if value is None else text_reason(value, characters_max)
 
 
 def key_reason(value: str | None) -> str | None:
-    return None if value is None else text_reason(value, KEY_CHARACTERS_MAX)
+    """Of an idempotency key, in a header or a body."""
+    if value is None or IDEMPOTENCY_KEY_PATTERN.fullmatch(value):
+        return None
+    if not 1 <= len(value) <= KEY_CHARACTERS_MAX:
+        return f"is not from 1 to {KEY_CHARACTERS_MAX} characters"
+    found = NOT_IN_KEYS.search(value)
+    assert found is not None
+    return f"contains {character_name(found[0])}; a key is visible ASCII without spaces"
+
+
+def character_name(character: str) -> str:
+    """`U+200B ZERO WIDTH SPACE`: it cannot be shown by itself."""
+    return f"U+{ord(character):04X} {unicodedata.name(character, 'CONTROL CHARACTER')}"
+
+
+def has_nul(text: bytes) -> bool:
+    """Whether some string of this JSON has the character U+0000."""
+    return NUL in text and NUL_WRITTEN.search(text) is not None
 
 
 def run_at_reason(run_at: datetime | None, now: datetime) -> str | None:
@@ -269,10 +300,10 @@ def tags_reason(tags: dict[str, str]) -> str | None:
     if len(tags) > TAGS_MAX:
         return f"has more than {TAGS_MAX} entries"
     for name, value in tags.items():
-        if text_reason(name, TAG_NAME_CHARACTERS_MAX):
-            return "has a name that is empty, too long, or not plain text"
-        if value and text_reason(value, TAG_VALUE_CHARACTERS_MAX):
-            return f"has a value for {name!r} that is too long or not plain text"
+        if reason := text_reason(name, TAG_NAME_CHARACTERS_MAX):
+            return f"has a name that {reason}"
+        if value and (reason := text_reason(value, TAG_VALUE_CHARACTERS_MAX)):
+            return f"has a value for {name!r} that {reason}"
     return None
 
 
@@ -282,6 +313,6 @@ def headers_reason(headers: dict[str, str]) -> str | None:
     for name, value in headers.items():
         if not HEADER_NAME_PATTERN.fullmatch(name):
             return f"has a name that does not match {HEADER_NAME_PATTERN.pattern}"
-        if value and text_reason(value, HEADER_VALUE_CHARACTERS_MAX):
-            return f"has a value for {name} that is too long or not plain text"
+        if value and (reason := text_reason(value, HEADER_VALUE_CHARACTERS_MAX)):
+            return f"has a value for {name} that {reason}"
     return reserved_reason(headers)

@@ -18,7 +18,7 @@ from http import HTTPStatus
 
 import msgspec
 
-from duly.domain.limits import RESULT_BYTES_MAX
+from duly.domain.limits import RESULT_BYTES_MAX, has_nul
 from duly.domain.retry import RETRY_AFTER_MAX_S, RetryPolicy
 from duly.domain.states import Outcome
 from duly.execution.executor import Verdict
@@ -64,18 +64,23 @@ def verdict_of(answer: WebhookAnswer, retry: RetryPolicy, now: datetime) -> Verd
 
 
 def result_of(answer: WebhookAnswer) -> str | None:
-    """JSON as it came, other text as a JSON string; of more than fits, the beginning and a note."""
+    """JSON as it came, other text as a JSON string; of more than fits, the beginning and a note. No
+    text is kept with the character U+0000: JSON that has it is kept as a string."""
     if not answer.size:
         return None
     if answer.size <= RESULT_BYTES_MAX and len(answer.body) == answer.size:
-        if is_json(answer.body):
+        if is_json(answer.body) and not has_nul(answer.body):
             return answer.body.decode()
-        text = msgspec.json.encode(answer.body.decode(errors="replace"))
+        text = msgspec.json.encode(text_of(answer.body))
         if len(text) <= RESULT_BYTES_MAX:
             return text.decode()
-    beginning = answer.body[:BEGINNING_BYTES].decode(errors="replace")
+    beginning = text_of(answer.body[:BEGINNING_BYTES])
     note = f"the answer was longer than {RESULT_BYTES_MAX} bytes; only its beginning is kept"
     return msgspec.json.encode({"duly_note": note, "beginning": beginning}).decode()
+
+
+def text_of(body: bytes) -> str:
+    return body.decode(errors="replace").replace("\x00", "\ufffd")
 
 
 def is_json(body: bytes) -> bool:

@@ -3,6 +3,10 @@
 
 CREATE SCHEMA duly;
 
+CREATE FUNCTION duly.character_name(value text) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ('U+'::text || lpad(upper(to_hex(ascii(value))), GREATEST(4, length(to_hex(ascii(value)))), '0'::text));
+
 CREATE FUNCTION duly.key_shard(tenant integer, key text) RETURNS smallint
     LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE
     SET search_path TO 'pg_catalog'
@@ -202,13 +206,17 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION duly.invisible_characters() RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN '[\u0001-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f]'::text;
+
 CREATE FUNCTION duly.text_reason(value jsonb, characters_max integer) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN (value IS NULL) THEN NULL::text WHEN (jsonb_typeof(value) <> 'string'::text) THEN 'is not text'::text WHEN ((char_length((value #>> '{}'::text[])) < 1) OR (char_length((value #>> '{}'::text[])) > characters_max)) THEN format('is not from 1 to %s characters'::text, characters_max) WHEN ((value #>> '{}'::text[]) ~ '[\x01-\x1f\x7f]'::text) THEN 'contains a control character'::text ELSE NULL::text END;
+    RETURN CASE WHEN (value IS NULL) THEN NULL::text WHEN (jsonb_typeof(value) <> 'string'::text) THEN 'is not text'::text WHEN ((char_length((value #>> '{}'::text[])) < 1) OR (char_length((value #>> '{}'::text[])) > characters_max)) THEN format('is not from 1 to %s characters'::text, characters_max) WHEN ((value #>> '{}'::text[]) ~ duly.invisible_characters()) THEN ('contains '::text || duly.character_name("substring"((value #>> '{}'::text[]), duly.invisible_characters()))) ELSE NULL::text END;
 
 CREATE FUNCTION duly.entries_reason(entries jsonb, entries_max integer, name_pattern text, name_max integer, value_max integer) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN (entries IS NULL) THEN NULL::text WHEN (jsonb_typeof(entries) <> 'object'::text) THEN 'is not an object'::text ELSE (SELECT CASE WHEN (count(*) > entries_reason.entries_max) THEN format('has more than %s entries'::text, entries_reason.entries_max) WHEN bool_or(((jsonb_each.key !~ entries_reason.name_pattern) OR (duly.text_reason(to_jsonb(jsonb_each.key), entries_reason.name_max) IS NOT NULL))) THEN 'has a name that is empty, too long, or not plain text'::text WHEN bool_or(((jsonb_each.value <> '""'::jsonb) AND (duly.text_reason(jsonb_each.value, entries_reason.value_max) IS NOT NULL))) THEN 'has a value that is too long or not plain text'::text ELSE NULL::text END AS "case" FROM jsonb_each(entries_reason.entries) jsonb_each(key, value)) END;
+    RETURN CASE WHEN (entries IS NULL) THEN NULL::text WHEN (jsonb_typeof(entries) <> 'object'::text) THEN 'is not an object'::text ELSE (SELECT CASE WHEN (count(*) > entries_reason.entries_max) THEN format('has more than %s entries'::text, entries_reason.entries_max) WHEN bool_or((duly.text_reason(to_jsonb(jsonb_each.key), entries_reason.name_max) IS NOT NULL)) THEN ('has a name that '::text || min(duly.text_reason(to_jsonb(jsonb_each.key), entries_reason.name_max))) WHEN bool_or((jsonb_each.key !~ entries_reason.name_pattern)) THEN ('has a name that does not match '::text || entries_reason.name_pattern) WHEN bool_or(((jsonb_each.value <> '""'::jsonb) AND (duly.text_reason(jsonb_each.value, entries_reason.value_max) IS NOT NULL))) THEN ('has a value that '::text || min(duly.text_reason(jsonb_each.value, entries_reason.value_max)) FILTER (WHERE (jsonb_each.value <> '""'::jsonb))) ELSE NULL::text END AS "case" FROM jsonb_each(entries_reason.entries) jsonb_each(key, value)) END;
 
 CREATE FUNCTION duly.host_of(url text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -217,6 +225,10 @@ CREATE FUNCTION duly.host_of(url text) RETURNS text
 CREATE FUNCTION duly.id_bound(instant timestamp with time zone) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (rpad(lpad(to_hex((floor((EXTRACT(epoch FROM instant) * (1000)::numeric)))::bigint), 12, '0'::text), 32, '0'::text))::uuid;
+
+CREATE FUNCTION duly.idempotency_key_reason(value jsonb) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (value IS NULL) THEN NULL::text WHEN (jsonb_typeof(value) <> 'string'::text) THEN 'is not text'::text WHEN ((char_length((value #>> '{}'::text[])) < 1) OR (char_length((value #>> '{}'::text[])) > 255)) THEN 'is not from 1 to 255 characters'::text WHEN ((value #>> '{}'::text[]) ~ '[^!-~]'::text) THEN (('contains '::text || duly.character_name("substring"((value #>> '{}'::text[]), '[^!-~]'::text))) || '; a key is visible ASCII without spaces'::text) ELSE NULL::text END;
 
 CREATE FUNCTION duly.instant_text(instant timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -444,7 +456,7 @@ CREATE FUNCTION duly.retry_problems(retry jsonb) RETURNS TABLE(pointer text, rea
                        WHERE (jsonb_typeof(kind.value) <> 'string'::text))) THEN 'has an entry that is not text'::text
                      WHEN (EXISTS ( SELECT
                         FROM jsonb_array_elements_text((retry_problems.retry -> 'non_retryable'::text)) kind(value)
-                       WHERE (((length(kind.value) < 1) OR (length(kind.value) > 128)) OR (kind.value ~ '[\x01-\x1f\x7f]'::text)))) THEN 'has an entry that is too long or not plain text'::text
+                       WHERE (((length(kind.value) < 1) OR (length(kind.value) > 128)) OR (kind.value ~ duly.invisible_characters())))) THEN 'has an entry that is too long or not plain text'::text
                      ELSE NULL::text
                  END)) checks(pointer, reason)
  UNION ALL
@@ -510,20 +522,23 @@ BEGIN
               FROM (VALUES
                 ('/type', CASE WHEN type IS NULL OR type !~ '^[a-z0-9][a-z0-9._-]{0,127}$'
                                THEN 'does not match [a-z0-9][a-z0-9._-]{0,127}' END),
-                ('/payload', duly.payload_reason(payload)),
+                ('/payload', CASE WHEN strpos(payload::text, '\u0000') > 0
+                                   AND payload::text ~ '(^|[^\\])(\\\\)*\\u0000'
+                                  THEN 'contains the character U+0000, which no text may have'
+                                  ELSE duly.payload_reason(payload) END),
                 ('/run_at', CASE WHEN run_at < now_at - interval '7 days' THEN 'is more than 7 days ago'
                                  WHEN run_at > now_at + interval '3660 days' THEN 'is more than 3660 days ahead'
                             END),
                 ('/delay_s', CASE WHEN delay_s NOT BETWEEN 0 AND 3660 * 86400
                                   THEN 'is not from 0 to 316224000'
-                                  WHEN delay_s > 0 AND run_at IS NOT NULL
+                                  WHEN delay_s IS NOT NULL AND run_at IS NOT NULL
                                   THEN 'give run_at or delay_s, not both' END),
                 ('/start_by', CASE WHEN start_by <= now_at THEN 'has passed already'
                                    WHEN start_by >= '9999-12-31 00:00Z' THEN 'is after the year 9999' END),
                 ('/priority', duly.number_reason(options -> 'priority', 0, 9, true)),
                 ('/timeout_s', duly.number_reason(options -> 'timeout_s', 0.1, 86400, false)),
                 ('/jitter_s', duly.number_reason(options -> 'jitter_s', 0, 86400, false)),
-                ('/idempotency_key', duly.text_reason(options -> 'idempotency_key', 255)),
+                ('/idempotency_key', duly.idempotency_key_reason(options -> 'idempotency_key')),
                 ('/concurrency_key', duly.text_reason(options -> 'concurrency_key', 255)),
                 ('/concurrency_limit', CASE
                     WHEN options ? 'concurrency_limit' AND NOT options ? 'concurrency_key'
@@ -571,7 +586,7 @@ BEGIN
     asked := duly.members_given(asked);
     used := coalesce((SELECT duly.members_given(kinds.defaults::jsonb) FROM duly.task_types AS kinds
                        WHERE kinds.tenant = owner.id AND kinds.name = submit_task.type), '{}') || asked;
-    problems := duly.submission_problems(submit_task.type, content, submit_task.run_at, wait_s,
+    problems := duly.submission_problems(submit_task.type, content, submit_task.run_at, submit_task.delay_s,
                                          submit_task.start_by, used, duly.now());
     IF problems IS NOT NULL THEN
         RAISE EXCEPTION 'the task is not valid: % %', problems -> 0 ->> 'pointer', problems -> 0 ->> 'detail'
