@@ -35,6 +35,7 @@ from duly.client.server import LOCAL_FILE, LocalServer, read_local
 from duly.coordinator.ownership import Coordinator
 from duly.domain.addresses import OutboundRules
 from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
+from duly.domain.fairness import AGING_S
 from duly.environment import Environment
 from duly.execution.assembly import (
     DRAIN_SHARE,
@@ -161,7 +162,13 @@ async def run_until(
         migrator = await prepare_place(place, settings, environment)
         database, beating = await open_pools(stack, place, settings, database_kind)
         parts = make_parts(
-            database, environment, metrics, is_alone=is_alone, roles=settings.roles, beating=beating
+            database,
+            environment,
+            metrics,
+            is_alone=is_alone,
+            roles=settings.roles,
+            beating=beating,
+            aging_s=settings.aging_s,
         )
         breakers = Breakers(database, environment)
         sender = make_sender(database, environment, outbound, breakers, settings)
@@ -276,6 +283,7 @@ def make_parts(
     is_alone: bool,
     roles: Collection[str] = ROLES,
     beating: Database | None = None,
+    aging_s: float = AGING_S,
 ) -> Parts:
     """What this process does, in the order of the corridor."""
     node = Node(
@@ -301,6 +309,7 @@ def make_parts(
         metrics,
         submitter,
         send=notifier.ring if notifier is not None else None,
+        aging_s=aging_s,
     )
     is_scheduler = SCHEDULER_ROLE in roles
     ticking = scheduler.roles if is_scheduler else scheduler.bystander_roles
@@ -367,6 +376,7 @@ def webhook_roles(
         parts.stats,
         drain_s=settings.stop_timeout_s * DRAIN_SHARE,
         beating=beating,
+        bands=settings.executor_bands,
     )
     return executor_roles(executor)
 

@@ -29,6 +29,8 @@ SECRET_FILE_BYTES_MAX = 64 * 1024
 SECRET = {"secret": True}
 RoleName = Literal["api", "scheduler", "executor", "maintenance"]
 ROLES: tuple[RoleName, ...] = get_args(RoleName)
+BandName = Literal["high", "normal", "low"]
+BANDS: tuple[BandName, ...] = get_args(BandName)
 
 
 def default_data_dir() -> str:
@@ -118,6 +120,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_host_concurrency: Annotated[
         int, Meta(description="Requests of a tenant to one host at a time.", ge=1, le=1000)
     ] = 50
+    executor_bands: Annotated[
+        list[BandName],
+        Meta(
+            description="Bands of webhooks that an executor delivers.", min_length=1, max_length=3
+        ),
+    ] = msgspec.field(default_factory=lambda: list(BANDS))
+    aging_s: Annotated[
+        float, Meta(description="Waiting that raises a due task by one band.", ge=1, le=86_400)
+    ] = 300.0
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe line kept.")
     ] = "info"

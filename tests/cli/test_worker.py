@@ -55,6 +55,14 @@ def test_what_is_wrong_is_one_line(
     assert "Traceback" not in said
 
 
+def test_bands_are_those_of_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A typing mistake would be a worker that takes everything, or nothing."""
+    assert run(["worker", "my_worker:worker", "--bands", "high, urgent"]) == 2
+    assert "bands are one or more of high, normal, low" in capsys.readouterr().err
+    assert run(["worker", "my_worker:worker", "--bands", "high,low"]) == 2
+    assert "no duly was found" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_a_changed_file_starts_the_worker_again(
     owner_url: str, engine_url: str, folder: Path

@@ -176,8 +176,14 @@ async def test_a_lease_that_is_known_or_just_ended_is_not_accepted_again() -> No
     book.remove(gone)
     desk.leases = [task(1), task(2), task(3)]
     nobody: Any = None
-    taking = Taking(cast(Any, desk), ["default"], book, nobody, nobody, ServerClock())
+    taking = Taking(cast(Any, desk), ["default"], ["high"], book, nobody, nobody, ServerClock())
     request = LeaseRequest(
-        worker_id="w", pools=["default"], max=10, wait_s=0, lease_s=15, request_id="r"
+        worker_id="w",
+        pools=["default"],
+        bands=["high"],
+        max=10,
+        wait_s=0,
+        lease_s=15,
+        request_id="r",
     )
     assert [each.id for each in await taking.ask(request)] == ["t3"]

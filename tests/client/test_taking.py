@@ -87,6 +87,7 @@ def taking_from(desk: StubDesk) -> tuple[Taking, dict[str, Run]]:
     taking = Taking(
         cast(Any, desk),
         ["default"],
+        ["high"],
         LeaseBook(),
         cast(Any, runner),
         cast(Any, StubHeart()),

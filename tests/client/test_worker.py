@@ -360,6 +360,25 @@ async def test_a_drained_worker_is_gone_from_the_list(
     assert await is_live() == (path != leased_tasks.DEREGISTER)
 
 
+async def test_a_worker_takes_only_the_bands_it_names(
+    client: AsyncClient, make_worker: MakeWorker, pool: str
+) -> None:
+    """Workers kept free for what is urgent were filled with what is not."""
+    started: list[int] = []
+    urgent, other = make_worker(bands=["high"]), make_worker(bands=["normal", "low"])
+    for worker in (urgent, other):
+        worker.task("a.b")(lambda _ctx, number: started.append(number))
+    target = {"pool": pool}
+    async with at_work(urgent):
+        low = await client.submit("a.b", {"number": 1}, priority=2, target=target)
+        await client.submit("a.b", {"number": 2}, priority=7, target=target)
+        await true_within(lambda: started)
+        assert started == [2]
+    async with at_work(other):
+        await true_within(lambda: len(started) == 2)
+    assert (await client.get(low.id)).state == "COMPLETED"
+
+
 async def test_a_wrong_key_is_said_at_once(duly: RunningDuly) -> None:
     """A worker that tries for ever with a key that was revoked looks healthy, and does nothing."""
     worker = duly_package.Worker(duly.url, "duly_aaaaaaaaaaaa_" + "b" * 43)
@@ -375,6 +394,8 @@ async def test_a_wrong_key_is_said_at_once(duly: RunningDuly) -> None:
         ({"lease_s": 0.1}, "lease_s"),
         ({"pools": ["No Such"]}, "pool"),
         ({"pools": []}, "pools"),
+        ({"bands": []}, "bands"),
+        ({"bands": ["urgent"]}, "high, normal, low"),
     ],
 )
 async def test_a_worker_that_could_not_work_does_not_start(

@@ -12,10 +12,11 @@ START = 1_800_000_000.0
 PLACE = Place(1, 5, 2)
 
 
-def due(number: int, fence: int = 0, at: float = START, key: str | None = None) -> Due:
-    return Due(
-        *PLACE, UUID(int=number), fence, datetime.fromtimestamp(at, UTC), 5, None, "t", key, 1, None
-    )
+def due(
+    number: int, fence: int = 0, at: float = START, key: str | None = None, priority: int = 5
+) -> Due:
+    due_at = datetime.fromtimestamp(at, UTC)
+    return Due(*PLACE, UUID(int=number), fence, due_at, priority, None, "t", key, 1, None)
 
 
 def test_a_task_that_is_brought_twice_is_one_entry() -> None:
@@ -105,6 +106,33 @@ def test_what_is_unparked_comes_out_oldest_first() -> None:
     assert second is not None
     assert [first.due.id.int, second.due.id.int] == [0, 1]
     assert board.next_ready(START) is None
+
+
+def test_higher_priorities_of_a_band_come_out_first() -> None:
+    """Loaded at once, become due one by one, put back or unparked: the order is the same."""
+    board = Board(START)
+    board.add([due(1, at=START - 4, priority=3), due(2, at=START - 3, priority=6)], PLACE, START)
+    board.add([due(3, at=START + 1, priority=5), due(4, at=START + 1, priority=6)], PLACE, START)
+    board.advance(START + 2)
+    first = board.next_ready(START + 2)
+    assert first is not None
+    board.put_back(first)
+    order = [entry.due.id.int for _ in range(2) if (entry := board.next_ready(START + 2))]
+    parked = board.next_ready(START + 2)
+    assert parked is not None
+    board.park(("concurrency_key", 1, "k"), parked)
+    board.unpark(("concurrency_key", 1, "k"), 1)
+    order += [entry.due.id.int for _ in range(2) if (entry := board.next_ready(START + 2))]
+    assert order == [2, 4, 3, 1]
+
+
+def test_how_long_waiting_counts_is_the_boards_to_say() -> None:
+    """A setting that never reaches the queues would be read and not obeyed."""
+    board = Board(START, aging_s=1.0)
+    board.add([due(1, at=START - 2, priority=3), due(2, at=START, priority=6)], PLACE, START)
+    entry = board.next_ready(START)
+    assert entry is not None
+    assert entry.due.id.int == 1
 
 
 def test_a_blocked_member_sits_out_and_comes_back() -> None:

@@ -22,7 +22,7 @@ from duly.domain import limits
 from duly.domain.access import PRODUCERS, WORKERS
 from duly.domain.limits import Problem
 from duly.domain.states import Outcome, State
-from duly.domain.task import DEFAULT_POOL, HIGH, LOW, NORMAL
+from duly.domain.task import BAND_NAMES, DEFAULT_POOL
 from duly.execution.leasing import Asked, WorkerDesk, holder_of
 from duly.store.desk import ReadDesk
 from duly.store.lease import HANDED_OVER, Beat, BeatStatus, Lease
@@ -35,7 +35,6 @@ WAIT_S_MAX = 30.0
 BEATS_MAX = 1000
 SETTLE_MAX = 1000
 SETTLE_BYTES_MAX = 16 * 1024 * 1024
-BANDS = {"high": HIGH, "normal": NORMAL, "low": LOW}
 WORKER_TAG = "Workers"
 FENCE_MAX = 2**31 - 1
 
@@ -211,7 +210,7 @@ class WorkerDoor:
             call.tenant,
             asked.worker_id,
             tuple(dict.fromkeys(asked.pools)),
-            tuple({BANDS[band] for band in asked.bands}),
+            tuple({BAND_NAMES[band] for band in asked.bands}),
             asked.max,
             asked.wait_s,
             asked.lease_s,

@@ -32,6 +32,11 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.argument("target", metavar="MODULE:NAME")
 @click.option("--reload", "is_reloading", is_flag=True, help="Start again when a file changes.")
 @click.option("--pool", "pools", multiple=True, metavar="NAME", help="Instead of its own pools.")
+@click.option(
+    "--bands",
+    metavar="BAND,...",
+    help="Only tasks of these priorities: high (7-9), normal (3-6), low (0-2).",
+)
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Handlers at once.")
 @click.option("--drain-s", type=click.FloatRange(0), metavar="S", help="Time to end on SIGTERM.")
 @click.option("--url", type=server_url, metavar="URL", help="Where duly is. Default: DULY_URL.")
@@ -53,8 +58,14 @@ def command(target: str, is_reloading: bool, log_level: str, **given: Any) -> No
     worker = find_worker(target)
     for name, value in given.items():
         if value:
-            setattr(worker, name, list(value) if name == "pools" else value)
+            setattr(worker, name, read_given(name, value))
     worker.run()
+
+
+def read_given(name: str, value: Any) -> Any:
+    if name == "bands":
+        return [band.strip() for band in value.split(",")]
+    return list(value) if name == "pools" else value
 
 
 def find_worker(target: str) -> "Worker":

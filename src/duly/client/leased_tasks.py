@@ -54,6 +54,7 @@ class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
 class LeaseRequest(msgspec.Struct, kw_only=True):
     worker_id: str
     pools: list[str]
+    bands: list[str]
     max: int
     wait_s: float
     lease_s: float

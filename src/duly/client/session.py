@@ -39,6 +39,7 @@ class Plan:
 
     worker_id: str
     pools: Sequence[str]
+    bands: Sequence[str]
     concurrency: int
     prefetch: int
     processes: int
@@ -68,7 +69,9 @@ class Session:
             self.runner.stop,
             self.runner.abandon,
         )
-        self.taking = Taking(self.desk, plan.pools, self.book, self.runner, self.heart, clock)
+        self.taking = Taking(
+            self.desk, plan.pools, plan.bands, self.book, self.runner, self.heart, clock
+        )
         self.log = get_logger()
 
     def stop(self) -> None:

@@ -41,6 +41,7 @@ class Taking:
         self,
         desk: Desk,
         pools: Sequence[str],
+        bands: Sequence[str],
         book: LeaseBook,
         runner: Runner,
         heart: Heart,
@@ -48,6 +49,7 @@ class Taking:
     ) -> None:
         self.desk = desk
         self.pools = list(pools)
+        self.bands = list(bands)
         self.lease_s = desk.lease_s
         self.book = book
         self.runner = runner
@@ -73,6 +75,7 @@ class Taking:
         self.request = request = LeaseRequest(
             worker_id=self.desk.worker_id,
             pools=self.pools,
+            bands=self.bands,
             max=min(room, LEASE_MAX),
             wait_s=WAIT_S,
             lease_s=self.lease_s,

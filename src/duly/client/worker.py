@@ -20,6 +20,7 @@ from duly.client.server import find_server
 from duly.client.world import monotonic
 from duly.domain.errors import ConfigurationError
 from duly.domain.limits import LEASE_S_MAX, POOL_PATTERN
+from duly.domain.task import BAND_NAMES
 
 if TYPE_CHECKING:
     from duly.client.handlers import Handler
@@ -45,9 +46,10 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Worker:
     """Leases tasks of some pools, runs their handlers, settles them.
 
-    `url` and `api_key`: as of a client. `pools`: whose tasks it takes. `concurrency`: handlers at
-    once. `prefetch`: tasks taken beyond that while handlers are short. `processes`: children for
-    handlers with `run="process"`. `lease_s`: how soon others take over when this process dies.
+    `url` and `api_key`: as of a client. `pools`: whose tasks it takes. `bands`: and of which
+    priorities: "high" (7 to 9), "normal" (3 to 6), "low" (0 to 2). `concurrency`: handlers at once.
+    `prefetch`: tasks taken beyond that while handlers are short. `processes`: children for handlers
+    with `run="process"`. `lease_s`: how soon others take over when this process dies.
     `drain_s`: what running handlers get when it is told to stop; 1.5 s after them a process that
     got SIGTERM in `run` is gone, unless its program itself goes on after `run`.
     """
@@ -58,6 +60,7 @@ class Worker:
         api_key: str | None = None,
         *,
         pools: Sequence[str] = ("default",),
+        bands: Sequence[str] = tuple(BAND_NAMES),
         concurrency: int = 100,
         prefetch: int | None = None,
         processes: int | None = None,
@@ -67,6 +70,7 @@ class Worker:
         self.url = url
         self.api_key = api_key
         self.pools = list(pools)
+        self.bands = list(bands)
         self.concurrency = concurrency
         self.prefetch = prefetch
         self.processes = processes
@@ -181,10 +185,14 @@ class Worker:
         for pool in self.pools:
             if not POOL_PATTERN.fullmatch(pool):
                 raise ConfigurationError(problem=f"{pool!r} cannot be the name of a pool")
+        if not self.bands or not BAND_NAMES.keys() >= set(self.bands):
+            problem = f"bands are one or more of {', '.join(BAND_NAMES)}, not {self.bands}"
+            raise ConfigurationError(problem=problem)
         prefetch = min(self.concurrency, PREFETCH_MAX) if self.prefetch is None else self.prefetch
         return Plan(
             worker_id(new_key()),
             self.pools,
+            list(dict.fromkeys(self.bands)),
             self.concurrency,
             max(prefetch, 0),
             self.processes or os.cpu_count() or 1,

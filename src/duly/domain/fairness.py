@@ -1,8 +1,9 @@
-"""Who is next: between tenants by weight, within a tenant by band.
+"""Who is next: between tenants by weight, within a tenant by band and priority.
 
 Between tenants, deficit round robin: each turn a tenant may spend its weight, and what it could not
 spend for lack of work is lost, not saved. Within a tenant, higher bands go first, but a band that
-waits gets a minimum share, and waiting promotes a task by one band each `aging_s`.
+waits gets a minimum share, and waiting promotes a task by one band each `aging_s`. Within a band,
+higher priorities go first, but nothing that has waited for `aging_s` is overtaken there.
 """
 
 from collections import deque
@@ -83,29 +84,39 @@ class RoundRobin(Generic[Member]):
         self.deficits[member] += 1.0
 
 
+# Of one priority, the oldest first: when each was due, and what it is.
+Level = deque[tuple[float, Entry]]
+
+
 @dataclass(slots=True)
 class BandQueue(Generic[Entry]):
-    """One tenant's ready tasks, by band, oldest first within each."""
+    """One tenant's ready tasks: by band, by priority within a band, and the oldest first among
+    equals. Within its band too, a task that has waited for `aging_s` goes before younger ones."""
 
-    bands: list[deque[tuple[float, Entry]]] = field(
-        default_factory=lambda: [deque() for _ in range(BANDS)]
-    )
+    # Of each band, its priorities that have tasks.
+    bands: list[dict[int, Level[Entry]]] = field(default_factory=lambda: [{} for _ in range(BANDS)])
     credits: list[int] = field(default_factory=lambda: [0] * BANDS)
     aging_s: float = AGING_S
 
     def __len__(self) -> int:
-        return sum(len(band) for band in self.bands)
+        return sum(len(level) for band in self.bands for level in band.values())
 
-    def push(self, band: int, due_at: float, entry: Entry) -> None:
-        self.bands[band].append((due_at, entry))
+    def push(self, band: int, priority: int, due_at: float, entry: Entry) -> None:
+        self.level_of(band, priority).append((due_at, entry))
 
-    def extend(self, band: int, entries: Iterable[tuple[float, Entry]]) -> None:
+    def extend(self, band: int, priority: int, entries: Iterable[tuple[float, Entry]]) -> None:
         """Several at once, each with when it was due."""
-        self.bands[band].extend(entries)
+        self.level_of(band, priority).extend(entries)
 
-    def push_front(self, band: int, due_at: float, entry: Entry) -> None:
+    def push_front(self, band: int, priority: int, due_at: float, entry: Entry) -> None:
         """Put back what could not be dispatched, without losing its place."""
-        self.bands[band].appendleft((due_at, entry))
+        self.level_of(band, priority).appendleft((due_at, entry))
+
+    def level_of(self, band: int, priority: int) -> Level[Entry]:
+        level = self.bands[band].get(priority)
+        if level is None:
+            level = self.bands[band][priority] = deque()
+        return level
 
     def waiting(self) -> list[int]:
         """The bands that have tasks, the highest first."""
@@ -118,7 +129,12 @@ class BandQueue(Generic[Entry]):
         band = self.choose(now, closed)
         if band is None:
             return None
-        due_at, entry = self.bands[band].popleft()
+        levels = self.bands[band]
+        priority = next(iter(levels)) if len(levels) == 1 else self.choose_level(levels, now)
+        level = levels[priority]
+        due_at, entry = level.popleft()
+        if not level:
+            del levels[priority]
         return band, due_at, entry
 
     def choose(self, now: float, closed: Collection[int] = NONE_CLOSED) -> int | None:
@@ -135,9 +151,19 @@ class BandQueue(Generic[Entry]):
         if owed is not None:
             self.credits[owed] -= SHARE_BASE
             return owed
-        return min(waiting, key=lambda band: (self.aged(band, now), self.bands[band][0][0]))
+        return min(waiting, key=lambda band: (self.aged(band, now), oldest(bands[band])))
+
+    def choose_level(self, levels: dict[int, Level[Entry]], now: float) -> int:
+        """The highest priority, unless another's oldest task has waited for too long."""
+        first = min(levels, key=lambda priority: levels[priority][0][0])
+        return first if now - levels[first][0][0] >= self.aging_s else max(levels)
 
     def aged(self, band: int, now: float) -> int:
         """The band its oldest task has risen to by waiting."""
-        waited_s = now - self.bands[band][0][0]
+        waited_s = now - oldest(self.bands[band])
         return max(HIGH, band - max(0, int(waited_s // self.aging_s)))
+
+
+def oldest(levels: dict[int, Level[Entry]]) -> float:
+    """When the oldest task of a band was due."""
+    return min(level[0][0] for level in levels.values())

@@ -14,6 +14,7 @@ from duly.domain.retry import RetryPolicy
 DEFAULT_POOL = "default"
 BANDS = 3
 HIGH, NORMAL, LOW = range(BANDS)
+BAND_NAMES = {"high": HIGH, "normal": NORMAL, "low": LOW}
 # Lane 0 belongs to leased tasks; pool 0 is the one that webhooks share.
 LEASED_LANE = 0
 WEBHOOK_POOL = 0

@@ -1,5 +1,6 @@
 """Putting an executor together: its roles, and what the settings say. Nothing runs here."""
 
+from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 from uuid import UUID
 
@@ -7,6 +8,7 @@ from duly.broker.contract import Broker
 from duly.domain.addresses import PORT_MAX, OutboundRules
 from duly.domain.errors import ConfigurationError
 from duly.domain.lanes import WEBHOOK_LANES
+from duly.domain.task import BAND_NAMES
 from duly.environment import Environment
 from duly.execution.companions import companions_of
 from duly.execution.executor import Executor, Handler
@@ -33,12 +35,14 @@ def make_webhook_executor(
     stats: StatsBook,
     drain_s: float,
     beating: Database,
+    bands: Sequence[str] = tuple(BAND_NAMES),
 ) -> Executor:
+    numbers = {BAND_NAMES[band] for band in bands}
     return Executor(
         database,
         environment,
         broker,
-        WEBHOOK_LANES,
+        [lane for lane in WEBHOOK_LANES if lane.band in numbers],
         desk,
         handler,
         metrics,

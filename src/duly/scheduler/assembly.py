@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from duly.broker.contract import Broker
 from duly.coordinator.ownership import Coordinator
+from duly.domain.fairness import AGING_S
 from duly.environment import Environment
 from duly.role import Role
 from duly.scheduler.board import Board
@@ -89,9 +90,10 @@ def make_scheduler(
     metrics: Metrics,
     submitter: Submitter,
     send: Send | None = None,
+    aging_s: float = AGING_S,
 ) -> Scheduler:
     time = DatabaseTime(environment.clock)
-    board = Board(0.0)
+    board = Board(0.0, aging_s=aging_s)
     dispatcher = Dispatcher(environment, coordinator, board, time, broker, metrics)
     scope = dispatcher.scope
     loader = Loader(database, environment, coordinator, board, time, scope)

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from duly.domain.fairness import NONE_CLOSED, BandQueue, RoundRobin
+from duly.domain.fairness import AGING_S, NONE_CLOSED, BandQueue, RoundRobin
 from duly.domain.lanes import LANE_DEPTH_MAX, Lane, Ticket, lane_for, lanes_of
 from duly.domain.task import BANDS
 from duly.domain.wheel import Wheel
@@ -25,8 +25,6 @@ TICK_S = 0.005
 # Entries of one place held in memory, and of one blocked key or pause kept at hand.
 PLACE_ENTRIES_MAX = 20_000
 PARKED_MAX = 64
-# Of those who wait for a lane, how many come back at once: as many as it has room for.
-COME_BACK_MAX = LANE_DEPTH_MAX // 2
 # Why entries are parked: ("key", tenant, key), ("type", tenant, type), ("pool", tenant, pool), ...
 Obstacle = tuple[str, int, str]
 
@@ -40,7 +38,12 @@ class Ready(msgspec.Struct, frozen=True, gc=False):
 
 
 class Board:
-    def __init__(self, now: float) -> None:
+    def __init__(
+        self, now: float, *, aging_s: float = AGING_S, lane_depth: int = LANE_DEPTH_MAX
+    ) -> None:
+        self.aging_s = aging_s
+        # Of those who wait for a lane, how many come back at once: as many as it has room for.
+        self.come_back_max = max(1, lane_depth // 2)
         self.weights: dict[int, float] = {}
         self.clear(now)
 
@@ -77,7 +80,7 @@ class Board:
         no wheel."""
         known, wheel = self.known, self.wheel
         member, band = self.seat_of(place)
-        ready: list[tuple[float, Ready]] = []
+        ready: dict[int, list[tuple[float, Ready]]] = {}
         added = 0
         for due in timers:
             before = known.get(due.id)
@@ -87,13 +90,15 @@ class Board:
             entry = known[due.id] = Ready(due, place, member, band, fires_at)
             added += 1
             if fires_at <= now:
-                ready.append((fires_at, entry))
+                ready.setdefault(due.priority, []).append((fires_at, entry))
             else:
                 wheel.add(tick_of(fires_at), entry)
         if added:
             self.per_place[place] = self.per_place.get(place, 0) + added
         if ready:
-            self.queue_of(member).extend(band, ready)
+            queue = self.queue_of(member)
+            for priority, entries in ready.items():
+                queue.extend(band, priority, entries)
             self.join(member, band)
         return added
 
@@ -113,13 +118,14 @@ class Board:
         return len(entries)
 
     def enqueue(self, entry: Ready) -> None:
-        self.queue_of(entry.member).push(entry.band, entry.fires_at, entry)
+        queue = self.queue_of(entry.member)
+        queue.push(entry.band, entry.due.priority, entry.fires_at, entry)
         self.join(entry.member, entry.band)
 
     def queue_of(self, member: Member) -> BandQueue[Ready]:
         queue = self.queues.get(member)
         if queue is None:
-            queue = self.queues[member] = BandQueue()
+            queue = self.queues[member] = BandQueue(aging_s=self.aging_s)
         return queue
 
     def join(self, member: Member, band: int) -> None:
@@ -160,7 +166,7 @@ class Board:
     def let_back(self) -> None:
         """Some of those who wait for a lane that has room; not only when nobody else has work."""
         for lane in list(self.opened):
-            for member in self.held.come_back(lane, COME_BACK_MAX):
+            for member in self.held.come_back(lane, self.come_back_max):
                 self.turns.join(member, self.savings_of(member))
             if lane not in self.held.queues:
                 del self.opened[lane]
@@ -194,7 +200,8 @@ class Board:
     def put_back(self, entry: Ready) -> None:
         """It could not be dispatched now: it keeps its place, and its member its turn."""
         self.turns.take_back(entry.member)
-        self.queues[entry.member].push_front(entry.band, entry.fires_at, entry)
+        queue = self.queues[entry.member]
+        queue.push_front(entry.band, entry.due.priority, entry.fires_at, entry)
 
     def block(self, member: Member) -> None:
         """Nothing of this member can be dispatched until it is unblocked."""
@@ -236,7 +243,8 @@ class Board:
                 self.drained.add(obstacle)
         for entry in reversed(chosen):
             self.per_place[entry.place] = self.per_place.get(entry.place, 0) + 1
-            self.queue_of(entry.member).push_front(entry.band, entry.fires_at, entry)
+            queue = self.queue_of(entry.member)
+            queue.push_front(entry.band, entry.due.priority, entry.fires_at, entry)
             self.join(entry.member, entry.band)
         return len(chosen)
 

@@ -138,6 +138,7 @@ class Shift:
         request = LeaseRequest(
             worker_id=self.desk.worker_id,
             pools=self.worker.pools,
+            bands=self.worker.bands,
             max=1,
             wait_s=wait_s,
             lease_s=LEASE_S_MAX,
