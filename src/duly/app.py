@@ -53,7 +53,7 @@ from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import Scheduler, make_scheduler
 from duly.settings import ROLES, Settings
 from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Channel, Notifier
-from duly.store.database import Database
+from duly.store.database import Database, address_of
 from duly.store.embedded import open_lock, prepare_folder
 from duly.store.failover import FailoverWatch
 from duly.store.hosts import Hosts
@@ -68,6 +68,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 START_POLL_S = 0.01
 # Held by a `duly up` for as long as it runs.
 UP_LOCK = "up.lock"
+KEYS_REMEMBERED_MAX = 20
 FIRST_KEY_COMMAND = "duly keys create --first"
 # One connection, and one that the pool may replace it with.
 COMMAND_CONNECTIONS_MAX = 2
@@ -202,7 +203,7 @@ async def run_until(
             serving = group.create_task(serve_http(server, listener, stop))
             running = [group.create_task(loop.run()) for loop in loops]
             await started(server, serving)
-            clients.tell(listener.url, key.first)
+            clients.tell(listener.url, key.first, place)
             announce(Ready(listener.url, place, key, outbound.allow_private, loops))
             await stop.wait()
             await stop_all(server, front, parts, loops, running, settings.stop_timeout_s)
@@ -394,7 +395,7 @@ class LocalClients:
         self.path = path
         self.is_cluster = is_cluster
 
-    def tell(self, url: str, first_key: str | None) -> None:
+    def tell(self, url: str, first_key: str | None, place: Place) -> None:
         """A process of a cluster leaves no address: its clients are mostly elsewhere."""
         if self.is_cluster:
             return
@@ -402,12 +403,20 @@ class LocalClients:
             log.warning("clients of this user find another duly or none: set DULY_URL", url=url)
             return
         known = read_local(self.path)
-        api_key = first_key or (known.api_key if known is not None else "")
+        keys = {} if known is None else dict(known.keys)
+        database = "embedded" if place.embedded is not None else address_of(place.engine_url)
+        # A file without `keys` is from before they were remembered, and has one key.
+        oldest = known.api_key if known is not None and not keys else ""
+        api_key = first_key or keys.get(database, oldest)
+        if api_key:
+            keys.pop(database, None)
+            keys[database] = api_key
+        newest = dict(list(keys.items())[-KEYS_REMEMBERED_MAX:])
         # Unreadable for others before anything is in it, and replaced whole.
         fresh = self.path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         fresh.touch(mode=0o600)
-        fresh.write_bytes(msgspec.json.encode(LocalServer(url, api_key)))
+        fresh.write_bytes(msgspec.json.encode(LocalServer(url, api_key, newest)))
         fresh.rename(self.path)
 
 

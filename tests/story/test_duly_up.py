@@ -115,6 +115,24 @@ def test_a_second_duly_on_the_same_folder_is_refused_and_takes_no_client(
     assert processes_in(data_dir / "postgres") == set()
 
 
+@pytest.mark.slow
+def test_another_database_in_between_costs_no_client_its_key(
+    data_dir: Path, owner_url: str, engine_url: str
+) -> None:
+    """A key is shown once: a file that forgot the folder's own would lock its user out."""
+    with embedded_duly(data_dir) as first:
+        key = first.ready["api_key"]
+    environ = external(owner_url, engine_url)
+    with duly_up("--data-dir", str(data_dir), environ=environ) as other:
+        assert other.ready["api_key"] not in (None, key)
+        assert submit_as_a_local_client(data_dir) == 0
+    with embedded_duly(data_dir) as again:
+        assert again.ready["api_key"] is None
+        assert submit_as_a_local_client(data_dir) == 0
+    with duly_up("--data-dir", str(data_dir), environ=environ):
+        assert submit_as_a_local_client(data_dir) == 0
+
+
 def submit_as_a_local_client(data_dir: Path) -> int:
     """It knows the folder and nothing else."""
     environ = {"DULY_DATA_DIR": str(data_dir)}

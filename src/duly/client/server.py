@@ -20,10 +20,12 @@ class Server(NamedTuple):
 
 
 class LocalServer(msgspec.Struct, frozen=True):
-    """`api_key` is empty where this folder's duly found keys that another one had made."""
+    """`api_key` is empty where this duly found keys that were made elsewhere. `keys` remembers the
+    first key of each database that a duly of this folder has used, the newest last."""
 
     url: str
     api_key: str
+    keys: dict[str, str] = {}
 
 
 def find_server(
