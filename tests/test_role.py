@@ -5,10 +5,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import pytest
+from structlog.testing import capture_logs
 
 from duly import role as role_module
 from duly.environment import Environment
-from duly.role import BACKOFF_FIRST_S, BACKOFF_MAX_S, OVERDUE_AFTER_S, RoleLoop, stop_roles
+from duly.role import (
+    BACKOFF_FIRST_S,
+    BACKOFF_MAX_S,
+    CALM_S,
+    FAILING_AFTER,
+    OVERDUE_AFTER_S,
+    RoleLoop,
+    problems_of,
+    stop_roles,
+)
 from duly.telemetry import Metrics
 from duly.testing.clock import ManualClock
 
@@ -93,7 +103,7 @@ async def test_a_tick_that_raises_is_counted_and_the_next_one_comes(
     await asyncio.wait_for(stage.running[0], WAIT_MAX_S)
     assert stage.count("duly_role_failures_total") == 2
     assert stage.count("duly_role_ticks_total") == 1
-    assert loop.is_ticking
+    assert loop.problem is None
 
 
 async def test_a_tick_that_hangs_is_cancelled(
@@ -118,7 +128,7 @@ def test_the_backoff_doubles_is_spread_and_is_bounded(environment: Environment) 
     loop = RoleLoop(ScriptedRole(), environment, Metrics())
     longest: list[float] = []
     for failures in range(1, 40):
-        loop.failures_in_a_row = failures
+        loop.failures.in_a_row = failures
         waits = [loop.backoff_s() for _ in range(200)]
         whole_s = min(BACKOFF_FIRST_S * 2 ** (failures - 1), BACKOFF_MAX_S)
         assert whole_s / 2 <= min(waits) < whole_s * 0.6
@@ -130,7 +140,7 @@ def test_the_backoff_doubles_is_spread_and_is_bounded(environment: Environment) 
 def test_after_a_long_outage_a_role_is_back_within_seconds(environment: Environment) -> None:
     """The first dispatch waits for two roles to come back, one after the other."""
     loop = RoleLoop(ScriptedRole(), environment, Metrics())
-    loop.failures_in_a_row = 1000
+    loop.failures.in_a_row = 1000
     assert max(loop.backoff_s() for _ in range(200)) * 2 <= FIRST_DISPATCH_MAX_S
 
 
@@ -213,18 +223,95 @@ async def test_a_role_that_fails_to_close_does_not_keep_others_from_closing(stag
     assert orderly.closed == 1
 
 
-async def test_a_role_that_fails_or_is_overdue_is_not_ticking(
-    environment: Environment, clock: ManualClock
+class Trial:
+    """One loop under a manual clock, ticked by hand."""
+
+    def __init__(self, environment: Environment, clock: ManualClock) -> None:
+        self.clock = clock
+        self.role = ScriptedRole()
+        self.metrics = Metrics()
+        self.loop = RoleLoop(self.role, environment, self.metrics)
+
+    async def tick(self, *, is_good: bool, after_s: float = 0.0) -> str | None:
+        self.clock.advance(after_s)
+        self.role.script = [nothing if is_good else failing(OSError("no database"))]
+        await self.loop.tick_once()
+        self.loop.next_tick_by = self.clock.monotonic() + FAR_S
+        return self.loop.problem
+
+
+@pytest.fixture
+def trial(environment: Environment, clock: ManualClock) -> Trial:
+    return Trial(environment, clock)
+
+
+async def test_a_role_that_fails_at_every_tick_has_a_problem_until_it_does_well(
+    trial: Trial,
 ) -> None:
-    """Readiness that stays green while nothing ticks hides an outage."""
-    loop = RoleLoop(ScriptedRole([failing(OSError()), nothing]), environment, Metrics())
-    seen = [loop.is_ticking]
-    for _ in range(2):
-        await loop.tick_once()
-        seen.append(loop.is_ticking)
-    assert seen == [True, False, True]
-    clock.advance(OVERDUE_AFTER_S - 0.001)
-    seen.append(loop.is_ticking)
-    clock.advance(0.001)
-    seen.append(loop.is_ticking)
-    assert seen == [True, False, True, True, False]
+    """Readiness that stays green while nothing is done hides an outage; one hiccup is none."""
+    for _ in range(FAILING_AFTER - 1):
+        assert await trial.tick(is_good=False) is None
+    assert await trial.tick(is_good=False, after_s=2.0) == "failing: OSError, 3 times in 2 s"
+    assert await trial.tick(is_good=True) is None
+
+
+async def test_good_ticks_in_between_do_not_hide_a_role_that_goes_on_failing(trial: Trial) -> None:
+    """A dispatcher that cannot publish does well whenever there is nothing to publish."""
+    problems = []
+    for _ in range(4):
+        problems.append(await trial.tick(is_good=False, after_s=CALM_S / 2))
+        problems.append(await trial.tick(is_good=True))
+    assert [problem is not None for problem in problems] == [False] * 4 + [True] * 4
+    assert await trial.tick(is_good=True, after_s=CALM_S - 0.1) is not None
+    assert await trial.tick(is_good=True, after_s=0.1) is None
+    assert await trial.tick(is_good=False) is None
+
+
+async def test_a_role_that_does_not_finish_its_tick_has_a_problem(trial: Trial) -> None:
+    """It hangs, and neither fails nor does anything."""
+    await trial.tick(is_good=True)
+    trial.clock.advance(FAR_S + OVERDUE_AFTER_S - 0.001)
+    assert trial.loop.problem is None
+    trial.clock.advance(0.001)
+    assert trial.loop.problem == "overdue: no tick for 30 s"
+
+
+async def test_a_failure_that_repeats_is_logged_less_and_less_and_its_end_is_told(
+    trial: Trial,
+) -> None:
+    """9,000 lines in 40 s bury the first one, which says what happened."""
+    with capture_logs() as lines:
+        for _ in range(1000):
+            await trial.tick(is_good=False, after_s=0.125)
+        await trial.tick(is_good=True)
+    failed = [line for line in lines if line["event"] == "tick failed"]
+    assert [line["failures"] for line in failed] == [1, 8, 16, 32, 64, 128, 256]
+    assert "no database" in failed[0]["error"]
+    (recovered,) = [line for line in lines if line["event"] == "role recovered"]
+    assert (recovered["failures"], recovered["role"]) == (1000, "scripted")
+
+
+async def test_one_of_several_loops_that_fails_is_its_roles_problem(trial: Trial) -> None:
+    """The others of the same name would hide it."""
+    well = RoleLoop(ScriptedRole(), trial.loop.environment, trial.metrics)
+    for _ in range(FAILING_AFTER):
+        await trial.tick(is_good=False)
+    for loops in ([well, trial.loop], [trial.loop, well]):
+        assert problems_of(loops)["scripted"] == "failing: OSError, 3 times in 0 s"
+
+
+async def test_a_wake_up_does_not_cut_the_pause_after_a_failure(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is busy wakes a role all the time: it would fail as often as it is woken."""
+    monkeypatch.setattr(role_module, "BACKOFF_FIRST_S", FAR_S)
+    monkeypatch.setattr(role_module, "BACKOFF_MAX_S", FAR_S)
+    role = ScriptedRole([failing(OSError())])
+    loop = stage.start(role)
+    await role.until_ticks(1)
+    for _ in range(10):
+        loop.wake()
+        await asyncio.sleep(0)
+    assert role.ticks == 1
+    loop.stop()
+    await asyncio.wait_for(stage.running[0], WAIT_MAX_S)

@@ -13,8 +13,9 @@ import os
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from uuid import UUID
@@ -36,6 +37,7 @@ from duly.coordinator.ownership import Coordinator
 from duly.domain.addresses import OutboundRules
 from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
 from duly.domain.fairness import AGING_S
+from duly.domain.lanes import Lane
 from duly.environment import Environment
 from duly.execution.assembly import (
     DRAIN_SHARE,
@@ -49,7 +51,7 @@ from duly.execution.leasing import SettleDesk, WorkerDesk
 from duly.execution.webhooks import WebhookSender
 from duly.maintenance.keeper import ServerKeeper, StatsKeeper
 from duly.maintenance.role import Maintenance, make_services
-from duly.role import Role, RoleLoop, stop_roles
+from duly.role import Role, RoleLoop, problems_of, stop_roles
 from duly.scheduler.assembly import Scheduler, make_scheduler
 from duly.settings import ROLES, Settings
 from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Channel, Notifier
@@ -162,6 +164,8 @@ async def run_until(
         place = await stack.enter_async_context(open_place(settings, environment))
         migrator = await prepare_place(place, settings, environment)
         database, beating = await open_pools(stack, place, settings, database_kind)
+        loops: list[RoleLoop] = []
+        problems = partial(problems_of, loops)
         parts = make_parts(
             database,
             environment,
@@ -170,26 +174,16 @@ async def run_until(
             roles=settings.roles,
             beating=beating,
             aging_s=settings.aging_s,
+            problems=problems,
         )
         breakers = Breakers(database, environment)
         sender = make_sender(database, environment, outbound, breakers, settings)
         stack.push_async_callback(sender.close)
         key = await provide_key(database, environment, is_alone=is_alone)
-        loops: list[RoleLoop] = []
-        health = HealthDoor(database, metrics, migrator.latest, lambda: ticking(loops))
-        front = FrontDoor(
-            database,
-            environment,
-            metrics,
-            parts.submitter,
-            parts.scheduler.doorbell.ring_hints,
-            parts.scheduler.recur.expect,
-            health,
-            tokens,
-            lane_depth=parts.broker.depth if is_alone else None,
-            workers=parts.workers,
-            outbound=outbound,
-            reserved=beating,
+        health = HealthDoor(database, metrics, migrator.latest, problems)
+        lane_depth = parts.broker.depth if is_alone else None
+        front = make_front(
+            database, environment, metrics, parts, health, tokens, outbound, beating, lane_depth
         )
         roles = [*parts.roles, *keepers(place, [database, beating])]
         if "executor" in settings.roles:
@@ -270,6 +264,34 @@ async def stop_all(
         await parts.notifier.close()
 
 
+def make_front(
+    database: Database,
+    environment: Environment,
+    metrics: Metrics,
+    parts: Parts,
+    health: HealthDoor,
+    tokens: JwtSettings | None,
+    outbound: OutboundRules,
+    beating: Database,
+    lane_depth: Callable[[Lane], int] | None,
+) -> FrontDoor:
+    """`lane_depth` only where this process knows all lanes."""
+    return FrontDoor(
+        database,
+        environment,
+        metrics,
+        parts.submitter,
+        parts.scheduler.doorbell.ring_hints,
+        parts.scheduler.recur.expect,
+        health,
+        tokens,
+        lane_depth=lane_depth,
+        workers=parts.workers,
+        outbound=outbound,
+        reserved=beating,
+    )
+
+
 def make_http(front: FrontDoor, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
     limits = HttpLimits(connections_max=settings.http_connections_max)
     application = front.application(only_probes="api" not in settings.roles)
@@ -285,15 +307,11 @@ def make_parts(
     roles: Collection[str] = ROLES,
     beating: Database | None = None,
     aging_s: float = AGING_S,
+    problems: Callable[[], Mapping[str, str | None]] = dict,
 ) -> Parts:
-    """What this process does, in the order of the corridor."""
-    node = Node(
-        UUID(int=environment.entropy.getrandbits(128)),
-        f"{socket.gethostname()}:{os.getpid()}",
-        __version__,
-        tuple(role for role in ROLES if role in roles),
-    )
-    coordinator = Coordinator(database, environment, node)
+    """What this process does, in the order of the corridor; `problems` are those of its roles."""
+    node = make_node(environment, roles)
+    coordinator = Coordinator(database, environment, node, problems=problems)
     submitter = Submitter(database, environment)
     stats = submitter.stats = StatsBook(environment)
     # Behind a transaction-mode pooler nobody can listen: loads and polls find everything.
@@ -338,6 +356,15 @@ def make_parts(
     settling.listeners.append(scheduler.on_settled)
     workers = WorkerDesk(database, environment, broker, settling, metrics, stats, beating)
     return Parts(ticking, broker, submitter, scheduler, stats, settling, workers, notifier)
+
+
+def make_node(environment: Environment, roles: Collection[str]) -> Node:
+    return Node(
+        UUID(int=environment.entropy.getrandbits(128)),
+        f"{socket.gethostname()}:{os.getpid()}",
+        __version__,
+        tuple(role for role in ROLES if role in roles),
+    )
 
 
 def make_sender(
@@ -464,10 +491,6 @@ def start_loop(role: Role, environment: Environment, metrics: Metrics) -> RoleLo
     if hasattr(role, "wake"):
         role.wake = loop.wake
     return loop
-
-
-def ticking(loops: list[RoleLoop]) -> dict[str, bool]:
-    return {loop.role.name: loop.is_ticking for loop in loops}
 
 
 async def serve_http(server: HttpServer, listener: Listener, stop: asyncio.Event) -> None:

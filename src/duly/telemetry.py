@@ -124,6 +124,12 @@ class Metrics:
         build.labels(__version__).set(1)
         self.role_ticks = self.counter("duly_role_ticks_total", "Ticks that ended well.", "role")
         self.role_failures = self.counter("duly_role_failures_total", "Ticks that raised.", "role")
+        self.role_failing = Gauge(
+            "duly_role_failing",
+            "Whether the role fails at its ticks, or has stopped ticking.",
+            ["role"],
+            registry=self.registry,
+        )
         self.role_tick_seconds = Histogram(
             "duly_role_tick_seconds", "Time of one tick.", ["role"], registry=self.registry
         )
@@ -200,6 +206,10 @@ class Metrics:
 
     def counter(self, name: str, documentation: str, label: str) -> Counter:
         return Counter(name, documentation, [label], registry=self.registry)
+
+    def show_failing_roles(self, problems: Mapping[str, str | None]) -> None:
+        for role, problem in problems.items():
+            self.role_failing.labels(role).set(0 if problem is None else 1)
 
     def show_oldest_ready(self, ages_s: Mapping[tuple[str, int], float]) -> None:
         """All pairs of (tenant, band) that have ready work; others vanish."""

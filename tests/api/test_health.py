@@ -22,8 +22,9 @@ class Doors:
     """A health door whose roles the test sets."""
 
     def __init__(self, database: Database) -> None:
-        self.ticking: dict[str, bool] = {}
-        self.door = HealthDoor(database, Metrics(), LATEST, lambda: self.ticking)
+        self.problems: dict[str, str | None] = {}
+        self.metrics = Metrics()
+        self.door = HealthDoor(database, self.metrics, LATEST, lambda: self.problems)
 
 
 @pytest.fixture
@@ -48,7 +49,7 @@ def body_of(answer: Answer) -> dict[str, object]:
 
 async def test_everything_in_order_is_ready(doors: Doors) -> None:
     """A false alarm takes a healthy node out of service."""
-    doors.ticking = {"scheduler": True}
+    doors.problems = {"scheduler": None}
     response = await doors.door.ready(a_call())
     assert response.status == 200
     assert body_of(response) == {
@@ -57,12 +58,17 @@ async def test_everything_in_order_is_ready(doors: Doors) -> None:
     }
 
 
-async def test_a_role_that_does_not_tick_is_not_ready(doors: Doors) -> None:
+async def test_a_role_that_fails_is_not_ready_and_is_named_with_its_cause(doors: Doors) -> None:
     """An API that takes tasks which nobody fires looks healthy from outside."""
-    doors.ticking = {"scheduler": True, "executor": False}
+    doors.problems = {"scheduler": None, "executor": "failing: OSError, 4 times in 2 s"}
     response = await doors.door.ready(a_call())
     assert response.status == 503
-    assert "not ticking" in str(body_of(response))
+    checks = body_of(response)["checks"]
+    assert isinstance(checks, dict)
+    assert checks["role:executor"] == "failing: OSError, 4 times in 2 s"
+    numbers = (await doors.door.numbers(a_call())).encoded().decode()
+    assert 'duly_role_failing{role="executor"} 1.0' in numbers
+    assert 'duly_role_failing{role="scheduler"} 0.0' in numbers
 
 
 async def test_an_older_schema_is_not_ready_and_a_newer_one_is(

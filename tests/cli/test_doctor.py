@@ -60,6 +60,27 @@ async def test_a_role_that_nobody_has_is_named(owner_url: str, owner: asyncpg.Co
     assert line.found == "api on front; scheduler on back; executor on third; maintenance on back"
 
 
+async def test_a_role_that_fails_on_any_node_is_broken(
+    owner_url: str, owner: asyncpg.Connection
+) -> None:
+    """Doctor said ok while no task was dispatched any more."""
+    add = """
+        INSERT INTO duly.nodes
+               (id, name, version, roles, started_at, seen_at, expires_at, failing)
+        VALUES (gen_random_uuid(), $1, '1', '{}', duly.now(), duly.now(), duly.now() + $2, $3)
+    """
+    hour = timedelta(hours=1)
+    await owner.execute(add, "dead", timedelta(0), '{"loader": "failing"}')
+    await owner.execute(add, "well", hour, "{}")
+    (line,) = [each for each in diagnose(await facts_of(owner_url)) if each.check == "failing"]
+    assert (line.severity, line.found) == ("ok", "no role fails")
+    await owner.execute(add, "sick", hour, '{"dispatcher": "failing: OSError, 9 times in 4 s"}')
+    (line,) = [each for each in diagnose(await facts_of(owner_url)) if each.check == "failing"]
+    assert line.severity == "error"
+    assert line.found == "dispatcher on sick: failing: OSError, 9 times in 4 s"
+    assert line.remedy
+
+
 async def test_a_database_without_duly_is_told_so(empty_url: str) -> None:
     """Half of the checks have nothing to look at, and that is said instead of a traceback."""
     findings = {finding.check: finding for finding in diagnose(await facts_of(empty_url))}

@@ -47,7 +47,7 @@ async def test_tasks_are_submitted_and_run_through_a_transaction_mode_pooler(
             keyed = task(TASKS, idempotency_key="once")
             await asyncio.gather(*(engine.desk.submit(keyed) for engine in engines))
             await until(lambda: len(watcher.leases) >= TASKS)
-            failures = [loop.failures_in_a_row for engine in engines for loop in engine.loops]
+            failures = [loop.failures.in_a_row for engine in engines for loop in engine.loops]
     finally:
         await database.close()
     assert not any(failures)

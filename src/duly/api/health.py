@@ -32,12 +32,13 @@ class HealthDoor:
         database: Database,
         metrics: Metrics,
         schema_wanted: int,
-        ticking: Callable[[], Mapping[str, bool]],
+        problems: Callable[[], Mapping[str, str | None]],
     ) -> None:
         self.database = database
         self.metrics = metrics
         self.schema_wanted = schema_wanted
-        self.ticking = ticking
+        # Of the roles of this process; None where all is well.
+        self.problems = problems
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -76,10 +77,7 @@ class HealthDoor:
 
     async def ready(self, _call: Call) -> Answer:
         checks = await self.database_checks()
-        checks |= {
-            f"role:{name}": "ok" if is_ticking else "not ticking"
-            for name, is_ticking in self.ticking().items()
-        }
+        checks |= {f"role:{name}": problem or "ok" for name, problem in self.problems().items()}
         is_ready = all(answer == "ok" for answer in checks.values())
         status = "ready" if is_ready else "not ready"
         return Answer(200 if is_ready else 503, Readiness(status, checks))
@@ -95,4 +93,5 @@ class HealthDoor:
         return {"database": "ok", "schema": "ok"}
 
     async def numbers(self, _call: Call) -> Answer:
+        self.metrics.show_failing_roles(self.problems())
         return Answer(200, self.metrics.render(), content_type=METRICS_CONTENT_TYPE.encode())

@@ -42,7 +42,8 @@ class WorkersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """One start of one process. Silent past `expires_at`, it counts as dead (`is_live`)."""
+    """One start of one process. Silent past `expires_at`, it counts as dead (`is_live`). `failing`
+    are its roles that do not do their work, each with the reason."""
 
     id: UUID
     name: str
@@ -53,6 +54,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime
     is_live: bool
     slots: int
+    failing: dict[str, str]
 
 
 class SlotView(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,7 +139,8 @@ class OperatorDoor:
 
 
 def node_view(row: NodeRow) -> NodeView:
-    return NodeView(**row._asdict())
+    failing = msgspec.json.decode(row.failing, type=dict[str, str])
+    return NodeView(**{**row._asdict(), "failing": failing})
 
 
 def slot_view(row: SlotRow) -> SlotView:

@@ -23,8 +23,8 @@ MARKS = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "FAIL"}
 @json_flag
 def command(as_json: bool, **flags: Any) -> None:
     """Look at the database behind duly: version, durability, clock, connections, pooler, whoever
-    pins old rows, autovacuum, partitions, slots, roles. Reads only. Exit code 1 if something is
-    broken.
+    pins old rows, autovacuum, partitions, slots, roles, and roles that fail on any node. Reads
+    only. Exit code 1 if something is broken.
     """
     settings = load_to_look(flags).settings
     configure_logs(settings.log_level, settings.log_format)

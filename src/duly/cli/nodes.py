@@ -2,11 +2,11 @@
 
 import click
 
-from duly.cli.calling import Talk, over_api
+from duly.cli.calling import Json, Talk, over_api
 from duly.cli.options import list_flags
 from duly.cli.screen import print_table
 
-COLUMNS = ("id", "name", "version", "is_live", "roles", "slots", "started_at", "seen_at")
+COLUMNS = ("id", "name", "version", "is_live", "roles", "slots", "failing", "started_at", "seen_at")
 SLOT_COLUMNS = ("slot", "first_shard", "last_shard", "node", "epoch", "is_owned", "expires_at")
 
 
@@ -23,10 +23,13 @@ def list_nodes(talk: Talk, limit: int, cursor: str | None) -> None:
     page = talk.page("/v1/nodes", {}, limit, cursor)
     talk.show_page(
         page,
-        lambda items: print_table(
-            [{**item, "roles": " ".join(item["roles"])} for item in items], COLUMNS, "no nodes"
-        ),
+        lambda items: print_table([in_words(item) for item in items], COLUMNS, "no nodes"),
     )
+
+
+def in_words(node: Json) -> Json:
+    failing = "; ".join(f"{role} {problem}" for role, problem in node["failing"].items())
+    return {**node, "roles": " ".join(node["roles"]), "failing": failing}
 
 
 @command.command("slots")

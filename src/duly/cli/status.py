@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from duly.cli.calling import Json, Talk, over_api
+from duly.cli.nodes import in_words
 from duly.cli.screen import clean, make_console, make_table, show, worded, worded_instant
 from duly.cli.values import duration
 from duly.client.errors import Forbidden, Unavailable, Unreachable
@@ -25,7 +26,7 @@ COUNTED_MAX = 10_000
 COUNTED_MIN = 1_000
 # What a key that may not list the tenants sees.
 OWN = "(this key's)"
-NODE_COLUMNS = ("name", "version", "roles", "slots", "seen_at")
+NODE_COLUMNS = ("name", "version", "roles", "slots", "failing", "seen_at")
 TENANT_COLUMNS = (
     "tenant",
     "in_flight",
@@ -151,10 +152,11 @@ def parts_of(status: Json) -> "Iterator[RenderableType]":
 
     if status["nodes"] is not None:
         nodes = [node for node in status["nodes"] if node["is_live"]]
-        yield title(f"nodes: {len(nodes)} live, {len(status['nodes']) - len(nodes)} silent")
-        yield make_table(
-            [{**node, "roles": " ".join(node["roles"])} for node in nodes], NODE_COLUMNS
-        )
+        silent = len(status["nodes"]) - len(nodes)
+        failing = sum(bool(node["failing"]) for node in nodes)
+        text = f"nodes: {len(nodes)} live, {silent} silent"
+        yield title(f"{text}, {failing} failing" if failing else text, is_bad=bool(failing))
+        yield make_table([in_words(node) for node in nodes], NODE_COLUMNS)
     if status["slots"] is not None:
         slots = status["slots"]
         text = f"slots: {slots['owned']} of {slots['count']} owned"

@@ -22,7 +22,7 @@ before the renewal was sent; so a node that cannot ask stops before anybody else
 """  # noqa: E501 (a table row is one line)
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from duly.domain.balance import fair_shares
 from duly.domain.ids import SLOTS, slot_of
@@ -72,12 +72,15 @@ class Coordinator:
         *,
         lease_s: float = LEASE_S,
         ticket_s: float = TICKET_S,
+        problems: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
         self.database = database
         self.environment = environment
         self.node = node
         self.lease_s = lease_s
         self.ticket_s = ticket_s
+        # Of the roles of this process: the node's row tells others.
+        self.problems = problems
         self.seats: dict[Seat, Owned] = {}
         # Forgotten, but not yet known to be released.
         self.releasing: dict[Seat, Owned] = {}
@@ -117,8 +120,9 @@ class Coordinator:
         """One statement when nothing changed; a release or claim more when something did."""
         async with asyncio.timeout(self.lease_s / TICKS_PER_LEASE):
             sent_at = self.environment.clock.monotonic()
+            failing = {role: problem for role, problem in self.problems().items() if problem}
             view = await keep_seats(
-                self.database, self.node, self.seats, self.lease_s, self.ticket_s
+                self.database, self.node, self.seats, self.lease_s, self.ticket_s, failing
             )
             self.trusted_until = sent_at + self.lease_s * TRUSTED_PART
             self.slots_free = view.free.get(SLOT, 0)

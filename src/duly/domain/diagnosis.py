@@ -71,6 +71,8 @@ class Facts:
     nodes: int | None = None
     # The names of living nodes by what they do.
     roles: dict[str, list[str]] | None = None
+    # Roles of living nodes that do not do their work: node, role, why.
+    failing: list[tuple[str, str, str]] | None = None
 
 
 class Finding(NamedTuple):
@@ -215,6 +217,18 @@ def roles(facts: Facts) -> Finding | None:
     return ok("roles", "; ".join(f"{role} on {named(facts.roles[role])}" for role in ROLES_NEEDED))
 
 
+def failing(facts: Facts) -> Finding | None:
+    """A role that fails at every tick is an outage, although its process lives."""
+    if not facts.nodes or facts.failing is None:
+        return None
+    if not facts.failing:
+        return ok("failing", "no role fails")
+    found = [f"{role} on {node}: {problem}" for node, role, problem in facts.failing]
+    beyond = f"; and {len(found) - NAMES_SHOWN} more" if len(found) > NAMES_SHOWN else ""
+    remedy = "the log of that process names the cause (`tick failed`)"
+    return Finding("failing", Severity.ERROR, "; ".join(found[:NAMES_SHOWN]) + beyond, remedy)
+
+
 def named(names: list[str]) -> str:
     beyond = len(names) - NAMES_SHOWN
     shown = ", ".join(names[:NAMES_SHOWN])
@@ -233,6 +247,7 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     partitions,
     slots,
     roles,
+    failing,
 )
 
 

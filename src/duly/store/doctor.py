@@ -68,6 +68,7 @@ async def look(
     facts.roles = {
         row["role"]: row["names"] for row in await connection.fetch(SQL.read_roles, NODES_MAX)
     }
+    facts.failing = [tuple(row) for row in await connection.fetch(SQL.read_failing, NODES_MAX)]
     return facts
 
 

@@ -78,6 +78,15 @@ SELECT role, array_agg(living.name ORDER BY living.name) AS names
  CROSS JOIN LATERAL unnest(living.roles) AS role
  GROUP BY role
 
+-- name: read_failing
+-- Roles that do not do their work, as their living nodes told.
+SELECT living.name, problem.key, problem.value
+  FROM (SELECT nodes.name, nodes.failing FROM duly.nodes
+         WHERE nodes.expires_at > duly.now() AND nodes.failing <> '{}'
+         LIMIT $1) AS living
+ CROSS JOIN LATERAL jsonb_each_text(living.failing) AS problem
+ ORDER BY living.name, problem.key
+
 -- name: prove_session
 -- Twice in two statements: behind a transaction-mode pooler the second may run elsewhere.
 SELECT pg_backend_pid() AS pid

@@ -33,6 +33,8 @@ class NodeRow(NamedTuple):
     expires_at: datetime
     is_live: bool
     slots: int
+    # JSON: roles and their problems.
+    failing: str
 
 
 class SlotRow(NamedTuple):

@@ -6,7 +6,8 @@ SELECT nodes.id, nodes.name, nodes.version, nodes.roles, nodes.started_at, nodes
           FROM duly.ownership
          WHERE ownership.kind = 'slot'
            AND ownership.holder = nodes.id
-           AND ownership.expires_at > duly.now()) AS slots
+           AND ownership.expires_at > duly.now()) AS slots,
+       nodes.failing::text AS failing
   FROM duly.nodes
  WHERE nodes.id > $1
  ORDER BY nodes.id

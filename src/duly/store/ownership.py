@@ -8,8 +8,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
+
+import msgspec
 
 from duly.store.database import Database
 from duly.store.statements import statements_beside
@@ -23,6 +26,7 @@ FAR_LEASES = 3.0
 NODES_MAX = 1000
 SEATS_MAX = 1000
 DEAD_NODES_PAGE = 1000
+NONE_FAILING: Mapping[str, str] = MappingProxyType({})
 
 
 class Seat(NamedTuple):
@@ -73,9 +77,15 @@ class View:
 
 
 async def keep_seats(
-    database: Database, node: Node, seats: Mapping[Seat, Owned], lease_s: float, ticket_s: float
+    database: Database,
+    node: Node,
+    seats: Mapping[Seat, Owned],
+    lease_s: float,
+    ticket_s: float,
+    failing: Mapping[str, str] = NONE_FAILING,
 ) -> View:
-    """Announce the node and renew its seats; those missing from `renewed` are no longer ours."""
+    """Announce the node and renew its seats; those missing from `renewed` are no longer ours.
+    `failing` are its roles that do not do their work, and why."""
     (row,) = await database.fetch(
         SQL.keep_seats,
         node.id,
@@ -87,6 +97,7 @@ async def keep_seats(
         lease_s * FAR_LEASES,
         NODES_MAX,
         ticket_s,
+        msgspec.json.encode(dict(failing)).decode(),
     )
     renewed = map(Seat, row["renewed_kinds"], row["renewed_numbers"])
     void_at = dict(zip(renewed, row["renewed_void_at"], strict=True))

@@ -5,10 +5,11 @@
 -- An expiry further ahead than any lease is a clock that stepped back, and counts as expired; and
 -- no wait for tickets is longer than a lease and a ticket, whatever the clock did.
 WITH announced AS (
-    INSERT INTO duly.nodes (id, name, version, roles, started_at, seen_at, expires_at)
-    VALUES ($1, $2, $3, $4, duly.now(), duly.now(), duly.now() + make_interval(secs => $5))
+    INSERT INTO duly.nodes (id, name, version, roles, started_at, seen_at, expires_at, failing)
+    VALUES ($1, $2, $3, $4, duly.now(), duly.now(), duly.now() + make_interval(secs => $5),
+            $12::text::jsonb)
         ON CONFLICT (id) DO UPDATE
-       SET seen_at = EXCLUDED.seen_at, expires_at = EXCLUDED.expires_at
+       SET seen_at = EXCLUDED.seen_at, expires_at = EXCLUDED.expires_at, failing = EXCLUDED.failing
  RETURNING xmax = 0 AS is_new
 ), renewed AS (
     UPDATE duly.ownership

@@ -825,7 +825,8 @@ CREATE TABLE duly.nodes (
     roles text[] NOT NULL,
     started_at timestamp with time zone NOT NULL,
     seen_at timestamp with time zone NOT NULL,
-    expires_at timestamp with time zone NOT NULL
+    expires_at timestamp with time zone NOT NULL,
+    failing jsonb DEFAULT '{}'::jsonb NOT NULL
 );
 
 CREATE TABLE duly.nonces (
