@@ -3,12 +3,13 @@
 from typing import Any
 from uuid import UUID
 
+import asyncpg
 import pytest
 
 from duly.domain.verification import Verification
 from duly.store.verify import verify
 from tests.api.conftest import Front, Reply
-from tests.api.letters import fail
+from tests.api.letters import fail, fail_many
 
 SECRET = "ada@example.com"
 TABLES = ("tasks", "timers", "attempts", "dead_letters", "remembered_calls", "audit")
@@ -133,6 +134,35 @@ async def test_a_filter_erases_bite_by_bite_and_leaves_the_rest(
     assert await traces(front) == []
     assert (await front.call("GET", f"/v1/tasks/{kept}")).json["tags"] == {"person": "bob"}
     assert (await erase(front, filter={"tag": f"person:{SECRET}"})).json["matched"] == 0
+
+
+@pytest.mark.parametrize("asked", ["task", "filter", "tenant"])
+async def test_a_dead_letter_that_outlived_its_task_is_erased(
+    front: Front, owner: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """Old months are dropped, and their failures stay with a copy of the payload."""
+    monkeypatch.setattr("duly.api.erasures.PAGE_MAX", 2)
+    ids = await fail_many(front, 5, payload=f'"{SECRET}"')
+    other = await fail(front, type="other", payload="1")
+    for table in ("tasks", "attempts"):
+        await owner.execute(f"DELETE FROM duly.{table} WHERE id = ANY ($1)", [*ids, other])
+    assert await traces(front) == ["dead_letters"] * 5
+    bodies: list[dict[str, Any]] = [{"filter": {"type": "mail.send"}}]
+    if asked == "task":
+        bodies = [{"task": str(task_id)} for task_id in ids]
+    elif asked == "tenant":
+        bodies = [{"tenant": "default"}]
+    erased = 0
+    for body in bodies:
+        has_more = True
+        cursor: dict[str, Any] = {}
+        while has_more:
+            bite = (await erase(front, **body, **cursor)).json
+            erased += bite["erased"]
+            has_more, cursor = bite["has_more"], {"cursor": bite["next_cursor"]}
+    assert erased == (6 if asked == "tenant" else 5)
+    assert await traces(front) == []
+    assert (await erase(front, task=str(ids[0]))).json["erased"] == 0
 
 
 async def test_a_whole_tenant_is_erased_by_its_name_and_no_other(front: Front) -> None:

@@ -128,7 +128,7 @@ LETTERS = [
         Stage.dead,
         purge_letter,
         purge,
-        {("purged", "erased"), (NOTHING, "erased")},
+        {("purged", NOTHING), (NOTHING, "erased")},
     ),
 ]
 

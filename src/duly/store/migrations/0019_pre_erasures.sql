@@ -1,6 +1,6 @@
 -- name: forward
--- Headers and the concurrency key stand in the policy, and a URL may name a person as well. Filters
--- of erasures read both walls: the rows of one tenant, and the erased columns alone.
+-- Headers and the concurrency key stand in the policy, and a URL may name a person as well: an erasure
+-- reaches both.
 GRANT UPDATE (policy, url) ON duly.tasks TO duly_purger;
 
 -- name: reverse
