@@ -23,6 +23,7 @@ from uuid import UUID
 import msgspec
 
 from duly import __version__
+from duly.api.admission import Admission, AdmissionLimits
 from duly.api.bearer_tokens import JwtSettings, jwt_settings
 from duly.api.front import FrontDoor
 from duly.api.health import HealthDoor
@@ -76,6 +77,11 @@ FIRST_KEY_COMMAND = "duly keys create --first"
 COMMAND_CONNECTIONS_MAX = 2
 # For heartbeats alone, beside the pool that everything else shares.
 BEATING_CONNECTIONS_MAX = 2
+# Of reads and bulk changes: one more than tenants may use, for operators.
+OPERATOR_CONNECTIONS = 1
+BULK_STATEMENT_S = 10.0
+# What one tenant, or one address, may have of the HTTP connections.
+CONNECTIONS_SHARE = 0.8
 # Objects made before a look at the youngest, and how many looks before one at the older ones.
 COLLECTOR_THRESHOLDS = (100_000, 50, 100)
 
@@ -163,7 +169,8 @@ async def run_until(
         stack.enter_context(contextlib.closing(listener))
         place = await stack.enter_async_context(open_place(settings, environment))
         migrator = await prepare_place(place, settings, environment)
-        database, beating = await open_pools(stack, place, settings, database_kind)
+        pools = await open_pools(stack, place, settings, database_kind)
+        database, beating, _ = pools
         loops: list[RoleLoop] = []
         problems = partial(problems_of, loops)
         parts = make_parts(
@@ -180,12 +187,12 @@ async def run_until(
         sender = make_sender(database, environment, outbound, breakers, settings)
         stack.push_async_callback(sender.close)
         key = await provide_key(database, environment, is_alone=is_alone)
-        health = HealthDoor(database, metrics, migrator.latest, problems)
+        health = HealthDoor(beating, metrics, migrator.latest, problems)
         lane_depth = parts.broker.depth if is_alone else None
         front = make_front(
-            database, environment, metrics, parts, health, tokens, outbound, beating, lane_depth
+            pools, environment, metrics, parts, health, tokens, outbound, lane_depth, settings
         )
-        roles = [*parts.roles, *keepers(place, [database, beating])]
+        roles = [*parts.roles, *keepers(place, pools)]
         if "executor" in settings.roles:
             roles += webhook_roles(database, environment, metrics, parts, sender, settings, beating)
             roles.append(breakers)
@@ -226,14 +233,31 @@ async def create_first_key(settings: Settings, environment: Environment) -> str 
 async def open_pools(
     stack: contextlib.AsyncExitStack, place: Place, settings: Settings, kind: type[Database]
 ) -> list[Database]:
-    """One for everything, and a small one for heartbeats alone. The stack closes them."""
+    """One for everything; a small one for heartbeats and probes, which callers cannot exhaust; and
+    one for what people look through or change in bulk. The stack closes them."""
     pools: list[Database] = []
     hosts = Hosts(place.engine_url)
-    for most in (settings.pool_connections_max, BEATING_CONNECTIONS_MAX):
+    bulk_max = admission_limits(settings).reads_max + OPERATOR_CONNECTIONS
+    for most in (settings.pool_connections_max, BEATING_CONNECTIONS_MAX, bulk_max):
         is_pooled = settings.database_pooler
         pools.append(await kind.open(place.engine_url, most, is_pooled=is_pooled, hosts=hosts))
         stack.push_async_callback(pools[-1].close)
+    pools[-1].tenant_statement_s = BULK_STATEMENT_S
     return pools
+
+
+def admission_limits(settings: Settings) -> AdmissionLimits:
+    """Changes leave most of the shared connections to submits, leases and settlements."""
+    changes_max = max(1, settings.pool_connections_max // 2)
+    return AdmissionLimits(
+        calls_share=share_of_connections(settings),
+        changes_max=changes_max,
+        changes_share=max(1, changes_max // 2),
+    )
+
+
+def share_of_connections(settings: Settings) -> int:
+    return max(1, int(settings.http_connections_max * CONNECTIONS_SHARE))
 
 
 async def stop_all(
@@ -265,17 +289,18 @@ async def stop_all(
 
 
 def make_front(
-    database: Database,
+    pools: list[Database],
     environment: Environment,
     metrics: Metrics,
     parts: Parts,
     health: HealthDoor,
     tokens: JwtSettings | None,
     outbound: OutboundRules,
-    beating: Database,
     lane_depth: Callable[[Lane], int] | None,
+    settings: Settings,
 ) -> FrontDoor:
     """`lane_depth` only where this process knows all lanes."""
+    database, beating, bulk = pools
     return FrontDoor(
         database,
         environment,
@@ -289,11 +314,16 @@ def make_front(
         workers=parts.workers,
         outbound=outbound,
         reserved=beating,
+        admission=Admission(admission_limits(settings)),
+        bulk=bulk,
     )
 
 
 def make_http(front: FrontDoor, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
-    limits = HttpLimits(connections_max=settings.http_connections_max)
+    per_address = settings.http_connections_per_address_max or share_of_connections(settings)
+    limits = HttpLimits(
+        connections_max=settings.http_connections_max, connections_per_address_max=per_address
+    )
     application = front.application(only_probes="api" not in settings.roles)
     return make_server(application, settings.stop_timeout_s, limits, tls)
 

@@ -53,6 +53,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http_connections_max: Annotated[
         int, Meta(description="HTTP connections of one process at once.", ge=1, le=100_000)
     ] = 1000
+    http_connections_per_address_max: Annotated[
+        int,
+        Meta(
+            description="HTTP connections of one address; 0: four fifths of them all.",
+            ge=0,
+            le=100_000,
+        ),
+    ] = 0
     tls_certificate_file: Annotated[
         str, Meta(description="Certificate chain in PEM form; makes it HTTPS.", max_length=4096)
     ] = ""

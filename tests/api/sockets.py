@@ -103,8 +103,8 @@ class Caller:
 
 
 @contextlib.asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Caller]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connected(port: int, address: str = "127.0.0.1") -> AsyncIterator[Caller]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
     try:
         yield Caller(reader, writer)
     finally:

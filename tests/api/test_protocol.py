@@ -1,7 +1,8 @@
 """What a connection may cost us: bytes, headers, time, other connections, other readings."""
 
 import asyncio
-from collections.abc import AsyncIterator
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
 import pytest
@@ -13,6 +14,8 @@ from tests.api.sockets import Caller, Echo, body_of, call, connected, listening
 
 SMALL = HttpLimits(
     connections_max=3,
+    connections_per_address_max=100,
+    connections_reserve=2,
     header_bytes_max=1000,
     headers_max=10,
     url_bytes_max=200,
@@ -51,6 +54,12 @@ async def patient() -> AsyncIterator[Scene]:
     echo = Echo()
     async with listening(echo.door(), PATIENT) as (server, listener):
         yield Scene(echo, server, listener.port)
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not is_so():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 async def refused(caller: Caller, status: int, code: str) -> None:
@@ -121,17 +130,93 @@ async def test_an_idle_connection_ends_after_its_keep_alive(hasty: Scene) -> Non
         assert await caller.is_closed()
 
 
-async def test_one_connection_too_many_is_told_so_and_others_go_on(patient: Scene) -> None:
-    """Without a bound, one caller's leak is everybody's outage."""
+async def test_one_connection_too_many_closes_the_longest_silent_one(patient: Scene) -> None:
+    """A thousand connections that say nothing would be everybody's outage."""
     async with connected(patient.port) as first, connected(patient.port), connected(patient.port):
         await patient.caller_count(3)
+        async with connected(patient.port) as late:
+            await late.send(call())
+            assert (await late.reply()).status == 200
+            assert await first.is_closed()
+            await patient.caller_count(3)
+
+
+async def test_headers_that_drip_are_as_good_as_silence(patient: Scene) -> None:
+    """A byte now and then would keep a place for ever."""
+    async with connected(patient.port) as first, connected(patient.port), connected(patient.port):
+        await patient.caller_count(3)
+        await first.send(b"GET /echo HT")
+        async with connected(patient.port) as late:
+            await late.send(call())
+            assert (await late.reply()).status == 200
+            assert await first.is_closed()
+
+
+async def test_with_every_connection_in_use_a_few_more_are_kept_for_probes(
+    patient: Scene,
+) -> None:
+    """A probe that is refused has the process restarted, by those who watch it."""
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(SMALL.connections_max):
+            busy = await stack.enter_async_context(connected(patient.port))
+            await busy.send(call("/held", method="GET"))
+        await patient.caller_count(3)
+        await until(lambda: len(patient.echo.seen) == SMALL.connections_max)
+        async with connected(patient.port) as probe:
+            await probe.send(call())
+            reply = await probe.reply()
+            assert (reply.status, reply.headers["Connection"]) == (200, "close")
+        for _ in range(SMALL.connections_reserve):
+            busy = await stack.enter_async_context(connected(patient.port))
+            await busy.send(call("/held", method="GET"))
+        await until(lambda: len(patient.echo.seen) == 3 + 1 + SMALL.connections_reserve)
         async with connected(patient.port) as late:
             reply = await late.reply()
             assert (reply.status, reply.code) == (503, "overloaded")
             assert reply.headers["Retry-After"] == "1"
             assert await late.is_closed()
-        await first.send(call())
-        assert (await first.reply()).status == 200
+        patient.echo.release.set()
+    await patient.caller_count(0)
+
+
+async def test_one_address_may_not_have_every_connection() -> None:
+    """One machine's leak would be everybody's outage."""
+    echo = Echo()
+    limits = replace(PATIENT, connections_per_address_max=2)
+    async with listening(echo.door(), limits) as (server, listener):
+        scene = Scene(echo, server, listener.port)
+        async with connected(scene.port) as first, connected(scene.port) as second:
+            await scene.caller_count(2)
+            async with connected(scene.port, "127.0.0.2") as other:
+                await other.send(call())
+                assert (await other.reply()).status == 200
+                await second.send(call())
+                assert (await second.reply()).status == 200
+                await scene.caller_count(3)
+                async with connected(scene.port) as third:
+                    await third.send(call())
+                    assert (await third.reply()).status == 200
+                    assert await first.is_closed()
+                await other.send(call())
+                assert (await other.reply()).status == 200
+
+
+async def test_a_refused_body_is_answered_before_the_connection_ends(patient: Scene) -> None:
+    """Closed with bytes unread, the refusal is lost to a reset."""
+    async with connected(patient.port) as caller:
+        await caller.send(
+            b"POST /echo HTTP/1.1\r\nConnection: close\r\nContent-Length: 4000\r\n\r\n"
+        )
+        for _ in range(4):
+            await caller.send(b"x" * 1000)
+        assert (await caller.reply()).status == 413
+        assert await caller.is_closed()
+
+
+async def test_a_free_connection_is_taken_at_once(patient: Scene) -> None:
+    """Those that went leave their places."""
+    async with connected(patient.port):
+        await patient.caller_count(1)
     await patient.caller_count(0)
     async with connected(patient.port) as again:
         await again.send(call())

@@ -1,13 +1,14 @@
 """One call on its way through the front door: what was sent, who sent it, and the answer to it."""
 
 import re
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from duly.api.admission import FairLimiter
 from duly.api.problems import Code, Refused, invalid_query
 from duly.domain.access import Credential
 from duly.domain.limits import Problem
@@ -32,6 +33,7 @@ SINGLE_HEADERS = frozenset(
         b"x-duly-timestamp",
         b"x-duly-nonce",
         b"x-duly-signature",
+        b"content-digest",
     }
 )
 
@@ -61,7 +63,9 @@ class Call:
     """`tenant` is whose things are asked for: the credential's, or one that an operator named."""
 
     __slots__ = (
+        "admitted",
         "after",
+        "check_body",
         "credential",
         "headers",
         "is_read",
@@ -95,6 +99,10 @@ class Call:
         self.raw_body, self.is_read = b"", False
         self.open_session: Session | None = None
         self.notes: list[AuditNote] = []
+        # Refuses a body that is not the one that was signed, once it is read.
+        self.check_body: Callable[[bytes], None] | None = None
+        # Units of limiters that this call has in use, given back at its end.
+        self.admitted: list[tuple[FairLimiter, Hashable, int]] = []
         # Once it has committed; what answers with something to wait for is waited for.
         self.after: list[Callable[[], Awaitable[None] | None]] = []
 
@@ -112,27 +120,48 @@ class Call:
         """For the audit, written in the transaction of the call."""
         self.notes.append(AuditNote(action, subject, detail))
 
+    async def admit(self, limiter: FairLimiter, caller: Hashable, units: int = 1) -> None:
+        """Waits for its turn; Refused if that does not come soon."""
+        await limiter.acquire(caller, units)
+        self.admitted.append((limiter, caller, units))
+
+    def release(self) -> None:
+        for limiter, caller, units in self.admitted:
+            limiter.release(caller, units)
+        self.admitted.clear()
+
+    def body_size(self, bytes_max: int) -> int:
+        """As announced, else the most it may have; more than that is refused before it is read."""
+        announced = self.headers.get(b"content-length")
+        if announced is None:
+            return bytes_max if b"transfer-encoding" in self.headers else 0
+        if int(announced) > bytes_max:
+            raise too_large(bytes_max)
+        return int(announced)
+
     async def read_body(self, bytes_max: int) -> bytes:
         """At most that many bytes; more is refused before it is read, or as soon as it is known."""
         if self.is_read:
             return self.raw_body
-        announced = self.headers.get(b"content-length", b"")
-        if announced.isdigit() and int(announced) > bytes_max:
-            raise too_large(bytes_max)
-        pieces: list[bytes] = []
-        size, has_more = 0, True
+        self.body_size(bytes_max)
+        # Grown in place, and copied once: many bodies are read at a time, and one is copied.
+        body, has_more = bytearray(), True
         while has_more:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 # Half a call is no call; nobody is there to read this.
                 raise Refused(Code.MALFORMED_REQUEST, "the body ended before its end")
             piece: bytes = message.get("body", b"")
-            size += len(piece)
-            if size > bytes_max:
+            if len(body) + len(piece) > bytes_max:
                 raise too_large(bytes_max)
-            pieces.append(piece)
             has_more = message.get("more_body", False)
-        self.raw_body, self.is_read = pieces[0] if len(pieces) == 1 else b"".join(pieces), True
+            if not has_more and not body:
+                self.raw_body = piece
+            else:
+                body += piece
+        self.raw_body, self.is_read = self.raw_body or bytes(body), True
+        if self.check_body is not None:
+            self.check_body(self.raw_body)
         return self.raw_body
 
     async def gone(self) -> None:

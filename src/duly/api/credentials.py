@@ -10,10 +10,14 @@
 | the database is away | 503: nobody is let in on trust |
 """
 
+import base64
 import hashlib
 import hmac
+import re
 from datetime import datetime
+from functools import partial
 
+from duly.api.admission import Admission
 from duly.api.bearer_tokens import JwtSettings, TokenReader
 from duly.api.call import Call
 from duly.api.problems import Code, Refused
@@ -32,6 +36,11 @@ SIGNATURE_VERSION = "v1"
 NONCE_CHARACTERS_MAX = 128
 NONCE_CHARACTERS_MIN = 8
 TOKEN_CHARACTERS_MAX = 8192
+# Of a signed body that is read before its signature can be proven; all of these count as one
+# caller's.
+UNPROVEN_BYTES_MAX = 256 * 1024
+UNPROVEN = "unproven"
+CONTENT_DIGEST = re.compile(r"(?:^|, ?)sha-256=:(?P<sha256>[A-Za-z0-9+/]{43}=):(?:,|$)")
 REFUSAL = "the credential is missing, wrong, expired or revoked"
 
 
@@ -45,9 +54,11 @@ class Authenticator:
         environment: Environment,
         tokens: JwtSettings | None,
         reserved: Database | None = None,
+        admission: Admission | None = None,
     ) -> None:
         self.database = database
         self.reserved = reserved or database
+        self.admission = admission or Admission()
         self.clock: Clock = environment.clock
         self.tokens = None if tokens is None else TokenReader(tokens, environment.clock)
         self.keys: Recall[str, Key | None] = Recall(
@@ -96,7 +107,9 @@ class Authenticator:
         return key
 
     async def signed(self, call: Call, key_id: str, bytes_max: int) -> Credential:
-        """HMAC-SHA256 over all that decides what a call does; `sign` lists the parts."""
+        """HMAC-SHA256 over all that decides what a call does; `sign` lists the parts. With the
+        body's digest in a header nothing of the body is read before the signature is proven;
+        without, only a short body is, and few of them at a time."""
         timestamp = call.header(b"x-duly-timestamp") or ""
         nonce = call.header(b"x-duly-nonce") or ""
         signature = call.header(b"x-duly-signature") or ""
@@ -110,8 +123,14 @@ class Authenticator:
         key = await self.live_key(key_id)
         if key.signing_secret is None:
             raise unauthenticated()
-        body = b"" if call.method == "GET" else await call.read_body(bytes_max)
-        expected = sign(
+        told = digest_told(call)
+        if told is not None:
+            digest = told
+        elif call.method == "GET":
+            digest = hashlib.sha256(b"").digest()
+        else:
+            digest = hashlib.sha256(await self.read_unproven(call, bytes_max)).digest()
+        expected = signature_over(
             key.signing_secret,
             call.method,
             target_of(call),
@@ -119,13 +138,28 @@ class Authenticator:
             nonce,
             content_type=call.header(b"content-type") or "",
             idempotency_key=call.header(b"idempotency-key") or "",
-            body=body,
+            digest=digest,
         )
         if not hmac.compare_digest(expected.encode(), signature.encode("latin-1")):
             raise unauthenticated()
         if not await claim_nonce(self.database, key_id, nonce, 2 * SIGNATURE_AGE_MAX_S):
             raise unauthenticated()
+        if told is not None:
+            call.check_body = partial(refuse_another_body, told)
         return credential_of(key)
+
+    async def read_unproven(self, call: Call, bytes_max: int) -> bytes:
+        """A body whose sender is known only once it is read."""
+        is_told = b"content-length" in call.headers
+        if is_told and call.body_size(bytes_max) > UNPROVEN_BYTES_MAX:
+            detail = (
+                f"a signed body over {UNPROVEN_BYTES_MAX} bytes needs the Content-Digest header"
+            )
+            raise Refused(Code.BODY_TOO_LARGE, detail)
+        size = call.body_size(UNPROVEN_BYTES_MAX)
+        if size > self.admission.limits.body_bytes_free:
+            await call.admit(self.admission.bodies, UNPROVEN, size)
+        return await call.read_body(UNPROVEN_BYTES_MAX)
 
     async def tokened(self, token: str) -> Credential:
         claims = None if self.tokens is None else self.tokens.read(token)
@@ -165,12 +199,50 @@ def sign(
     idempotency_key: str = "",
     body: bytes = b"",
 ) -> str:
-    """What a client computes too; docs/how-to/sign-requests.md says it in words. The texts are
-    header bytes read as latin-1, so that exactly what was sent is signed."""
-    digest = hashlib.sha256(body).hexdigest()
+    """What a client computes too; docs/how-to/sign-requests.md says it in words."""
+    return signature_over(
+        secret,
+        method,
+        target,
+        timestamp,
+        nonce,
+        content_type=content_type,
+        idempotency_key=idempotency_key,
+        digest=hashlib.sha256(body).digest(),
+    )
+
+
+def signature_over(
+    secret: bytes,
+    method: str,
+    target: str,
+    timestamp: str,
+    nonce: str,
+    *,
+    content_type: str,
+    idempotency_key: str,
+    digest: bytes,
+) -> str:
+    """The texts are header bytes read as latin-1, so that exactly what was sent is signed."""
     lines = (SIGNATURE_VERSION, method, target, timestamp, nonce, content_type, idempotency_key)
-    text = "\n".join((*lines, digest)).encode("latin-1")
+    text = "\n".join((*lines, digest.hex())).encode("latin-1")
     return f"{SIGNATURE_VERSION}={hmac.new(secret, text, hashlib.sha256).hexdigest()}"
+
+
+def digest_told(call: Call) -> bytes | None:
+    """What the caller says that its body is, in the form of RFC 9530."""
+    told = call.header(b"content-digest")
+    if told is None:
+        return None
+    found = CONTENT_DIGEST.search(told)
+    if found is None:
+        raise unauthenticated()
+    return base64.b64decode(found["sha256"])
+
+
+def refuse_another_body(digest: bytes, body: bytes) -> None:
+    if hashlib.sha256(body).digest() != digest:
+        raise unauthenticated()
 
 
 def target_of(call: Call) -> str:

@@ -127,6 +127,7 @@ class DeadLetterDoor:
                 body=ReplayMany,
                 answers={200: ReplayManyAnswer},
                 refusals=refusals,
+                is_bulk=True,
                 tag=TAG,
             ),
             Endpoint(
@@ -140,6 +141,7 @@ class DeadLetterDoor:
                 body=PurgeMany,
                 answers={200: ManyAnswer},
                 refusals=refusals,
+                is_bulk=True,
                 tag=TAG,
             ),
         ]

@@ -23,6 +23,7 @@ from typing import Any
 
 import msgspec
 
+from duly.api.admission import Admission, FairLimiter, Pace
 from duly.api.body import convert_query, decode
 from duly.api.call import CONTROL_CHARACTER, Answer, Call, Receive, Scope, Send
 from duly.api.credentials import Authenticator
@@ -47,6 +48,10 @@ BODY_BYTES_MAX = 256 * 1024
 REQUEST_TIMEOUT_S = 30.0
 CONFLICT_TRIES_MAX = 3
 NO_CONTENT_TYPE = b""
+# In the scope: the call showed a sound credential; its connection is one that only probes and
+# operators may use.
+PROVEN = "duly.proven"
+RESERVED = "duly.reserved"
 
 log = get_logger("duly.api")
 
@@ -83,8 +88,12 @@ class Endpoint:
     answer_media_type: str = "application/json"
     # Longer for calls that wait on purpose.
     timeout_s: float = REQUEST_TIMEOUT_S
-    # Decodes a body that is not one JSON document.
-    decode: Callable[[Call, bytes], Any] | None = None
+    # Decodes a body that holds many things, or is not one JSON document, in slices.
+    decode: Callable[[Call, bytes, Pace], Awaitable[Any]] | None = None
+    # Looks through or changes many things: on connections of its own, a few of a tenant at a time.
+    is_bulk: bool = False
+    # Stores many things; a few of a tenant at a time.
+    is_batch: bool = False
     # It compares the task types that it changes with those of the credential (`permit_type`). What
     # does not is refused to a credential that is limited to task types, unless it only reads.
     checks_types: bool = False
@@ -160,11 +169,16 @@ class Door:
         database: Database,
         authenticator: Authenticator,
         metrics: Metrics,
+        admission: Admission | None = None,
+        bulk: Database | None = None,
     ) -> None:
         assert not any(each.takes_cursor for each in endpoints if each.kind is Kind.HOT)
         self.routes = Routes(endpoints)
         self.cursors = Cursors(database)
         self.database = database
+        # Connections of reads and bulk changes, which hot calls never wait for.
+        self.bulk = bulk or database
+        self.admission = admission or Admission()
         self.authenticator = authenticator
         self.metrics = metrics
 
@@ -223,14 +237,56 @@ class Door:
     async def serve(self, endpoint: Endpoint, call: Call) -> Answer:
         if endpoint.kind is Kind.OPEN:
             return await endpoint.handler(call)
-        call.credential = await self.authenticator.identify(call, endpoint.body_bytes_max)
+        try:
+            return await self.serve_caller(endpoint, call)
+        finally:
+            if call.admitted:
+                call.release()
+
+    async def serve_caller(self, endpoint: Endpoint, call: Call) -> Answer:
+        credential = await self.authenticator.identify(call, endpoint.body_bytes_max)
+        call.credential = credential
+        call.scope[PROVEN] = True
+        if credential.reach is Reach.INSTALLATION:
+            return await self.serve_known(endpoint, call, is_operator=True)
+        if RESERVED in call.scope:
+            raise later(Code.OVERLOADED, "too many connections are open; try again")
+        self.admission.begin_call(credential.tenant)
+        try:
+            return await self.serve_known(endpoint, call, is_operator=False)
+        finally:
+            self.admission.end_call(credential.tenant)
+
+    async def serve_known(self, endpoint: Endpoint, call: Call, *, is_operator: bool) -> Answer:
+        """Bounds in the order of cost: bytes before they are read, then the work itself. Operators
+        wait for bytes only."""
         await self.authorise(endpoint, call)
         raw = b""
         if endpoint.method != "GET":
-            raw = await call.read_body(endpoint.body_bytes_max)
+            raw = await self.read_body(endpoint, call)
+        limiter = None if is_operator else self.limiter_of(endpoint)
+        if limiter is not None:
+            await call.admit(limiter, call.credential.tenant)
+        return await self.run(endpoint, call, raw)
+
+    async def read_body(self, endpoint: Endpoint, call: Call) -> bytes:
+        if not call.is_read:
+            size = call.body_size(endpoint.body_bytes_max)
+            if size > self.admission.limits.body_bytes_free:
+                await call.admit(self.admission.bodies, call.credential.tenant, size)
+        return await call.read_body(endpoint.body_bytes_max)
+
+    def limiter_of(self, endpoint: Endpoint) -> FairLimiter | None:
+        if endpoint.is_batch:
+            return self.admission.batches
+        if endpoint.is_bulk or endpoint.kind is Kind.READ:
+            return self.admission.reads
+        return None if endpoint.kind is Kind.HOT else self.admission.changes
+
+    async def run(self, endpoint: Endpoint, call: Call, raw: bytes) -> Answer:
         arguments: list[Any] = [call]
         if endpoint.body is not None:
-            arguments.append(self.read(endpoint, call, raw))
+            arguments.append(await self.read(endpoint, call, raw))
         named = call.query
         if endpoint.query is not None:
             arguments.append(convert_query(named, endpoint.query))
@@ -267,7 +323,7 @@ class Door:
         if endpoint.kind is Kind.INSTALLATION and credential.reach is not Reach.INSTALLATION:
             raise Refused(Code.FORBIDDEN, "this needs a credential that reaches the installation")
 
-    def read(self, endpoint: Endpoint, call: Call, raw: bytes) -> Any:
+    async def read(self, endpoint: Endpoint, call: Call, raw: bytes) -> Any:
         assert endpoint.body is not None
         if not raw and endpoint.is_body_optional:
             return endpoint.body()
@@ -278,7 +334,8 @@ class Door:
             taken = " or ".join(endpoint.media_types)
             raise Refused(Code.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {taken}")
         if endpoint.decode is not None:
-            return endpoint.decode(call, raw)
+            async with self.admission.pace() as pace:
+                return await endpoint.decode(call, raw, pace)
         return decode(raw, endpoint.body)
 
     async def in_transaction(self, endpoint: Endpoint, call: Call, arguments: list[Any]) -> Answer:
@@ -301,10 +358,11 @@ class Door:
     @contextlib.asynccontextmanager
     async def in_session(self, endpoint: Endpoint, call: Call) -> AsyncIterator[None]:
         """What follows the commit has no session: its connection is somebody else's by then."""
+        database = self.bulk if endpoint.is_bulk or endpoint.kind is Kind.READ else self.database
         opened = (
-            self.database.transaction()
+            database.transaction()
             if endpoint.kind is Kind.INSTALLATION
-            else self.database.tenant(call.tenant)
+            else database.tenant(call.tenant)
         )
         async with opened as call.open_session:
             try:

@@ -94,6 +94,10 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
         "The tenant has as many unfinished tasks as it may have.",
         "Wait until some have ended, or have the quota raised.",
     ),
+    Code.CONCURRENCY_LIMITED: (
+        "The tenant has as many calls of this kind in work as it may have at once.",
+        "Wait for their answers, or for `Retry-After` seconds, and send it again.",
+    ),
     Code.REQUEST_TIMEOUT: (
         "Headers or body took too long to arrive.",
         "Send it again, on a better connection or in smaller parts.",

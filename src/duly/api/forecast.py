@@ -116,6 +116,7 @@ class ForecastDoor:
                 access=PRODUCERS,
                 query=ForecastQuery,
                 answers={200: ForecastAnswer},
+                is_bulk=True,
                 tag="Schedules",
             )
         ]

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from duly.api.admission import Admission
 from duly.api.audit import AuditDoor
 from duly.api.bearer_tokens import JwtSettings
 from duly.api.breakers import BreakerDoor
@@ -59,15 +60,20 @@ class FrontDoor:
         workers: WorkerDesk | None = None,
         outbound: OutboundRules = STRICT,
         reserved: Database | None = None,
+        admission: Admission | None = None,
+        bulk: Database | None = None,
     ) -> None:
         self.database = database
+        self.admission = admission or Admission()
+        # For reads and bulk changes, beside the connections that submits use.
+        self.bulk = bulk or database
         self.environment = environment
         self.metrics = metrics
         self.ring = ring
         self.backfilling = asyncio.Lock()
         self.health = health
         # A heartbeat that waits for a connection before it is let in is a lease lost.
-        self.authenticator = Authenticator(database, environment, tokens, reserved)
+        self.authenticator = Authenticator(database, environment, tokens, reserved, self.admission)
         self.desk = SubmitDesk(submitter)
         self.reading = ReadDesk(database)
         self.rules = TaskRules(database, environment, outbound)
@@ -95,7 +101,7 @@ class FrontDoor:
         explain = ExplainDoor(self.lane_depth)
         return [
             *tasks.endpoints(),
-            *TaskBatchDoor(tasks).endpoints(),
+            *TaskBatchDoor(tasks, self.admission).endpoints(),
             *control.endpoints(),
             *explain.endpoints(),
             *self.recurring(),
@@ -113,7 +119,7 @@ class FrontDoor:
         desk = self.scheduling
         schedules = ScheduleDoor(self.environment, desk, self.rules)
         backfill = BackfillDoor(desk, self.backfilling)
-        doors = (schedules, ScheduleControlDoor(desk), backfill, ForecastDoor(self.database))
+        doors = (schedules, ScheduleControlDoor(desk), backfill, ForecastDoor(self.bulk))
         return [endpoint for door in doors for endpoint in door.endpoints()]
 
     def control_plane(self) -> list[Endpoint]:
@@ -140,7 +146,9 @@ class FrontDoor:
         """`only_probes`: of a process without the role `api`, which is looked at all the same."""
         endpoints = self.health.endpoints() if only_probes else self.endpoints()
         endpoints += DescriptionDoor(endpoints).endpoints()
-        return Door(endpoints, self.database, self.authenticator, self.metrics)
+        return Door(
+            endpoints, self.database, self.authenticator, self.metrics, self.admission, self.bulk
+        )
 
     async def close(self) -> None:
         """Answer whoever was let in."""

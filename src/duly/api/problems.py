@@ -51,6 +51,7 @@ class Code(StrEnum):
     TOO_MANY = "too_many"
     RATE_LIMITED = "rate_limited"
     QUOTA_EXCEEDED = "quota_exceeded"
+    CONCURRENCY_LIMITED = "concurrency_limited"
     REQUEST_TIMEOUT = "request_timeout"
     URL_TOO_LONG = "url_too_long"
     HEADERS_TOO_LARGE = "headers_too_large"
@@ -80,6 +81,7 @@ STATUS: dict[Code, int] = {
     Code.TOO_MANY: 409,
     Code.RATE_LIMITED: 429,
     Code.QUOTA_EXCEEDED: 429,
+    Code.CONCURRENCY_LIMITED: 429,
     Code.REQUEST_TIMEOUT: 408,
     Code.URL_TOO_LONG: 414,
     Code.HEADERS_TOO_LARGE: 431,

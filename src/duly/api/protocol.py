@@ -4,7 +4,9 @@ What goes over a bound is answered with a problem, as everything else, and the c
 
 | what a caller does | what happens |
 |---|---|
-| too many connections | 503 with Retry-After |
+| too many connections | the longest silent one is closed; none is silent: 503 with Retry-After |
+| too many of one address | the same, among those of the address |
+| too many, for a probe or an operator | answered, over a few connections more |
 | says nothing, or drips its headers; drips its body | 408 |
 | a long URL; many or large headers | 414; 431 |
 | what is not HTTP, or two readers would read differently | 400 |
@@ -13,6 +15,7 @@ What goes over a bound is answered with a problem, as everything else, and the c
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NoReturn
@@ -23,6 +26,8 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
+from duly.api.admission import ConnectionTable, Place
+from duly.api.door import PROVEN, RESERVED
 from duly.api.problems import PROBLEM_CONTENT_TYPE, Code, Refused, later
 
 # What we rely on and uvicorn does not promise; a version without it must not start silently.
@@ -49,6 +54,9 @@ VERSIONS = frozenset({"1.0", "1.1"})
 @dataclass(frozen=True)
 class HttpLimits:
     connections_max: int = 1000
+    connections_per_address_max: int = 800
+    # Beyond those, for probes and operators alone.
+    connections_reserve: int = 16
     header_bytes_max: int = 32 * 1024
     headers_max: int = 100
     url_bytes_max: int = 8 * 1024
@@ -58,7 +66,7 @@ class HttpLimits:
     keep_alive_s: float = 75.0
     pipelined_max: int = 64
     # Of what a caller sends on after it was refused, and for how long.
-    dropped_bytes_max: int = 16 * 1024 * 1024
+    dropped_bytes_max: int = 1024 * 1024
     linger_s: float = 1.0
 
 
@@ -78,10 +86,11 @@ class OneWrite:
     """A transport for one answer: its headers go out with its body, in one system call. Two took a
     quarter of the process's time."""
 
-    __slots__ = ("held", "transport")
+    __slots__ = ("end", "held", "transport")
 
-    def __init__(self, transport: asyncio.Transport) -> None:
+    def __init__(self, transport: asyncio.Transport, end: Callable[[], None]) -> None:
         self.transport = transport
+        self.end = end
         self.held = b""
 
     def write(self, data: bytes) -> None:
@@ -101,7 +110,7 @@ class OneWrite:
 
     def close(self) -> None:
         self.flush()
-        self.transport.close()
+        self.end()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.transport, name)
@@ -111,6 +120,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection. `limits` is set by `bounded_protocol`, because uvicorn makes these itself."""
 
     limits = HttpLimits()
+    table: ConnectionTable
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -119,6 +129,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.deadline_stage = Stage.BETWEEN
         self.refusal: Refused | None = None
         self.is_ended = False
+        self.place = Place.NONE
+        self.address = ""
         self.url = b""
         self.header_bytes = 0
         self.header_count = 0
@@ -126,16 +138,23 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > self.limits.connections_max:
-            refused = later(Code.OVERLOADED, "too many connections are open; try again")
-            transport.write(encoded(refused))
+        self.address = self.client[0] if self.client else ""
+        self.place = self.table.enter(self)
+        if self.place is Place.NONE:
+            transport.write(encoded(crowded()))
             transport.close()
         else:
             self.watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.cancel_deadline()
+        self.table.leave(self)
         super().connection_lost(exc)
+
+    def close_silent(self) -> None:
+        self.cancel_deadline()
+        self.is_ended = True
+        self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         if self.is_ended:
@@ -151,6 +170,9 @@ class BoundedProtocol(HttpToolsProtocol):
             if self.header_bytes > self.limits.header_bytes_max:
                 self.refuse(headers_too_large(self.limits))
                 return
+        if self.stage is Stage.BODY and self.cycle.more_body and not self.cycle.response_complete:
+            # Not one byte more before it is asked for: that comes after the caller is known.
+            self.flow.pause_reading()
         self.watch()
 
     def watch(self) -> None:
@@ -221,8 +243,13 @@ class BoundedProtocol(HttpToolsProtocol):
         self.stage = Stage.BODY
         # Trailers are counted on their own.
         self.header_bytes = self.header_count = 0
+        self.table.busy(self)
+        if self.place is Place.RESERVED:
+            self.scope[RESERVED] = True  # type: ignore[literal-required]
         super().on_headers_complete()
-        answer = OneWrite(self.transport)
+        if self.place is Place.RESERVED:
+            self.cycle.keep_alive = False
+        answer = OneWrite(self.transport, self.end_answered)
         self.cycle.transport = answer  # type: ignore[assignment]
         self.cycle.on_response = lambda: self.answered(answer)
 
@@ -247,6 +274,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():
+            self.table.silent(self, is_known=PROVEN in self.cycle.scope)
         # It asked whether to send its body and was told no: it may send another call instead,
         # which must not be read as that body.
         if self.stage is Stage.BODY and self.expect_100_continue and self.cycle.response_complete:
@@ -279,6 +308,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write(encoded(refused))
         self.end()
 
+    def end_answered(self) -> None:
+        """After the last answer on this connection, which may be a refusal to read the body."""
+        if self.stage is Stage.BODY and not self.is_ended:
+            self.cancel_deadline()
+            self.end()
+            self.flow.resume_reading()
+        else:
+            self.transport.close()
+
     def end(self) -> None:
         """Closed at once, a caller that still sends would lose our answer to a reset."""
         self.is_ended = True
@@ -288,7 +326,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 def bounded_protocol(limits: HttpLimits) -> type[BoundedProtocol]:
-    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits})
+    table = ConnectionTable(
+        limits.connections_max, limits.connections_per_address_max, limits.connections_reserve
+    )
+    return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "table": table})
+
+
+def crowded() -> Refused:
+    return later(Code.OVERLOADED, "too many connections are open; try again")
 
 
 def malformed(detail: str) -> Refused:

@@ -10,9 +10,11 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from duly.api.body import decode
+from duly.api.admission import Admission, Pace
+from duly.api.body import ERRORS_MAX
 from duly.api.call import Answer, Call
 from duly.api.door import Endpoint, Kind
+from duly.api.list_body import decode_lines, decode_list
 from duly.api.problems import Refused, invalid
 from duly.api.tasks import (
     REPLAY,
@@ -25,7 +27,7 @@ from duly.api.tasks import (
     target_problems,
     time_problems,
 )
-from duly.api.wire import TaskRequest, TaskView, fresh_view, task_view
+from duly.api.wire import TaskDefaults, TaskRequest, TaskView, fresh_view, task_view
 from duly.domain.access import PRODUCERS
 from duly.domain.limits import Problem, submission_problems
 from duly.domain.task import Submission
@@ -48,6 +50,7 @@ class BatchAnswer(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class TaskBatchDoor:
     tasks: TaskDoor
+    admission: Admission
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -66,6 +69,7 @@ class TaskBatchDoor:
                 body_bytes_max=BATCH_BYTES_MAX,
                 media_types=("application/json", NDJSON),
                 decode=decode_batch,
+                is_batch=True,
             ),
         ]
 
@@ -101,9 +105,16 @@ class TaskBatchDoor:
         return Answer(201, BatchAnswer([views[at] for at in ordinals]), headers)
 
     async def checked_batch(self, call: Call, batch: Batch) -> list[Submission]:
-        now, problems, tasks = self.tasks.environment.clock.now(), [], []
         answers = await self.tasks.rules.check_all(call.credential, call.tenant, batch.tasks)
+        async with self.admission.pace() as pace:
+            return await self.check_items(call, batch, answers, pace)
+
+    async def check_items(
+        self, call: Call, batch: Batch, answers: list[TaskDefaults | Problem], pace: Pace
+    ) -> list[Submission]:
+        now, problems, tasks = self.tasks.environment.clock.now(), [], []
         for ordinal, (request, defaults) in enumerate(zip(batch.tasks, answers, strict=True)):
+            await pace.step(len(request.payload))
             if isinstance(defaults, Problem):
                 problems += moved([defaults], ordinal)
                 continue
@@ -112,9 +123,11 @@ class TaskBatchDoor:
             found += time_problems(request) + target_problems(request)
             if found:
                 problems += moved(found, ordinal)
+            if len(problems) >= ERRORS_MAX:
+                break
             tasks.append(task)
         if problems:
-            raise invalid(problems)
+            raise invalid(problems[:ERRORS_MAX])
         return tasks
 
     async def views_of(
@@ -122,26 +135,21 @@ class TaskBatchDoor:
     ) -> list[TaskView]:
         stored = [answer for answer in answers if isinstance(answer, Stored)]
         if len(stored) == len(answers):
-            return [fresh_view(*pair) for pair in zip(tasks, stored, strict=True)]
+            async with self.admission.pace() as pace:
+                views = []
+                for task, answer in zip(tasks, stored, strict=True):
+                    await pace.step()
+                    views.append(fresh_view(task, answer))
+                return views
         pairs = zip(tasks, answers, strict=True)
         return await asyncio.gather(*(self.tasks.view_of(tenant, *pair) for pair in pairs))
 
 
-def decode_batch(call: Call, raw: bytes) -> Batch:
+async def decode_batch(call: Call, raw: bytes, pace: Pace) -> Batch:
     """One document, or one task on each line."""
     if not (call.header(b"content-type") or "").lower().startswith(NDJSON):
-        return decode(raw, Batch)
-    lines = [line for line in raw.split(b"\n") if line.strip()]
-    if not 1 <= len(lines) <= BATCH_TASKS_MAX:
-        raise invalid([Problem("/tasks", f"has not from 1 to {BATCH_TASKS_MAX} lines")])
-    tasks = []
-    for ordinal, line in enumerate(lines):
-        try:
-            tasks.append(decode(line, TaskRequest))
-        except Refused as refused:
-            errors = refused.errors or [Problem("", refused.detail)]
-            raise Refused(refused.code, refused.detail, moved(errors, ordinal)) from None
-    return Batch(tasks)
+        return await decode_list(raw, Batch, pace)
+    return Batch(await decode_lines(raw, TaskRequest, BATCH_TASKS_MAX, "/tasks", pace))
 
 
 def moved(problems: Sequence[Problem], ordinal: int) -> list[Problem]:

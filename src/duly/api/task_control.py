@@ -83,6 +83,7 @@ class TaskControlDoor:
                 "Cancel many tasks by filter",
                 self.cancel_many,
                 Kind.CONTROL,
+                is_bulk=True,
                 body=CancelMany,
                 answers={200: CancelManyAnswer},
                 refusals=(Code.MALFORMED_BODY, Code.INVALID),

@@ -13,8 +13,10 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from duly.api.admission import Pace
 from duly.api.call import Answer, Call
 from duly.api.door import Endpoint, Kind
+from duly.api.list_body import decode_list
 from duly.api.problems import Code, Refused, invalid, not_found
 from duly.api.tasks import TAG, task_id_of
 from duly.api.wire import NULL, PoolName, as_stored
@@ -170,6 +172,7 @@ class WorkerDoor:
                 body=HeartbeatRequest,
                 answers={200: HeartbeatAnswer},
                 body_bytes_max=SETTLE_BYTES_MAX,
+                decode=decode_beats,
             ),
             route(
                 "POST",
@@ -180,6 +183,7 @@ class WorkerDoor:
                 body=SettleRequest,
                 answers={200: SettleResult},
                 body_bytes_max=SETTLE_BYTES_MAX,
+                decode=decode_settlements,
             ),
             route(
                 "POST",
@@ -304,6 +308,14 @@ class WorkerDoor:
             self.desk.expect_end(task.id, settlement.fence, task.type, run_s)
         (answer,) = await self.desk.settle([settlement])
         return answer
+
+
+async def decode_beats(_call: Call, raw: bytes, pace: Pace) -> HeartbeatRequest:
+    return await decode_list(raw, HeartbeatRequest, pace)
+
+
+async def decode_settlements(_call: Call, raw: bytes, pace: Pace) -> SettleRequest:
+    return await decode_list(raw, SettleRequest, pace)
 
 
 def handed_over_s(task: Task, now: datetime) -> float:

@@ -148,6 +148,8 @@ class Database:
     # Where it may lead, and as of which change of that our connections were made.
     hosts: Hosts
     host_changes = 0
+    # Of what one tenant asks for.
+    tenant_statement_s = STATEMENT_TIMEOUT_S
 
     def __init__(self, url: str, connections: Connections) -> None:
         self.url = url
@@ -203,7 +205,8 @@ class Database:
     async def tenant(self, tenant: int) -> AsyncIterator[Session]:
         """A transaction that sees and writes one tenant's rows, whatever its statements say."""
         async with self.transaction() as session:
-            await session.fetch(SQL.become_tenant, str(tenant))
+            limit_ms = str(round(self.tenant_statement_s * 1000))
+            await session.fetch(SQL.become_tenant, str(tenant), limit_ms)
             yield session
 
     def follow_host(self) -> None:

@@ -46,9 +46,10 @@ SELECT format('CREATE DATABASE %I', $1::text) AS statement
 
 -- name: become_tenant
 -- For the rest of this transaction: the role that row-level security binds, and whose rows. What a
--- tenant asks for is filtered in many ways: planned for what is asked, where that is cheaper.
+-- tenant asks for is filtered in many ways: planned for what is asked, where that is cheaper. And no
+-- statement of it runs for longer than is given.
 SELECT set_config('role', 'duly_tenant', true), set_config('duly.tenant', $1, true),
-       set_config('plan_cache_mode', 'auto', true)
+       set_config('plan_cache_mode', 'auto', true), set_config('statement_timeout', $2, true)
 
 -- name: set_test_clock
 -- What a test believes the time to be, for this session alone; no server is started with it. What a
