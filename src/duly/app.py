@@ -38,7 +38,7 @@ from duly.coordinator.ownership import Coordinator
 from duly.domain.addresses import OutboundRules
 from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
 from duly.domain.fairness import AGING_S
-from duly.domain.lanes import Lane
+from duly.domain.lanes import LANE_DEPTH_MAX, Lane
 from duly.environment import Environment
 from duly.execution.assembly import (
     DRAIN_SHARE,
@@ -62,6 +62,7 @@ from duly.store.failover import FailoverWatch
 from duly.store.hosts import Hosts
 from duly.store.keys import is_any_key, make_first_key
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
+from duly.store.partitions import RETENTION_S
 from duly.store.place import Place, open_place, prepare_place
 from duly.store.stats import StatsBook
 from duly.store.submit import Submitter
@@ -69,6 +70,7 @@ from duly.telemetry import Metrics, get_logger
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 START_POLL_S = 0.01
+DAY_S = 86_400.0
 # Held by a `duly up` for as long as it runs.
 UP_LOCK = "up.lock"
 KEYS_REMEMBERED_MAX = 20
@@ -107,6 +109,18 @@ class Ready:
     allows_private: bool = False
     # What runs, for whoever moves its clock.
     loops: Sequence[RoleLoop] = ()
+
+
+class Tuning(NamedTuple):
+    """Of scheduling and housekeeping, what the settings may change."""
+
+    aging_s: float = AGING_S
+    lane_depth: int = LANE_DEPTH_MAX
+    retention_s: float = RETENTION_S
+
+
+def tuning_of(settings: Settings) -> Tuning:
+    return Tuning(settings.aging_s, settings.lane_depth, settings.retention_days * DAY_S)
 
 
 @dataclass(frozen=True)
@@ -180,7 +194,7 @@ async def run_until(
             is_alone=is_alone,
             roles=settings.roles,
             beating=beating,
-            aging_s=settings.aging_s,
+            tuning=tuning_of(settings),
             problems=problems,
         )
         breakers = Breakers(database, environment)
@@ -311,6 +325,7 @@ def make_front(
         health,
         tokens,
         lane_depth=lane_depth,
+        lane_depth_max=parts.scheduler.dispatcher.lane_depth,
         workers=parts.workers,
         outbound=outbound,
         reserved=beating,
@@ -336,7 +351,7 @@ def make_parts(
     is_alone: bool,
     roles: Collection[str] = ROLES,
     beating: Database | None = None,
-    aging_s: float = AGING_S,
+    tuning: Tuning = Tuning(),  # noqa: B008 (a tuple of numbers)
     problems: Callable[[], Mapping[str, str | None]] = dict,
 ) -> Parts:
     """What this process does, in the order of the corridor; `problems` are those of its roles."""
@@ -358,7 +373,8 @@ def make_parts(
         metrics,
         submitter,
         send=notifier.ring if notifier is not None else None,
-        aging_s=aging_s,
+        aging_s=tuning.aging_s,
+        lane_depth=tuning.lane_depth,
     )
     is_scheduler = SCHEDULER_ROLE in roles
     ticking = scheduler.roles if is_scheduler else scheduler.bystander_roles
@@ -369,7 +385,7 @@ def make_parts(
                 environment,
                 metrics,
                 is_owner=lambda: coordinator.leads(MAINTENANCE) is not None,
-                make=lambda: make_services(database, metrics),
+                make=lambda: make_services(database, metrics, tuning.retention_s),
             )
         )
     if notifier is not None:

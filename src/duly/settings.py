@@ -17,7 +17,9 @@ import msgspec
 from msgspec import Meta
 
 from duly.domain.errors import ConfigurationError
+from duly.domain.fairness import AGING_S
 from duly.domain.folders import default_config_file, default_data_folder
+from duly.domain.lanes import LANE_DEPTH_MAX
 
 ENVIRONMENT_PREFIX = "DULY_"
 # Names that carry the prefix but are not settings of the server.
@@ -136,7 +138,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = msgspec.field(default_factory=lambda: list(BANDS))
     aging_s: Annotated[
         float, Meta(description="Waiting that raises a due task by one band.", ge=1, le=86_400)
-    ] = 300.0
+    ] = AGING_S
+    lane_depth: Annotated[
+        int, Meta(description="Tickets that wait for one kind of consumer.", ge=2, le=100_000)
+    ] = LANE_DEPTH_MAX
+    retention_days: Annotated[
+        int, Meta(description="Days for which finished tasks are kept.", ge=1, le=36_500)
+    ] = 30
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], Meta(description="Least severe line kept.")
     ] = "info"

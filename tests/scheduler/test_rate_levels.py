@@ -18,6 +18,7 @@ from duly.domain.task import Policy, Submission
 from duly.environment import Environment, SystemClock
 from duly.scheduler.accounts import Accounts
 from duly.scheduler.board import Board, Ready
+from duly.scheduler.closed_lanes import ClosedLanes
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.gatekeeper import BoundsKeeper, Gatekeeper
 from duly.store.breakers import open_breaker
@@ -109,7 +110,8 @@ async def stage(engine_url: str) -> AsyncIterator[Stage]:
     (row,) = await database.fetch("SELECT duly.now() AS now")
     time.observe(row["now"])
     gatekeeper = Gatekeeper(time, Accounts(), coordinator)
-    keeper = BoundsKeeper(database, gatekeeper, lambda _bounds: None)
+    closed = ClosedLanes(database, Board(0.0), LANE_DEPTH_MAX)
+    keeper = BoundsKeeper(database, gatekeeper, lambda _bounds: None, closed)
     await keeper.tick()
     yield Stage(database, environment, coordinator, gatekeeper, keeper, tenant)
     await database.close()

@@ -95,6 +95,7 @@ class FleetNode(Node):
             self.metrics,
             self.submitter,
             send=self.send,
+            lane_depth=plan.lane_depth,
         )
         self.listeners: dict[str, Listener] = {
             OWNERSHIP: self.coordinator.heard,

@@ -192,7 +192,6 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (executor, "HEARTBEAT_S", plan.lease_s / 3),
         (executor, "TAKE_WAIT_S", 2.0),
         (dispatcher, "TICKET_S", plan.ticket_s),
-        (dispatcher, "LANE_DEPTH_MAX", plan.lane_depth),
         (dispatcher, "DISPATCH_MAX", 10),
         (dispatcher, "STAY_MIN", stay_min(plan.seed)),
         (memory, "TICKET_S", plan.ticket_s),

@@ -11,6 +11,7 @@ from duly.api.problems import Code, not_found
 from duly.api.tasks import TAG, task_id_of
 from duly.domain.access import PRODUCERS
 from duly.domain.explain import Entry, Explanation, explain
+from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.domain.states import State
 from duly.store.explain import LaneDepth, read_situation
 
@@ -39,6 +40,7 @@ class ExplanationView(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class ExplainDoor:
     lane_depth: LaneDepth | None = None
+    lane_depth_max: int = LANE_DEPTH_MAX
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -57,7 +59,7 @@ class ExplainDoor:
 
     async def explain(self, call: Call) -> Answer:
         situation = await read_situation(
-            call.session, call.tenant, task_id_of(call), self.lane_depth
+            call.session, call.tenant, task_id_of(call), self.lane_depth, self.lane_depth_max
         )
         if situation is None:
             raise not_found()

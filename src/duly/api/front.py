@@ -34,6 +34,7 @@ from duly.api.waiting import Waiting
 from duly.api.webhook_secrets import WebhookSecretDoor
 from duly.api.worker_protocol import WorkerDoor
 from duly.domain.addresses import STRICT, OutboundRules
+from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
 from duly.execution.leasing import WorkerDesk
 from duly.store.database import Database
@@ -57,6 +58,7 @@ class FrontDoor:
         health: HealthDoor,
         tokens: JwtSettings | None = None,
         lane_depth: LaneDepth | None = None,
+        lane_depth_max: int = LANE_DEPTH_MAX,
         workers: WorkerDesk | None = None,
         outbound: OutboundRules = STRICT,
         reserved: Database | None = None,
@@ -82,7 +84,7 @@ class FrontDoor:
         self.scheduling = ScheduleDesk(database, firer, expect, self.throttle)
         self.waiting = Waiting(database)
         # Where the ready queue is in memory, the database cannot tell.
-        self.lane_depth = lane_depth
+        self.lane_depth, self.lane_depth_max = lane_depth, lane_depth_max
         self.workers = workers
         if workers is not None:
             workers.settling.listeners.append(self.waiting.on_settled)
@@ -98,7 +100,7 @@ class FrontDoor:
             self.waiting,
         )
         control = TaskControlDoor(self.environment, self.waiting, self.ring)
-        explain = ExplainDoor(self.lane_depth)
+        explain = ExplainDoor(self.lane_depth, self.lane_depth_max)
         return [
             *tasks.endpoints(),
             *TaskBatchDoor(tasks, self.admission).endpoints(),

@@ -28,6 +28,7 @@ from duly.maintenance.silent_workers import SilentWorkers
 from duly.maintenance.survivors import Survivors
 from duly.maintenance.tickets import Tickets
 from duly.store.database import Database
+from duly.store.partitions import RETENTION_S
 from duly.telemetry import Metrics, get_logger
 
 OWNER_POLL_S = 5.0
@@ -45,18 +46,22 @@ log = get_logger("duly.maintenance")
 
 
 def make_services(
-    database: Database, metrics: Metrics, *, sweeps_tickets: bool = False
+    database: Database,
+    metrics: Metrics,
+    retention_s: float = RETENTION_S,
+    *,
+    sweeps_tickets: bool = False,
 ) -> list[Service]:
     """Every service, the urgent first. A broker that sweeps its own tickets needs no help here."""
-    partitions = Partitions(database)
+    partitions = Partitions(database, retention_s)
     services: list[Service] = [
         partitions,
         OwnerlessSlots(database, metrics),
         OldestReady(database, metrics),
         Keys(database),
-        Survivors(database, lambda: partitions.pinned),
+        Survivors(database, lambda: partitions.pinned, retention_s),
         OldStats(database),
-        OldOccurrences(database),
+        OldOccurrences(database, retention_s),
         DeadNodes(database),
         ClosedBreakers(database),
         Nonces(database),

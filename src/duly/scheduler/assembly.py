@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from duly.broker.contract import Broker
 from duly.coordinator.ownership import Coordinator
 from duly.domain.fairness import AGING_S
+from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
 from duly.role import Role
 from duly.scheduler.board import Board
+from duly.scheduler.closed_lanes import ClosedLanes
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.doorbell import Doorbell
@@ -91,10 +93,11 @@ def make_scheduler(
     submitter: Submitter,
     send: Send | None = None,
     aging_s: float = AGING_S,
+    lane_depth: int = LANE_DEPTH_MAX,
 ) -> Scheduler:
     time = DatabaseTime(environment.clock)
-    board = Board(0.0, aging_s=aging_s)
-    dispatcher = Dispatcher(environment, coordinator, board, time, broker, metrics)
+    board = Board(0.0, aging_s=aging_s, lane_depth=lane_depth)
+    dispatcher = Dispatcher(environment, coordinator, board, time, broker, metrics, lane_depth)
     scope = dispatcher.scope
     loader = Loader(database, environment, coordinator, board, time, scope)
     doorbell = Doorbell(scope, loader, dispatcher, send)
@@ -116,7 +119,8 @@ def make_scheduler(
         dispatcher.show_gauges()
         dispatcher.wake()
 
-    bounds = BoundsKeeper(database, dispatcher.gatekeeper, learn)
+    closed_lanes = ClosedLanes(database, board, lane_depth)
+    bounds = BoundsKeeper(database, dispatcher.gatekeeper, learn, closed_lanes)
     loader.wake_dispatcher = lambda: dispatcher.wake()
     loader.on_time_known = lambda: bounds.wake()
     dispatcher.wake_loader = lambda: loader.wake()

@@ -62,7 +62,9 @@ class Board:
         self.drained: set[Obstacle] = set()
         self.blocked: set[Member] = set()
         # Lanes that are full; and their bands, by whose lanes they are.
-        self.full: dict[Lane, None] = {}
+        self.full: dict[Lane, int] = {}
+        # How often a lane was closed so far: one that opened in between has another number.
+        self.closings = 0
         self.closed: dict[Member, frozenset[int]] = {}
         # Lanes that have room again, and for which somebody waits still.
         self.opened: dict[Lane, None] = {}
@@ -178,7 +180,8 @@ class Board:
 
     def close(self, lane: Lane) -> None:
         """It is full: its tasks wait, and nothing else does."""
-        self.full[lane] = None
+        self.closings += 1
+        self.full[lane] = self.closings
         self.opened.pop(lane, None)
         lanes = (lane.tenant, lane.pool)
         self.closed[lanes] = self.closed.get(lanes, NONE_CLOSED) | {lane.band}

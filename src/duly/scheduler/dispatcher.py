@@ -59,6 +59,7 @@ class Dispatcher:
         time: DatabaseTime,
         broker: Broker,
         metrics: Metrics,
+        lane_depth: int = LANE_DEPTH_MAX,
     ) -> None:
         self.environment = environment
         self.coordinator = coordinator
@@ -66,6 +67,7 @@ class Dispatcher:
         self.time = time
         self.broker = broker
         self.metrics = metrics
+        self.lane_depth = lane_depth
         self.accounts = Accounts()
         self.gatekeeper = Gatekeeper(time, self.accounts, coordinator)
         self.scope = self.gatekeeper.scope
@@ -138,8 +140,8 @@ class Dispatcher:
             depth = depths.get(lane)
             if depth is None:
                 depth = depths[lane] = self.broker.depth(lane)
-            if depth >= LANE_DEPTH_MAX or not gatekeeper.is_plain(due.tenant, due):
-                refusal = gatekeeper.ask(entry, depth, LANE_DEPTH_MAX)
+            if depth >= self.lane_depth or not gatekeeper.is_plain(due.tenant, due):
+                refusal = gatekeeper.ask(entry, depth, self.lane_depth)
                 if refusal is not None:
                     self.hold_back(entry, lane, refusal)
                     continue
@@ -237,7 +239,7 @@ class Dispatcher:
             del self.until[member]
         self.board.unblock(passed)
         for lane in [*self.board.full]:
-            if self.broker.depth(lane) <= LANE_DEPTH_MAX // 2:
+            if self.broker.depth(lane) <= self.lane_depth // 2:
                 self.board.open(lane)
 
     def release_parked(self) -> None:

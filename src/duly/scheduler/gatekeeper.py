@@ -14,6 +14,7 @@ from duly.domain.task import Policy
 from duly.domain.tokens import TokenBucket, burst_of
 from duly.scheduler.accounts import Accounts, key_of
 from duly.scheduler.board import Ready
+from duly.scheduler.closed_lanes import ClosedLanes
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatch_scope import DispatchScope, home_shard
 from duly.scheduler.probes import Probes
@@ -194,17 +195,22 @@ class Gatekeeper:
 
 
 class BoundsKeeper:
-    """A role: what an operator changed takes effect within its period, and `explain` hears of rates
-    that are in use."""
+    """A role: what an operator changed takes effect within its period, `explain` hears of rates
+    that are in use, and the log of lanes that stay full."""
 
     name = "bounds"
 
     def __init__(
-        self, database: Database, gatekeeper: Gatekeeper, on_change: Callable[[Bounds], None]
+        self,
+        database: Database,
+        gatekeeper: Gatekeeper,
+        on_change: Callable[[Bounds], None],
+        closed_lanes: ClosedLanes,
     ) -> None:
         self.database = database
         self.gatekeeper = gatekeeper
         self.on_change = on_change
+        self.closed_lanes = closed_lanes
         self.wake: Callable[[], None] = lambda: None
 
     async def tick(self) -> float:
@@ -216,6 +222,7 @@ class BoundsKeeper:
         levels = self.gatekeeper.rate_levels()
         if levels:
             await tell_rate_levels(self.database, levels)
+        await self.closed_lanes.look(bounds.tenants)
         return REFRESH_S
 
     async def close(self) -> None:

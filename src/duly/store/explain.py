@@ -56,7 +56,11 @@ ALONE = Around()
 
 
 async def read_situation(
-    session: Session, tenant: int, task_id: UUID, lane_depth: LaneDepth | None = None
+    session: Session,
+    tenant: int,
+    task_id: UUID,
+    lane_depth: LaneDepth | None = None,
+    lane_depth_max: int = LANE_DEPTH_MAX,
 ) -> Situation | None:
     """None: there is no such task of this tenant. At most three statements, all of them bounded."""
     shard = shard_of(task_id)
@@ -68,12 +72,12 @@ async def read_situation(
     state = state_of(row)
     around = ALONE
     if state in (State.SCHEDULED, State.READY):
-        around = await look_around(session, tenant, task_id, row, lane_depth)
+        around = await look_around(session, tenant, task_id, row, lane_depth, lane_depth_max)
     is_live = row["is_live"]
     return Situation(
         id=task_id,
         state=state,
-        facts=gate_facts(row, around),
+        facts=gate_facts(row, around, lane_depth_max),
         slot=row["slot"],
         has_owner=row["has_owner"],
         max_attempts=decode_policy(row["policy"]).retry.max_attempts,
@@ -102,7 +106,12 @@ def state_of(row: Any) -> State:
 
 
 async def look_around(
-    session: Session, tenant: int, task_id: UUID, row: Any, lane_depth: LaneDepth | None
+    session: Session,
+    tenant: int,
+    task_id: UUID,
+    row: Any,
+    lane_depth: LaneDepth | None,
+    lane_depth_max: int,
 ) -> Around:
     shard, key = shard_of(task_id), row["concurrency_key"]
     pool, band = divmod(row["lane"] - 1, BANDS)
@@ -122,13 +131,13 @@ async def look_around(
         WORKERS_MAX,
         pool,
         band,
-        LANE_DEPTH_MAX,
+        lane_depth_max,
         SILENT_WORKERS_MAX,
     )
     depth = counts["lane_depth"]
     if lane_depth is not None:
         # No further than full: a lane that all tenants share tells nothing else of the others.
-        depth = min(lane_depth(lane_for(tenant, pool, band)), LANE_DEPTH_MAX)
+        depth = min(lane_depth(lane_for(tenant, pool, band)), lane_depth_max)
     holders = []
     if counts["key_in_flight"]:
         rows = await session.fetch(SQL.list_key_holders, tenant, shard, key, HOLDERS_MAX)
@@ -144,7 +153,7 @@ async def look_around(
     )
 
 
-def gate_facts(row: Any, around: Around) -> GateFacts:
+def gate_facts(row: Any, around: Around, lane_depth_max: int) -> GateFacts:
     """The same facts that dispatch hands to the gates, as the database knows them."""
     is_counted = row["concurrency_key"] is not None or row["in_flight_max"] is not None
     holders = [f"{each.id} at {each.holder}" for each in around.key_holders]
@@ -166,7 +175,7 @@ def gate_facts(row: Any, around: Around) -> GateFacts:
         key_holders=tuple(holders),
         key_unblock=f"duly tasks cancel {around.key_holders[0].id}" if holders else None,
         lane_depth=around.lane_depth,
-        lane_depth_max=LANE_DEPTH_MAX,
+        lane_depth_max=lane_depth_max,
         lane_unblock="duly serve"
         if row["pool"] == WEBHOOK_POOL
         else f"start more workers for the pool {row['pool_name']}",

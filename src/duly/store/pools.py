@@ -1,6 +1,6 @@
 """Numbers for pool names: two bytes in a timer instead of a name. Cached for ever; never reused."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NoReturn, TypeAlias
 
 from duly.domain.errors import StatementRefused, TooManyPools
@@ -71,3 +71,12 @@ async def may_have_pool(session: Session, tenant: int, name: str) -> bool:
     (row,) = await session.fetch(SQL.may_have_pool, tenant, name, POOLS_PER_TENANT_MAX)
     found: bool = row["may_have"]
     return found
+
+
+async def name_pools(
+    session: Session, numbers: Sequence[tuple[int, int]]
+) -> dict[tuple[int, int], str]:
+    """The names of pools, by (tenant, number)."""
+    tenants, pools = [tenant for tenant, _ in numbers], [number for _, number in numbers]
+    rows = await session.fetch(SQL.name_pools, tenants, pools)
+    return {(row["tenant"], row["number"]): row["name"] for row in rows}

@@ -16,3 +16,9 @@ SELECT $1, (SELECT coalesce(max(number), 0) + 1 FROM duly.pools WHERE tenant = $
 SELECT EXISTS (SELECT FROM duly.pools WHERE pools.tenant = $1 AND pools.name = $2)
        OR coalesce((SELECT max(pools.number) FROM duly.pools WHERE pools.tenant = $1), 0) < $3
        AS may_have
+
+-- name: name_pools
+-- The way back, for people.
+SELECT pools.tenant, pools.number, pools.name
+  FROM unnest($1::integer[], $2::smallint[]) AS asked(tenant, number)
+  JOIN duly.pools ON pools.tenant = asked.tenant AND pools.number = asked.number

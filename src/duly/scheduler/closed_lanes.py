@@ -1,0 +1,71 @@
+"""Telling people of lanes that stay full: their consumers are missing, or too slow.
+
+Under load a lane fills and opens many times a second, which is no news. One that was full at one
+look and has not opened until the next is told once, and once more when it opens.
+"""
+
+from collections.abc import Iterable
+
+from duly.domain.lanes import ALL_TENANTS, Lane
+from duly.domain.task import BAND_NAMES, WEBHOOK_POOL
+from duly.scheduler.board import Board
+from duly.store.database import Database
+from duly.store.pools import name_pools
+from duly.store.tenants import Tenant
+from duly.telemetry import get_logger
+
+BANDS = {number: name for name, number in BAND_NAMES.items()}
+
+log = get_logger("duly.scheduler.closed_lanes")
+
+
+class ClosedLanes:
+    def __init__(self, database: Database, board: Board, lane_depth: int) -> None:
+        self.database = database
+        self.board = board
+        self.lane_depth = lane_depth
+        # Lanes that were full at the last look, and of those the ones that were told.
+        self.seen: dict[Lane, int] = {}
+        self.told: dict[Lane, int] = {}
+
+    async def look(self, tenants: dict[int, Tenant]) -> None:
+        """A statement only when there is something to tell."""
+        full = dict(self.board.full)
+        opened = [lane for lane, number in self.told.items() if full.get(lane) != number]
+        closed = [
+            lane
+            for lane, number in full.items()
+            if self.seen.get(lane) == number and lane not in self.told
+        ]
+        self.seen = full
+        if not opened and not closed:
+            return
+        names = await self.name([*opened, *closed], tenants)
+        for lane in opened:
+            del self.told[lane]
+            log.info("lane open again", **names[lane])
+        for lane in closed:
+            self.told[lane] = full[lane]
+            log.warning(
+                "lane closed: full, and no consumer takes from it fast enough",
+                depth=self.lane_depth,
+                **names[lane],
+            )
+
+    async def name(
+        self, lanes: Iterable[Lane], tenants: dict[int, Tenant]
+    ) -> dict[Lane, dict[str, str]]:
+        asked = list(lanes)
+        own = [(lane.tenant, lane.pool) for lane in asked if lane.tenant != ALL_TENANTS]
+        pools = await name_pools(self.database, own) if own else {}
+        names: dict[Lane, dict[str, str]] = {}
+        for lane in asked:
+            tenant = tenants.get(lane.tenant)
+            of_all = "all" if lane.tenant == ALL_TENANTS else str(lane.tenant)
+            pool = "webhooks" if lane.pool == WEBHOOK_POOL else str(lane.pool)
+            names[lane] = {
+                "tenant": of_all if tenant is None else tenant.name,
+                "pool": pools.get((lane.tenant, lane.pool), pool),
+                "band": BANDS[lane.band],
+            }
+        return names
