@@ -55,6 +55,8 @@ async def others_served(front: Front) -> AsyncIterator[None]:
 
     going = asyncio.create_task(go_on())
     try:
+        while not statuses:  # noqa: ASYNC110 (a list has no signal)
+            await asyncio.sleep(0.005)
         yield
     finally:
         going.cancel()

@@ -104,7 +104,18 @@ def schema_reason(text: bytes, schema: Any) -> str | None:
 
 
 def depth_of(value: Any) -> int:
-    return 1 + max((depth_of(child) for child in children_of(value)), default=-1)
+    """A level at a time: a schema may have thirty thousand values."""
+    depth, level = -1, [value]
+    while level:
+        depth += 1
+        deeper: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                deeper += each.values()
+            elif isinstance(each, list):
+                deeper += each
+        level = deeper
+    return depth
 
 
 def children_of(value: Any) -> Iterator[Any]:
@@ -130,6 +141,8 @@ class Expansion:
         if isinstance(value, dict):
             total = 1 + self.count_referred(value, is_root=is_root)
         for child in children_of(value):
+            if not isinstance(child, dict | list):
+                continue
             total += self.count_in(child)
             if total > EXPANDED_MAX:
                 raise Unfit(f"expands to more than {EXPANDED_MAX} parts by its references")
@@ -188,13 +201,12 @@ class Weight:
 
 
 def weigh(schema: dict[str, Any]) -> Weight | None:
-    """None for a schema with a keyword whose cost has no known bound, or with too much of all.
+    """None for a schema with a keyword whose cost has no known bound, or with too much of all. For
+    those that `schema_reason` takes.
 
     Each part is held against each value of a payload once at most, because references are expanded
     and do not recur; so parts times bytes bound the work.
     """
-    if depth_of(schema) > SCHEMA_DEPTH_MAX:
-        return None
     scale = Scale(schema)
     try:
         scale.put(schema)

@@ -15,8 +15,8 @@ import msgspec
 from duly.domain.limits import Problem
 from duly.domain.schemas import schema_reason, weigh
 
-# Weight times bytes: 16 ms at the worst, of 100 that no call may hold the event loop.
-INLINE_COST_MAX = 500_000
+# Weight times bytes: 16 ms at the worst that was found, of 100 that a call may hold the event loop.
+INLINE_COST_MAX = 1_000_000
 # With branches, an error holds those of every branch at every value; each took 11 µs.
 DESCRIBE_COST_MAX = 10_000
 # What a pattern is compiled to, in bytes. The engine is linear in the text, and for each byte of it
