@@ -25,7 +25,7 @@ from typing import (
 import msgspec
 
 from duly.api.problems import Code, Refused, invalid, invalid_query
-from duly.domain.limits import NUL_REASON, Problem, has_nul
+from duly.domain.limits import NUL, NUL_REASON, Problem, has_nul
 
 DEPTH_MAX = 64
 ERRORS_MAX = 50
@@ -68,7 +68,7 @@ def check_framing(body: bytes) -> None:
         raise Refused(Code.MALFORMED_BODY, f"the body has a value out of range: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         malformed(error)
-    if has_nul(body):
+    if NUL in body and has_nul(body):
         is_short = len(body) <= NUL_SOUGHT_BYTES_MAX
         raise invalid([Problem(nul_pointer(document) or "" if is_short else "", NUL_REASON)])
 

@@ -17,7 +17,7 @@ from duly.domain.limits import PAYLOAD_BYTES_MAX, Problem
 from duly.environment import Environment
 from duly.store.database import Database, Session
 from duly.store.task_types import find_task_type
-from duly.validation.schema import INLINE_COST_MAX, PayloadSchema, Verdict, read_schema
+from duly.validation.schema import INLINE_COST_MAX, PayloadSchema, read_schema
 
 # Each may hold a schema of 64 KiB.
 RULES_MAX = 1000
@@ -93,7 +93,8 @@ class TaskRules:
                 costly.setdefault(found.text, []).append(ordinal)
                 found = None
             answers.append(rules.defaults if found is None else found)
-            cost += inline_cost(rules, task)
+            if rules.schema is not None:
+                cost += read_schema(rules.schema).cost(len(task.payload))
             if cost > SLICE_COST_MAX:
                 await asyncio.sleep(0)
                 cost = 0
@@ -150,20 +151,8 @@ def permit_filter(credential: Credential, task_type: str | None) -> None:
 
 def judge(rules: Rules, task: TaskRequest) -> Problem | PayloadSchema | None:
     """What is wrong with the payload, or the schema if only a process of its own can tell."""
-    # One that is too long is refused for that, and nothing is run on it.
-    if rules.schema is None or len(task.payload) > PAYLOAD_BYTES_MAX:
-        return None
-    schema = read_schema(rules.schema)
-    verdict = schema.judge(task.payload)
-    if verdict is Verdict.FITS:
-        return None
-    return verdict if isinstance(verdict, Problem) else schema
-
-
-def inline_cost(rules: Rules, task: TaskRequest) -> int:
     if rules.schema is None:
-        return len(task.payload)
-    schema = read_schema(rules.schema)
-    if schema.weight is None:
-        return len(task.payload)
-    return min(schema.cost(task.payload), INLINE_COST_MAX)
+        return None
+    found = read_schema(rules.schema).judge(task.payload)
+    # One that is too long is refused for that, and nothing is run on it.
+    return None if found is None or len(task.payload) > PAYLOAD_BYTES_MAX else found

@@ -11,7 +11,7 @@ import msgspec
 
 from duly.domain.limits import PAYLOAD_BYTES_MAX, Problem
 from duly.validation.process import CheckProcess
-from duly.validation.schema import PayloadSchema, Verdict, read_schema
+from duly.validation.schema import PayloadSchema, read_schema
 
 
 class SharedProcess:
@@ -44,11 +44,7 @@ def payload_problem(text: str, payload: bytes) -> Problem | PayloadSchema | None
     # One that is too long is refused for that, and nothing is run on it.
     if len(payload) > PAYLOAD_BYTES_MAX:
         return None
-    schema = read_schema(text)
-    verdict = schema.judge(msgspec.Raw(payload))
-    if verdict is Verdict.FITS:
-        return None
-    return verdict if isinstance(verdict, Problem) else schema
+    return read_schema(text).judge(msgspec.Raw(payload))
 
 
 def costly_problem(schema: PayloadSchema, payload: bytes) -> Problem | None:

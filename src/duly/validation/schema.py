@@ -5,14 +5,14 @@ be bounded beforehand: the schema's weight times the payload's bytes. Whatever e
 for `process.py`. Of a payload that does not fit, one error is told: all of them took 8 GB.
 """
 
-from enum import Enum, auto
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NoReturn
 
 import jsonschema_rs
 import msgspec
 
-from duly.domain.limits import Problem
+from duly.domain.limits import PAYLOAD_BYTES_MAX, Problem
 from duly.domain.schemas import schema_reason, weigh
 
 # Weight times bytes: 16 ms at the worst that was found, of 100 that a call may hold the event loop.
@@ -44,22 +44,19 @@ ALL_PATTERNS = jsonschema_rs.RegexOptions(size_limit=PATTERN_SIZE_MAX)
 UNSOUND = (ValueError, jsonschema_rs.ReferencingError)
 
 
-class Verdict(Enum):
-    FITS = auto()
-    # It does not, and to say why could take long.
-    MISFIT = auto()
-    # Only to be told apart, in a process of its own.
-    UNKNOWN = auto()
-
-
 class PayloadSchema:
-    """`weight` is None for a schema that no payload is held against in this process."""
+    """`weight` is None for a schema that no payload is held against in this process; else payloads
+    of up to `bytes_max` are."""
+
+    __slots__ = ("bytes_max", "has_branches", "is_valid", "text", "validator", "weight")
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.weight: int | None = None
+        self.bytes_max = -1
         self.has_branches = False
         self.validator: Any = None
+        self.is_valid: Callable[[Any], bool] = refuse_all
         document = msgspec.json.decode(text)
         if schema_reason(text.encode(), document) is not None:
             return
@@ -74,22 +71,29 @@ class PayloadSchema:
         except UNSOUND:
             return
         self.weight = weight.parts + int(sum(filter(None, sizes)) * WEIGHT_PER_PATTERN_BYTE)
+        self.bytes_max = min(INLINE_COST_MAX // self.weight, PAYLOAD_BYTES_MAX)
         self.has_branches = weight.has_branches
+        self.is_valid = self.validator.is_valid
 
-    def judge(self, payload: msgspec.Raw) -> Verdict | Problem:
-        """As much as can be said here."""
-        if self.weight is None or self.cost(payload) > INLINE_COST_MAX:
-            return Verdict.UNKNOWN
+    def judge(self, payload: msgspec.Raw) -> "Problem | PayloadSchema | None":
+        """What is wrong with it; this schema itself, if only a process of its own can tell."""
+        size = len(payload)
+        if size > self.bytes_max:
+            return self
         document = msgspec.json.decode(payload)
-        if self.validator.is_valid(document):
-            return Verdict.FITS
-        if self.has_branches and self.cost(payload) > DESCRIBE_COST_MAX:
-            return Verdict.MISFIT
+        if self.is_valid(document):
+            return None
+        if self.has_branches and self.cost(size) > DESCRIBE_COST_MAX:
+            return self
         return first_problem(self.validator, document)
 
-    def cost(self, payload: msgspec.Raw) -> int:
-        assert self.weight is not None
-        return self.weight * len(payload)
+    def cost(self, size: int) -> int:
+        """Of a check in this process."""
+        return (self.weight or 0) * size
+
+
+def refuse_all(_document: Any) -> bool:
+    raise AssertionError("a schema without a weight is not run here")
 
 
 @lru_cache(SCHEMAS_KEPT)
