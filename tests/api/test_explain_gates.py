@@ -11,7 +11,7 @@ from duly.domain.lanes import LANE_DEPTH_MAX, Lane, Ticket
 from duly.store.breakers import open_breaker
 from duly.store.explain import HOLDERS_MAX, read_situation, tell_rate_levels
 from duly.store.ready_queue import publish_tickets
-from duly.store.tenants import PauseKind, set_pause
+from duly.store.tenants import PauseKind, set_pause, suspend_tenant
 from tests.api.conftest import Front
 from tests.api.explaining import (
     KEY,
@@ -42,6 +42,20 @@ async def test_a_ready_task_that_nothing_binds_is_on_its_way(live: Front) -> Non
     assert all(entry["open"] for entry in answer["gates"])
     assert "nothing holds it back" in answer["summary"]
     assert answer["estimate_at"] is not None
+
+
+async def test_a_suspended_tenant_is_said_before_any_pause(live: Front) -> None:
+    """Resuming the pause, as one would be told, changes nothing."""
+    task_id = await submit(live)
+    await set_pause(live.database, live.tenant.id, PauseKind.TENANT, "", "ann", "the release")
+    await suspend_tenant(live.database, live.tenant.id, True)
+    answer = await explained(live, task_id)
+    entry = bound(answer)
+    assert answer["binding"] == "paused"
+    assert entry["reason"].startswith("the tenant default was suspended at 20")
+    assert entry["unblock"] == "duly tenants resume default"
+    await suspend_tenant(live.database, live.tenant.id, False)
+    assert "paused by ann" in bound(await explained(live, task_id))["reason"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ NO_LIMITS = {
     "submit_burst": None,
     "stored_max": None,
     "schedule_s_min": 1,
+    "suspended": False,
 }
 ALL_LIMITS = {
     "weight": 2.5,
@@ -33,7 +34,7 @@ TASK = {"type": "mail", "delay_s": 3600}
 async def test_a_tenant_is_created_with_its_limits_and_read_back(front: Front) -> None:
     """A limit that is lost on the way lets one tenant starve the others."""
     made = await front.call("POST", "/v1/tenants", {"name": "acme"} | ALL_LIMITS)
-    assert (made.status, made.json) == (201, {"name": "acme"} | ALL_LIMITS)
+    assert (made.status, made.json) == (201, {"name": "acme", "suspended": False} | ALL_LIMITS)
     read = await front.call("GET", "/v1/tenants/acme")
     assert (read.status, read.json) == (200, made.json)
     plain = await front.call("POST", "/v1/tenants", {"name": "plain"})
@@ -53,7 +54,7 @@ async def test_a_change_touches_only_the_fields_that_are_given(front: Front) -> 
     await front.call("POST", "/v1/tenants", {"name": "acme"} | ALL_LIMITS)
     changed = await front.call("PATCH", "/v1/tenants/acme", {"weight": 4, "stored_max": None})
     assert changed.status == 200
-    wanted = {"name": "acme"} | ALL_LIMITS | {"weight": 4.0, "stored_max": None}
+    wanted = {"name": "acme", "suspended": False} | ALL_LIMITS | {"weight": 4.0, "stored_max": None}
     assert changed.json == wanted
     assert (await front.call("GET", "/v1/tenants/acme")).json == wanted
 

@@ -31,6 +31,8 @@ async def test_a_tenant_is_created_changed_and_acted_for(duly: CommandLine) -> N
     await duly("tasks", "get", task["id"], code=1)
     assert (await duly.json("tasks", "get", task["id"], "--tenant", "acme"))["type"] == "x"
     assert "stored max" in await duly("tenants", "show", "acme")
+    assert (await duly.json("tenants", "suspend", "acme"))["suspended"] is True
+    assert (await duly.json("tenants", "resume", "acme"))["suspended"] is False
     await duly("tenants", "set", "acme", code=2)
     await duly("tenants", "set", "acme", "--weight", "heavy", code=2)
     await duly("tenants", "set", "acme", "--stored-max", "-1", code=2)

@@ -26,6 +26,7 @@ from duly.store.tenants import (
     clear_pause,
     create_tenant,
     set_pause,
+    suspend_tenant,
 )
 from duly.testing.engine import Engine
 
@@ -218,6 +219,21 @@ async def test_a_paused_tenant_waits_and_goes_on_when_resumed(pool: Database) ->
         assert [lease.tenant for lease in watcher.leases] == [77]
         await clear_pause(pool, tenant.id, PauseKind.TENANT, "")
         await watcher.count(101)
+
+
+async def test_a_suspended_tenant_waits_and_goes_on_when_resumed(pool: Database) -> None:
+    """Suspended for not paying, its work would go on all the same."""
+    tenant = await create_tenant(pool, "suspended")
+    assert tenant is not None
+    await suspend_tenant(pool, tenant.id, True)
+    watcher = Watcher()
+    async with Engine(pool, Environment(), watcher) as engine:
+        await learned(engine, tenant.id)
+        await engine.submitter.submit([task(tenant.id) for _ in range(10)] + [task(77)])
+        await watcher.count(1)
+        assert [lease.tenant for lease in watcher.leases] == [77]
+        await suspend_tenant(pool, tenant.id, False)
+        await watcher.count(11)
 
 
 async def test_a_task_that_may_no_longer_start_is_a_dead_letter(pool: Database) -> None:

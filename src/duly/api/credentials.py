@@ -169,7 +169,14 @@ class Authenticator:
         if tenant is None:
             raise unauthenticated()
         actor = f"jwt:{claims.subject[:128]}"
-        return Credential(actor, tenant.id, tenant.name, claims.access, claims.reach)
+        return Credential(
+            actor,
+            tenant.id,
+            tenant.name,
+            claims.access,
+            claims.reach,
+            is_suspended=tenant.suspended_at is not None,
+        )
 
 
 def credential_of(key: Key) -> Credential:
@@ -181,6 +188,7 @@ def credential_of(key: Key) -> Credential:
         reach=Reach(key.reach),
         types=None if key.types is None else frozenset(key.types),
         key_id=key.id,
+        is_suspended=key.is_suspended,
     )
 
 

@@ -90,6 +90,8 @@ class Endpoint:
     timeout_s: float = REQUEST_TIMEOUT_S
     # Decodes a body that holds many things, or is not one JSON document, in slices.
     decode: Callable[[Call, bytes, Pace], Awaitable[Any]] | None = None
+    # Also for a tenant that is suspended: what runs may come to its end.
+    is_for_suspended: bool = False
     # Looks through or changes many things: on connections of its own, a few of a tenant at a time.
     is_bulk: bool = False
     # Stores many things; a few of a tenant at a time.
@@ -249,6 +251,9 @@ class Door:
         call.scope[PROVEN] = True
         if credential.reach is Reach.INSTALLATION:
             return await self.serve_known(endpoint, call, is_operator=True)
+        if credential.is_suspended and not endpoint.is_for_suspended:
+            detail = f"the tenant {credential.tenant_name} is suspended; ask its operator"
+            raise Refused(Code.TENANT_SUSPENDED, detail)
         if RESERVED in call.scope:
             raise later(Code.OVERLOADED, "too many connections are open; try again")
         self.admission.begin_call(credential.tenant)

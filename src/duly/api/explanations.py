@@ -50,6 +50,10 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
         "The credential is good, and may not do this.",
         "Use a key with the role that `detail` names, or have an admin make one.",
     ),
+    Code.TENANT_SUSPENDED: (
+        "An admin of the installation suspended the tenant.",
+        "Ask them. Running tasks may be settled; everything else is refused until they resume it.",
+    ),
     Code.NOT_FOUND: (
         "There is no such thing, or it belongs to another tenant; the answer is the same.",
         "Check the id and whose credential it is.",

@@ -40,6 +40,7 @@ class Code(StrEnum):
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     UNAUTHENTICATED = "unauthenticated"
     FORBIDDEN = "forbidden"
+    TENANT_SUSPENDED = "tenant_suspended"
     NOT_FOUND = "not_found"
     METHOD_NOT_ALLOWED = "method_not_allowed"
     IDEMPOTENCY_MISMATCH = "idempotency_mismatch"
@@ -70,6 +71,7 @@ STATUS: dict[Code, int] = {
     Code.UNSUPPORTED_MEDIA_TYPE: 415,
     Code.UNAUTHENTICATED: 401,
     Code.FORBIDDEN: 403,
+    Code.TENANT_SUSPENDED: 403,
     Code.NOT_FOUND: 404,
     Code.METHOD_NOT_ALLOWED: 405,
     Code.IDEMPOTENCY_MISMATCH: 409,

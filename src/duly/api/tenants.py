@@ -26,6 +26,7 @@ from duly.store.tenants import (
     find_tenant,
     list_tenants,
     lock_tenant,
+    suspend_tenant,
     update_tenant,
 )
 
@@ -72,7 +73,8 @@ class TenantRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is not given stays as it is; null takes a bound away."""
+    """What is not given stays as it is; null takes a bound away. While it is `suspended`, calls of
+    its credentials are refused and its tasks wait."""
 
     weight: Weight | UnsetType = UNSET
     in_flight_max: InFlightMax | UnsetType = UNSET
@@ -82,6 +84,7 @@ class TenantChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     submit_burst: SubmitBurst | UnsetType = UNSET
     stored_max: StoredMax | UnsetType = UNSET
     schedule_s_min: ScheduleSecondsMin | UnsetType = UNSET
+    suspended: bool | UnsetType = UNSET
 
 
 class TenantView(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +97,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     submit_burst: float | None
     stored_max: int | None
     schedule_s_min: int
+    suspended: bool
 
 
 class TenantsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -187,15 +191,19 @@ class TenantDoor:
         fields = msgspec.structs.asdict(asked).items()
         given = {name: value for name, value in fields if value is not UNSET}
         if not given:
-            raise invalid([Problem("", f"give one of {', '.join(TenantLimits._fields)}")])
+            known_fields = (*TenantLimits._fields, "suspended")
+            raise invalid([Problem("", f"give one of {', '.join(known_fields)}")])
         known = await lock_tenant(call.session, tenant_name_of(call))
         if known is None:
             raise not_found()
-        changed = limits_of(known)._replace(**given)
+        bounds = {name: value for name, value in given.items() if name != "suspended"}
+        changed = limits_of(known)._replace(**bounds)
         if problems := tenant_problems(known.name, **changed._asdict()):
             raise invalid(problems)
         tenant = await update_tenant(call.session, known.id, changed)
         assert tenant is not None, "its row is locked by this transaction"
+        if asked.suspended is not UNSET:
+            tenant = await suspend_tenant(call.session, known.id, asked.suspended)
         await self.record(call, "tenant.change", tenant, given)
         return Answer(200, tenant_view(tenant))
 
@@ -227,4 +235,5 @@ def limits_of(tenant: Tenant) -> TenantLimits:
 
 
 def tenant_view(tenant: Tenant) -> TenantView:
-    return TenantView(name=tenant.name, **limits_of(tenant)._asdict())
+    is_suspended = tenant.suspended_at is not None
+    return TenantView(name=tenant.name, suspended=is_suspended, **limits_of(tenant)._asdict())

@@ -151,6 +151,7 @@ class WorkerDoor:
 
     def endpoints(self) -> list[Endpoint]:
         route = partial(Endpoint, access=WORKERS, tag=WORKER_TAG)
+        finishing = partial(route, is_for_suspended=True)
         return [
             route(
                 "POST",
@@ -163,7 +164,7 @@ class WorkerDoor:
                 refusals=(Code.TOO_MANY,),
                 timeout_s=WAIT_S_MAX + 30.0,
             ),
-            route(
+            finishing(
                 "POST",
                 "/v1/worker/heartbeat",
                 "Keep leases, and learn which are lost or cancelled",
@@ -174,7 +175,7 @@ class WorkerDoor:
                 body_bytes_max=SETTLE_BYTES_MAX,
                 decode=decode_beats,
             ),
-            route(
+            finishing(
                 "POST",
                 "/v1/worker/settle",
                 "Say how attempts ended",
@@ -185,7 +186,7 @@ class WorkerDoor:
                 body_bytes_max=SETTLE_BYTES_MAX,
                 decode=decode_settlements,
             ),
-            route(
+            finishing(
                 "POST",
                 "/v1/worker/deregister",
                 "Say that a worker has drained and takes no more tasks",
@@ -204,6 +205,7 @@ class WorkerDoor:
                 body=TaskSettlement,
                 answers={200: SettleView},
                 refusals=(Code.NOT_FOUND, Code.STALE),
+                is_for_suspended=True,
                 tag=TAG,
             ),
         ]

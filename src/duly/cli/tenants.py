@@ -19,6 +19,7 @@ COLUMNS = (
     "submit_burst",
     "stored_max",
     "schedule_s_min",
+    "suspended",
 )
 
 limit_flags = with_flags(
@@ -86,6 +87,22 @@ def change(talk: Talk, name: str, **limits: Any) -> None:
     if not asked:
         raise click.UsageError("give at least one limit, such as --in-flight-max 100")
     talk.show(talk.ask("PATCH", path("tenants", name), asked), print_card)
+
+
+@command.command("suspend")
+@click.argument("name")
+@over_api
+def suspend(talk: Talk, name: str) -> None:
+    """Refuse the calls of a tenant and hold its tasks; what runs may come to its end."""
+    talk.show(talk.ask("PATCH", path("tenants", name), {"suspended": True}), print_card)
+
+
+@command.command("resume")
+@click.argument("name")
+@over_api
+def resume(talk: Talk, name: str) -> None:
+    """End the suspension of a tenant."""
+    talk.show(talk.ask("PATCH", path("tenants", name), {"suspended": False}), print_card)
 
 
 def said(limits: Json) -> Json:

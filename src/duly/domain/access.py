@@ -36,3 +36,5 @@ class Credential:
     reach: Reach = Reach.TENANT
     types: frozenset[str] | None = None
     key_id: str | None = None
+    # Its tenant is: it may finish what it has begun, and nothing else.
+    is_suspended: bool = False

@@ -22,6 +22,8 @@ from duly.store.statements import statements_beside
 from duly.store.tenants import PauseKind
 
 SQL = statements_beside(__file__)
+# As a kind of pause, in the statement that explains.
+SUSPENSION = "suspension"
 AHEAD_MAX = 1000
 HOLDERS_MAX = 5
 WORKERS_MAX = 100
@@ -185,6 +187,8 @@ def gate_facts(row: Any, around: Around, lane_depth_max: int) -> GateFacts:
 def pause_words(row: Any) -> str | None:
     if row["pause_kind"] is None:
         return None
+    if row["pause_kind"] == SUSPENSION:
+        return f"the tenant {row['tenant_name']} was suspended at {said(row['paused_at'])}"
     kind = PauseKind(row["pause_kind"])
     subject = row["tenant_name"] if kind is PauseKind.TENANT else row["pause_name"]
     by = f"paused by {row['pause_actor']} at {said(row['paused_at'])}: {row['pause_reason']}"
@@ -194,6 +198,8 @@ def pause_words(row: Any) -> str | None:
 def pause_unblock(row: Any) -> str | None:
     if row["pause_kind"] is None:
         return None
+    if row["pause_kind"] == SUSPENSION:
+        return f"duly tenants resume {row['tenant_name']}"
     return f"duly pauses resume {row['pause_kind']} {row['pause_name']}".rstrip()
 
 

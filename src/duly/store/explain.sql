@@ -1,7 +1,7 @@
 -- name: explain_task
 -- A task and what is known around it, in one statement: read apart, a task that moves in between
--- would seem to wait for what it has already got. A pause of the tenant comes before one of the type
--- and one of the pool, as at the gates; of two that stand, the first is told. A tenant with a cap or a
+-- would seem to wait for what it has already got. A suspension of the tenant comes before its pause,
+-- that before one of the type and one of the pool; of two that stand, the first is told. A tenant with a cap or a
 -- rate is dispatched by the owner of its home slot.
 SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
        timers.id IS NOT NULL AS is_live,
@@ -42,12 +42,16 @@ SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
         ORDER BY attempts.fence DESC
         LIMIT 1) AS last ON true
   LEFT JOIN LATERAL (
-       SELECT pauses.kind, pauses.name, pauses.actor, pauses.reason, pauses.paused_at
-         FROM (VALUES (1, 'tenant', ''), (2, 'type', tasks.type), (3, 'pool', pools.name))
-              AS asked(place, kind, name)
-         JOIN duly.pauses
-           ON pauses.tenant = $1 AND pauses.kind = asked.kind AND pauses.name = asked.name
-        ORDER BY asked.place
+       (SELECT 'suspension' AS kind, '' AS name, NULL AS actor, NULL AS reason,
+               tenants.suspended_at AS paused_at, 0 AS place
+         WHERE tenants.suspended_at IS NOT NULL)
+        UNION ALL
+       (SELECT pauses.kind, pauses.name, pauses.actor, pauses.reason, pauses.paused_at, asked.place
+          FROM (VALUES (1, 'tenant', ''), (2, 'type', tasks.type), (3, 'pool', pools.name))
+               AS asked(place, kind, name)
+          JOIN duly.pauses
+            ON pauses.tenant = $1 AND pauses.kind = asked.kind AND pauses.name = asked.name)
+        ORDER BY place
         LIMIT 1) AS pause ON true
   LEFT JOIN LATERAL (
        SELECT workers.id FROM duly.workers

@@ -35,6 +35,8 @@ class Key(NamedTuple):
     signing_secret: bytes | None
     is_live: bool
     expires_at: datetime | None
+    # Its tenant is.
+    is_suspended: bool = False
 
 
 class KeyFacts(NamedTuple):

@@ -4,7 +4,7 @@ SELECT keys.id, keys.tenant, tenants.name AS tenant_name, keys.name, keys.role, 
        keys.types, keys.secret_hash, keys.signing_secret,
        keys.revoked_at IS NULL AND (keys.expires_at IS NULL OR keys.expires_at > duly.now())
            AS is_live,
-       keys.expires_at
+       keys.expires_at, tenants.suspended_at IS NOT NULL AS is_suspended
   FROM duly.api_keys keys
   JOIN duly.tenants ON tenants.id = keys.tenant
  WHERE keys.id = $1

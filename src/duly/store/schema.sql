@@ -1053,6 +1053,7 @@ CREATE TABLE duly.tenants (
     submit_burst double precision,
     stored_max bigint,
     schedule_s_min integer DEFAULT 1 NOT NULL,
+    suspended_at timestamp with time zone,
     CONSTRAINT tenants_dispatch_burst_check CHECK ((dispatch_burst >= (1)::double precision)),
     CONSTRAINT tenants_dispatch_rate_check CHECK ((dispatch_rate > (0)::double precision)),
     CONSTRAINT tenants_in_flight_max_check CHECK ((in_flight_max > 0)),

@@ -56,6 +56,7 @@ class Tenant(NamedTuple):
     submit_burst: float | None = None
     stored_max: int | None = None
     schedule_s_min: int = 1
+    suspended_at: datetime | None = None
 
 
 class PauseKind(StrEnum):
@@ -174,6 +175,12 @@ async def update_tenant(session: Session, tenant: int, limits: TenantLimits) -> 
     """None: there is no such tenant."""
     rows = await session.fetch(SQL.update_tenant, tenant, *limits)
     return Tenant(*rows[0]) if rows else None
+
+
+async def suspend_tenant(session: Session, tenant: int, is_suspended: bool) -> Tenant:
+    """In the transaction that locked it."""
+    (row,) = await session.fetch(SQL.suspend_tenant, tenant, is_suspended)
+    return Tenant(*row)
 
 
 async def read_schedule_bound(session: Session, tenant: int) -> tuple[int, datetime]:

@@ -5,26 +5,26 @@ INSERT INTO duly.tenants (name, weight, in_flight_max, dispatch_rate, dispatch_b
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, duly.now())
     ON CONFLICT (name) DO NOTHING
 RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-          submit_burst, stored_max, schedule_s_min
+          submit_burst, stored_max, schedule_s_min, suspended_at
 
 -- name: find_tenant
 -- A person says a name; every row of the heart says a number.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-       submit_burst, stored_max, schedule_s_min
+       submit_burst, stored_max, schedule_s_min, suspended_at
   FROM duly.tenants
  WHERE name = $1
 
 -- name: read_tenant
 -- The same by its number, for the door that knows a credential.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-       submit_burst, stored_max, schedule_s_min
+       submit_burst, stored_max, schedule_s_min, suspended_at
   FROM duly.tenants
  WHERE id = $1
 
 -- name: list_tenants
 -- By name, a page at a time.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-       submit_burst, stored_max, schedule_s_min
+       submit_burst, stored_max, schedule_s_min, suspended_at
   FROM duly.tenants
  WHERE name > $1
  ORDER BY name
@@ -54,12 +54,20 @@ UPDATE duly.tenants
        submit_burst = $7, stored_max = $8, schedule_s_min = $9
  WHERE id = $1
 RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-          submit_burst, stored_max, schedule_s_min
+          submit_burst, stored_max, schedule_s_min, suspended_at
+
+-- name: suspend_tenant
+-- Again keeps the first instant; false ends it.
+UPDATE duly.tenants
+   SET suspended_at = CASE WHEN $2::boolean THEN coalesce(suspended_at, duly.now()) END
+ WHERE id = $1
+RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
+          submit_burst, stored_max, schedule_s_min, suspended_at
 
 -- name: lock_tenant
 -- For a change of some limits that keeps the others: nobody else changes any until we are done.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
-       submit_burst, stored_max, schedule_s_min
+       submit_burst, stored_max, schedule_s_min, suspended_at
   FROM duly.tenants
  WHERE name = $1
    FOR NO KEY UPDATE
@@ -84,7 +92,8 @@ RETURNING spread
 
 -- name: read_gate_inputs
 -- All that the gates know of a page of tenants, in one look: a tenant stands in one row for each of
--- its pauses and breakers, or in one row alone. A paused pool may not exist yet.
+-- its pauses and breakers, or in one row alone. A paused pool may not exist yet. A suspension counts
+-- as a pause of the tenant, after its own.
 SELECT tenants.id, tenants.name, tenants.weight, tenants.in_flight_max, tenants.dispatch_rate,
        tenants.dispatch_burst, tenants.spread,
        closed.kind, closed.subject, closed.pool, closed.actor, closed.reason, closed.instant,
@@ -105,7 +114,10 @@ SELECT tenants.id, tenants.name, tenants.weight, tenants.in_flight_max, tenants.
          WHERE breakers.tenant = tenants.id
            AND (breakers.ramp_at IS NULL
                 OR breakers.ramp_at > duly.now() - make_interval(secs => $4))
-         LIMIT $3)) AS closed ON true
+         LIMIT $3)
+        UNION ALL
+       (SELECT 'tenant', '', NULL, 'an admin', 'the tenant is suspended', tenants.suspended_at, NULL
+         WHERE tenants.suspended_at IS NOT NULL)) AS closed ON true
  ORDER BY tenants.id
 
 -- name: set_pause
