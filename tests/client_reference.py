@@ -81,9 +81,9 @@ WHEN: dict[type[DulyError], str] = {
     errors.Invalid: "the request is wrong; `errors` points at what",
     errors.Unauthenticated: "the key is missing, wrong, expired or revoked",
     errors.Forbidden: "the key may not do this",
-    errors.NotFound: "this tenant has no such thing",
+    errors.NotFound: "what was asked for was not found; `detail` names it",
     errors.Conflict: "the thing is not in a state in which this can be done",
-    errors.IdempotencyMismatch: "the idempotency key is known with another request",
+    errors.IdempotencyMismatch: "the idempotency key was used with another request",
     errors.RateLimited: "too fast, or over a quota, in every try; `retry_after_s` says how long",
     errors.Unavailable: "the server cannot answer now, in every try",
 }

@@ -81,7 +81,7 @@ async def test_a_tenant_reads_its_own_audit_only(front: Front) -> None:
     assert await entries(front, "?tenant=other") == theirs
     refused = await front.call("GET", "/v1/audit?tenant=other", key=front.operator)
     missing = await front.call("GET", "/v1/audit?tenant=nobody", key=front.operator)
-    assert (refused.status, refused.body) == (404, missing.body)
+    assert (refused.status, refused.unnamed) == (404, missing.unnamed)
 
 
 async def test_who_does_not_operate_reads_no_audit(front: Front) -> None:

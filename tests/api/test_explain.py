@@ -168,7 +168,7 @@ async def test_a_foreign_task_is_as_missing_as_one_that_never_was(live: Front) -
         await live.call("GET", path.format(UUID(int=1)), key=live.producer),
         await live.call("GET", path.format("nonsense"), key=live.producer),
     ]
-    assert {(reply.status, reply.body) for reply in replies} == {(404, replies[0].body)}
+    assert {(reply.status, reply.unnamed) for reply in replies} == {(404, replies[0].unnamed)}
     assert (await live.call("GET", path.format(task_id), key=live.worker)).status == 403
 
 

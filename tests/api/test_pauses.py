@@ -57,7 +57,7 @@ async def test_a_pause_of_one_tenant_is_none_of_anothers(front: Front) -> None:
     missing = await front.call(
         "POST", "/v1/pauses/resume", pool | {"name": "none"}, key=front.other_admin
     )
-    assert (foreign.status, foreign.body) == (404, missing.body)
+    assert (foreign.status, foreign.unnamed) == (404, missing.unnamed)
     await front.call("POST", "/v1/pauses?tenant=other", pool | {"reason": "ours"})
     assert await paused(front, key=front.other_admin) == [("pool", "default")]
     assert await paused(front) == [("pool", "default")]

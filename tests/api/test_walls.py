@@ -103,7 +103,7 @@ async def test_a_foreign_id_is_answered_exactly_as_a_missing_one(front: Front) -
         missing = await ask(front, endpoint, MISSING[parameter], front.other_admin)
         where = f"{endpoint.method} {endpoint.path}"
         assert foreign.status in (403, 404), where
-        assert (foreign.status, foreign.body) == (missing.status, missing.body), where
+        assert (foreign.status, foreign.unnamed) == (missing.status, missing.unnamed), where
         asked += 1
     assert asked >= 12
     assert await everything(front) == before
@@ -138,7 +138,7 @@ async def test_naming_another_tenant_needs_reach(front: Front) -> None:
         ]
         where = f"{endpoint.method} {endpoint.path}"
         assert real.status in (403, 404), where
-        assert (real.status, real.body) == (unreal.status, unreal.body), where
+        assert (real.status, real.unnamed) == (unreal.status, unreal.unnamed), where
 
 
 async def test_an_operator_of_the_installation_may_name_a_tenant(front: Front) -> None:

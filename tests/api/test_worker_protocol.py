@@ -272,7 +272,7 @@ async def test_a_task_that_a_receiver_took_over_is_settled_by_its_fence(front: F
     await front.database.fetch("UPDATE duly.timers SET holder = $1", HANDED_OVER)
     foreign = await front.call("POST", path, body, key=front.other_producer)
     missing = await front.call("POST", f"/v1/tasks/{HANDED_OVER}/settle", body, key=front.producer)
-    assert (foreign.status, foreign.body) == (404, missing.body)
+    assert (foreign.status, foreign.unnamed) == (404, missing.unnamed)
     wrong = await front.call("POST", path, body | {"fence": 7}, key=front.producer)
     assert (wrong.status, wrong.code) == (409, "stale")
     done = await front.call("POST", path, body, key=front.producer)

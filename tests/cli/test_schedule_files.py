@@ -128,7 +128,7 @@ async def test_one_definition_that_is_refused_keeps_all_from_being_applied(
     file = write(tmp_path, OFTEN + NIGHTLY.replace("0 2 *", "0 25 *"))
     out = await duly("schedules", "apply", file, "--yes", code=1)
     assert "! refused nightly" in out
-    assert "/cron hour" in out
+    assert "cron: hour: 25 is not within 0 to 23" in out
     assert duly.said_on_errors == "nothing was changed\n"
     assert await names(duly) == []
     report = await duly.json("schedules", "apply", file, "--dry-run", code=1)
@@ -163,7 +163,7 @@ async def test_a_template_that_is_refused_keeps_all_from_being_applied(
         assert await names(duly) == []
     await duly("schedules", "apply", write(tmp_path, OFTEN), "--yes")
     file = write(tmp_path, NIGHTLY + OFTEN.replace('"beat"', '"beat", priority = 99'))
-    assert "/task/priority" in await duly("schedules", "apply", file, "--yes", code=1)
+    assert "task.priority: expected" in await duly("schedules", "apply", file, "--yes", code=1)
     assert await names(duly) == ["often"]
 
 
@@ -176,7 +176,9 @@ async def test_a_change_is_not_refused_for_a_limit_that_came_after_the_schedule(
     file = write(tmp_path, OFTEN.replace('"beat"', '"beat", priority = 7'))
     assert (await duly("schedules", "apply", file, "--yes")).endswith("1 changes applied\n")
     file = write(tmp_path, OFTEN.replace("300", "600"))
-    assert "/every_s" in await duly("schedules", "apply", file, "--dry-run", code=1)
+    assert "every_s fires 600 s apart" in await duly(
+        "schedules", "apply", file, "--dry-run", code=1
+    )
 
 
 async def test_a_file_that_makes_no_sense_is_refused_with_its_line(

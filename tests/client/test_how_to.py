@@ -55,7 +55,7 @@ async def test_the_sql_of_the_outbox_page_runs(
             )
             assert await Relay(empty_url, client).drain() == Round(refused=1)
             (refused,) = await producer.fetch(look)
-            assert "/priority" in refused["error"]
+            assert "priority: expected" in refused["error"]
             await producer.execute(mend)
             assert await Relay(empty_url, client).drain() == Round(stored=1)
             assert await producer.fetch(look) == []

@@ -115,15 +115,15 @@ async def test_a_delay_counts_from_the_producers_transaction(
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"kind": "NOT A TYPE"}, "/type"),
-    ({"priority": 10}, "/priority"),
+    ({"kind": "NOT A TYPE"}, "invalid: type"),
+    ({"priority": 10}, "invalid: priority"),
     ({"colour": "red"}, "colour"),
-    ({"delay_s": "soon"}, "/delay_s"),
-    ({"delay_s": 1, "run_at": "2036-01-01T00:00:00Z"}, "/delay_s"),
+    ({"delay_s": "soon"}, "invalid: delay_s"),
+    ({"delay_s": 1, "run_at": "2036-01-01T00:00:00Z"}, "invalid: delay_s"),
     ({"payload": "x" * 65536}, "payload is larger than 65536 bytes"),
     ({"tags": {"a": "x" * 65536}}, "options is larger than 65536 bytes"),
     ({"idempotency_key": 5}, "idempotency_key is not text"),
-    ({"idempotency_key": "a\nb"}, "/idempotency_key"),
+    ({"idempotency_key": "a\nb"}, "invalid: idempotency_key"),
     ({"target": 5, "pool": "p"}, "cannot be read"),
 ]
 

@@ -8,7 +8,7 @@ import difflib
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from types import UnionType
 from typing import (
@@ -143,17 +143,28 @@ def malformed(error: Exception) -> NoReturn:
 
 def convert_query(given: Mapping[str, str], model: type[Model]) -> Model:
     """Query parameters, which are all text, as the types that the model says."""
+    struct: Any = model
     try:
         converted = msgspec.convert(dict(given), type=model, strict=False)
     except msgspec.ValidationError as error:
+        known = {field.encode_name for field in msgspec.structs.fields(struct)}
+        for name in given:
+            if name not in known:
+                raise invalid_query(unknown_parameter(name, known)) from None
         raise invalid_query(problem_from(str(error), model)) from None
-    struct: Any = model
     for field in msgspec.structs.fields(struct):
         name = field.encode_name
         if name in given and getattr(converted, field.name) is None:
             # The text "null", which msgspec would take for nothing: the whole list, unfiltered.
             raise invalid_query(Problem(f"/{name}", "is never null; leave it out"))
     return converted
+
+
+def unknown_parameter(name: str, known: Iterable[str]) -> Problem:
+    """Every call takes `tenant`."""
+    close = difflib.get_close_matches(name[:64], [*known, "tenant"], n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return Problem(f"/{escape(name)}", f"is not a known parameter{hint}")
 
 
 def all_problems(body: bytes, model: type, first: str) -> list[Problem]:

@@ -79,7 +79,7 @@ class BreakerDoor:
     async def close(self, call: Call, asked: CloseRequest) -> Answer:
         host = asked.host.lower()
         if not await close_breaker(call.session, call.tenant, host):
-            raise not_found()
+            raise not_found("open breaker for host", host)
         call.note("breaker.close", host)
         return Answer(200, ClosedBreaker(host, Phase.CLOSED))
 

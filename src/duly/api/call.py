@@ -150,7 +150,9 @@ class Call:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 # Half a call is no call; nobody is there to read this.
-                raise Refused(Code.MALFORMED_REQUEST, "the body ended before its end")
+                raise Refused(
+                    Code.MALFORMED_REQUEST, "the connection closed before the whole body arrived"
+                )
             piece: bytes = message.get("body", b"")
             if len(body) + len(piece) > bytes_max:
                 raise too_large(bytes_max)

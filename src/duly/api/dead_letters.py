@@ -163,13 +163,14 @@ class DeadLetterDoor:
         return Answer(200, page(items, following))
 
     async def get(self, call: Call) -> Answer:
-        letter = await read_dead_letter(call.session, call.tenant, task_id_of(call))
+        letter_id = task_id_of(call, "dead letter")
+        letter = await read_dead_letter(call.session, call.tenant, letter_id)
         if letter is None:
-            raise not_found()
+            raise not_found("dead letter", letter_id)
         return Answer(200, letter_view(letter))
 
     async def replay(self, call: Call) -> Answer:
-        letter_id = task_id_of(call)
+        letter_id = task_id_of(call, "dead letter")
         await permit_letters(call, [letter_id])
         hints: list[Hint] = []
         made = await replay_dead_letters(
@@ -186,15 +187,18 @@ class DeadLetterDoor:
     async def not_replayed(self, call: Call, letter_id: UUID) -> Refused:
         letter = await read_dead_letter(call.session, call.tenant, letter_id)
         if letter is None:
-            return not_found()
-        return Refused(Code.CONFLICT, f"it was replayed already, as task {letter.replayed_as}")
+            return not_found("dead letter", letter_id)
+        return Refused(
+            Code.CONFLICT,
+            f"dead letter {letter_id} was replayed already, as task {letter.replayed_as}",
+        )
 
     async def purge(self, call: Call) -> Answer:
-        letter_id = task_id_of(call)
+        letter_id = task_id_of(call, "dead letter")
         await permit_letters(call, [letter_id])
         actor = call.credential.actor
         if not await purge_letters(call.session, call.tenant, [letter_id], actor):
-            raise not_found()
+            raise not_found("dead letter", letter_id)
         call.note("dead_letter.purge", str(letter_id))
         return Answer(204)
 

@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from duly.api.admission import Admission, FairLimiter, Pace
-from duly.api.body import convert_query, decode
+from duly.api.body import convert_query, decode, unknown_parameter
 from duly.api.call import CONTROL_CHARACTER, Answer, Call, Receive, Scope, Send
 from duly.api.credentials import Authenticator
 from duly.api.cursors import Cursors
@@ -32,9 +32,11 @@ from duly.api.problems import (
     PROBLEM_CONTENT_TYPE,
     Code,
     Refused,
+    invalid_query,
     later,
     not_found,
     problem_of,
+    quoted,
 )
 from duly.domain.access import Access, Reach
 from duly.domain.errors import DulyError, StatementRefused
@@ -214,12 +216,12 @@ class Door:
         except asyncio.CancelledError:
             # Nobody but the server's own stop cancels a call; its task ends with this answer.
             log.info("a call was cut off by the stop", path=scope["path"])
-            return refusal(later(Code.UNAVAILABLE, "this server is stopping; try again"))
+            return refusal(later(Code.UNAVAILABLE, "the server is stopping; try again"))
         except TimeoutError:
-            return refusal(later(Code.TIMEOUT, "the call took too long and was given up"))
+            return refusal(later(Code.TIMEOUT, "the call took too long and was ended; try again"))
         except Exception:
-            log.exception("a call met a mistake of ours", path=scope["path"])
-            return refusal(Refused(Code.INTERNAL, "duly made a mistake; it is in its log"))
+            log.exception("unhandled exception in request", path=scope["path"])
+            return refusal(Refused(Code.INTERNAL, "internal error; the server log has the details"))
 
     def endpoint_of(self, call: Call) -> Endpoint:
         methods, call.params = self.routes.find(call.path)
@@ -228,10 +230,12 @@ class Door:
         endpoint = methods.get(call.method)
         if endpoint is None:
             if not methods:
-                raise Refused(Code.NOT_FOUND, "there is no such path; /docs lists them")
+                raise Refused(
+                    Code.NOT_FOUND, f"path {quoted(call.path)} was not found; /docs lists all"
+                )
             raise Refused(
                 Code.METHOD_NOT_ALLOWED,
-                f"{call.path} does not take {call.method[:16]}",
+                f"{quoted(call.path)} does not take {call.method[:16]}",
                 headers={"allow": ", ".join(sorted(methods))},
             )
         return endpoint
@@ -296,7 +300,7 @@ class Door:
         if endpoint.query is not None:
             arguments.append(convert_query(named, endpoint.query))
         elif named:
-            raise Refused(Code.INVALID_QUERY, f"{next(iter(named))[:64]} is not a parameter here")
+            raise invalid_query(unknown_parameter(next(iter(named)), ()))
         if endpoint.kind is Kind.HOT:
             return await endpoint.handler(*arguments)
         if endpoint.takes_cursor:
@@ -311,7 +315,7 @@ class Door:
         credential = call.credential
         if credential.access not in endpoint.access:
             needed = " or ".join(sorted(endpoint.access))
-            raise Refused(Code.FORBIDDEN, f"this needs the role {needed}")
+            raise Refused(Code.FORBIDDEN, f"this call needs the role {needed}")
         if credential.types is not None and not (endpoint.checks_types or endpoint.method == "GET"):
             raise Refused(
                 Code.FORBIDDEN, "a credential that is limited to task types may not do this"
@@ -323,17 +327,17 @@ class Door:
             if credential.reach is Reach.INSTALLATION:
                 tenant = await self.authenticator.tenants.get(wanted)
             if tenant is None:
-                raise not_found()
+                raise not_found("tenant", wanted)
             call.tenant, call.tenant_name = tenant.id, tenant.name
         if endpoint.kind is Kind.INSTALLATION and credential.reach is not Reach.INSTALLATION:
-            raise Refused(Code.FORBIDDEN, "this needs a credential that reaches the installation")
+            raise Refused(Code.FORBIDDEN, "this call needs a credential with reach installation")
 
     async def read(self, endpoint: Endpoint, call: Call, raw: bytes) -> Any:
         assert endpoint.body is not None
         if not raw and endpoint.is_body_optional:
             return endpoint.body()
         if b"content-encoding" in call.headers:
-            raise Refused(Code.UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not taken")
+            raise Refused(Code.UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not supported")
         media_type = (call.header(b"content-type") or "").partition(";")[0].strip().lower()
         if media_type not in endpoint.media_types:
             taken = " or ".join(endpoint.media_types)

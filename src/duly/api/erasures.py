@@ -106,7 +106,7 @@ class ErasureDoor:
             if await is_erased(call.session, call.tenant, task_id):
                 return Bite([])
             if await read_dead_letter(call.session, call.tenant, task_id) is None:
-                raise not_found()
+                raise not_found("task", task_id)
         elif task.state not in TERMINAL:
             detail = f"the task is {task.state} and needs its data; cancel it first"
             raise Refused(Code.CONFLICT, detail)

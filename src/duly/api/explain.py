@@ -62,7 +62,7 @@ class ExplainDoor:
             call.session, call.tenant, task_id_of(call), self.lane_depth, self.lane_depth_max
         )
         if situation is None:
-            raise not_found()
+            raise not_found("task", task_id_of(call))
         return Answer(200, explanation_view(explain(situation)))
 
 

@@ -55,7 +55,10 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
         "Ask them. Running tasks may be settled; everything else is refused until they resume it.",
     ),
     Code.NOT_FOUND: (
-        "There is no such thing, or it belongs to another tenant; the answer is the same.",
+        (
+            "What the path or `tenant` names does not exist, or belongs to another tenant; the "
+            "answer is the same."
+        ),
         "Check the id and whose credential it is.",
     ),
     Code.METHOD_NOT_ALLOWED: (

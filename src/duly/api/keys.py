@@ -197,7 +197,7 @@ class KeyDoor:
     async def get(self, call: Call) -> Answer:
         key = await find_key(call.session, call.tenant, key_id_of(call))
         if key is None:
-            raise not_found()
+            raise not_found("key", call.params["id"])
         return Answer(200, key_view(key))
 
     async def revoke(self, call: Call) -> Answer:
@@ -213,7 +213,7 @@ class KeyDoor:
         """The key of this call, if the caller may lay hands on it."""
         key = await lock_key(call.session, call.tenant, key_id_of(call))
         if key is None:
-            raise not_found()
+            raise not_found("key", call.params["id"])
         check_reach(call.credential, Reach(key.reach), key.types)
         return key
 
@@ -258,7 +258,10 @@ def check_reach(credential: Credential, reach: Reach, types: list[str] | None) -
         types is None or not credential.types.issuperset(types)
     )
     if is_further or is_wider:
-        raise Refused(Code.FORBIDDEN, "the key would reach further than the credential of the call")
+        raise Refused(
+            Code.FORBIDDEN,
+            "the key has more reach or more task types than the credential of this call",
+        )
 
 
 def rotate_refusal(refusal: RotateRefusal) -> Refused:
@@ -278,7 +281,7 @@ def too_many_keys() -> Refused:
 def key_id_of(call: Call) -> str:
     key_id = call.params["id"]
     if not limits.API_KEY_ID_PATTERN.fullmatch(key_id):
-        raise not_found()
+        raise not_found("key", key_id)
     return key_id
 
 

@@ -125,7 +125,7 @@ class PauseDoor:
             raise Refused(Code.TOO_MANY, detail)
         found = await find_pause(call.session, call.tenant, asked.kind, name)
         if found is None:
-            raise not_found()
+            raise not_found("pool", name)
         call.note("pause.set", subject_of(found), reason=asked.reason)
         return Answer(200, pause_view(found))
 
@@ -137,7 +137,7 @@ class PauseDoor:
         found = await find_pause(call.session, call.tenant, asked.kind, name)
         # Of two that resume at once, one deletes the row; the other finds nothing left to do.
         if found is None or not await clear_pause(call.session, call.tenant, asked.kind, name):
-            raise not_found()
+            raise not_found("pause of", f"{asked.kind} {name}".rstrip())
         call.note("pause.clear", subject_of(found))
         return Answer(200, pause_view(found))
 

@@ -4,6 +4,7 @@ The one edge where faults of the world become HTTP: `problem_of` translates them
 what to do about it and never how duly is built.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from http import HTTPStatus
@@ -27,6 +28,17 @@ RETRY_AFTER_S = 1
 DATA_CLASS = "22"
 # A statement that reached its time limit.
 QUERY_CANCELED = "57014"
+NAME_CHARACTERS_MAX = 128
+# Of the problems of one call, in the words of its detail; all of them are in `errors`.
+SENTENCES_MAX = 3
+INDEX = re.compile(r"/(\d+)(?=/|$)")
+# First words of reasons that follow the name of a field without a colon.
+PREDICATES = frozenset(
+    {
+        *("is", "are", "has", "does", "must", "may", "contains", "needs", "differs", "belong"),
+        *("cannot", "leads", "lies", "never", "fires"),
+    }
+)
 
 
 class Code(StrEnum):
@@ -144,27 +156,35 @@ class Refused(Exception):
         return msgspec.json.encode(details)
 
 
-NOT_FOUND = "there is no such thing, or it is not yours"
+def not_found(kind: str, name: object) -> Refused:
+    """`kind` is a noun, `name` what was asked for. The same for a foreign id as for one that never
+    was: whether it exists elsewhere shows in no byte."""
+    return Refused(Code.NOT_FOUND, f"{kind} {quoted(str(name))} was not found")
 
 
-def not_found() -> Refused:
-    """The same for a foreign id as for one that never was, to the last byte."""
-    return Refused(Code.NOT_FOUND, NOT_FOUND)
+def quoted(name: str) -> str:
+    """Text of the caller inside a sentence: cut, and nothing in it that a terminal would obey."""
+    cut = name[:NAME_CHARACTERS_MAX]
+    return cut if cut.isprintable() else ascii(cut)
 
 
 def invalid(problems: Sequence[Problem]) -> Refused:
-    count = len(problems)
-    detail = (
-        f"{count} fields are wrong"
-        if count > 1
-        else f"{problems[0].pointer or 'the body'} is wrong"
-    )
-    return Refused(Code.INVALID, detail, problems)
+    said = "; ".join(sentence_of(problem) for problem in problems[:SENTENCES_MAX])
+    more = len(problems) - SENTENCES_MAX
+    return Refused(Code.INVALID, f"{said}; and {more} more" if more > 0 else said, problems)
+
+
+def sentence_of(problem: Problem) -> str:
+    """`retry.max_attempts is not from 1 to 100`; a reason that is no predicate follows a colon."""
+    field = INDEX.sub(r"[\1]", problem.pointer.removeprefix("/")).replace("/", ".")
+    if not field:
+        return problem.reason
+    is_predicate = problem.reason.partition(" ")[0] in PREDICATES
+    return f"{quoted(field)}{' ' if is_predicate else ': '}{problem.reason}"
 
 
 def invalid_query(problem: Problem) -> Refused:
-    name = problem.pointer.removeprefix("/")
-    return Refused(Code.INVALID_QUERY, f"{name[:64]}: {problem.reason}", [problem])
+    return Refused(Code.INVALID_QUERY, sentence_of(problem), [problem])
 
 
 def later(code: Code, detail: str, retry_after_s: int = RETRY_AFTER_S) -> Refused:
@@ -175,7 +195,7 @@ def problem_of(error: DulyError) -> Refused:
     """What the caller is told when the world fails. The log has the rest."""
     match error:
         case Overloaded():
-            return later(Code.OVERLOADED, "too many calls wait; try again")
+            return later(Code.OVERLOADED, "too many calls are waiting; try again")
         case TooManyPools():
             return Refused(Code.TOO_MANY, str(error))
         case DatabaseUnavailable() | DatabaseUnfit():
@@ -183,12 +203,14 @@ def problem_of(error: DulyError) -> Refused:
         case CheckProcessUnavailable():
             return later(Code.UNAVAILABLE, "payloads cannot be checked now; try again")
         case StatementRefused() if str(error.facts["code"]).startswith(DATA_CLASS):
-            return Refused(Code.INVALID, "a value is of a kind that cannot be stored")
+            return Refused(Code.INVALID, "a value contains text that cannot be stored")
         case StatementRefused() if error.facts["code"] == QUERY_CANCELED:
-            return later(Code.TIMEOUT, "the database took too long; ask for less, or later")
+            return later(
+                Code.TIMEOUT, "the database took too long; ask for less, or try again later"
+            )
         case StatementRefused():
             return later(
                 Code.UNAVAILABLE, "the database is busy with a conflicting change; try again"
             )
         case _:
-            return Refused(Code.INTERNAL, "duly made a mistake; it is in its log")
+            return Refused(Code.INTERNAL, "internal error; the server log has the details")

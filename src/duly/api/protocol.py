@@ -229,15 +229,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.stage is Stage.BODY:
             return
         if name.lower() == b"transfer-encoding" and value.lower() != b"chunked":
-            self.stop(malformed("the only transfer encoding taken is chunked"))
+            self.stop(malformed("the only supported transfer encoding is chunked"))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         if self.parser.get_http_version() not in VERSIONS:
-            self.stop(malformed("only HTTP/1.1 and HTTP/1.0 are spoken here"))
+            self.stop(malformed("only HTTP/1.1 and HTTP/1.0 are supported"))
         if self.parser.should_upgrade() and self.parser.get_method() != b"GET":
             # The parser would not read its body, and the call would run without it.
-            self.stop(malformed("no other protocol is spoken here; leave out Upgrade"))
+            self.stop(malformed("no upgrade to another protocol is supported; leave out Upgrade"))
         if len(self.pipeline) >= self.limits.pipelined_max:
             self.stop(malformed("too many calls at once on one connection"))
         self.stage = Stage.BODY
@@ -291,7 +291,7 @@ class BoundedProtocol(HttpToolsProtocol):
         raise ValueError(refused.detail)
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (uvicorn's words, not ours)
-        self.refuse(self.refusal or malformed("this is not a sound HTTP request"))
+        self.refuse(self.refusal or malformed("the request is not valid HTTP"))
 
     def refuse(self, refused: Refused) -> None:
         """Say why, and end the connection. A call that came whole is owed its own answer first."""

@@ -109,7 +109,7 @@ class BackfillDoor:
                 await self.plan(call.session, asked, schedule, bite, progress)
             return progress
         if self.under_way.locked():
-            raise later(Code.OVERLOADED, "another backfill is under way; try again")
+            raise later(Code.OVERLOADED, "another backfill is running; try again")
         async with self.under_way:
             for bite in bites(times):
                 await self.desk.throttle.admit_spread(call.tenant, len(bite))
@@ -128,7 +128,10 @@ class BackfillDoor:
         async with self.desk.database.tenant(call.tenant) as session:
             locked = await lock_schedule(session, call.tenant, schedule.id)
             if locked is None or locked.definition != schedule.definition:
-                raise Refused(Code.CONFLICT, f"it was changed meanwhile; {progress.made} were made")
+                raise Refused(
+                    Code.CONFLICT,
+                    f"the schedule was changed meanwhile; {progress.made} tasks were made before",
+                )
             is_first = progress.made == 0
             # By the clock of the beginning: the rate holds over all bites.
             planned = await self.plan(session, asked, schedule, bite, progress)

@@ -136,7 +136,9 @@ class ScheduleControlDoor:
             call.session, schedule, Verdict.TRIGGERED, times
         )
         if not written.tasks:
-            raise Refused(Code.CONFLICT, "it was triggered at this very moment; try again")
+            raise Refused(
+                Code.CONFLICT, "the schedule was triggered at this same instant; try again"
+            )
         (task_id,) = written.tasks
         self.desk.tell(call, written)
         # What a scheduler was about to fire has another fence now, and is looked at again.

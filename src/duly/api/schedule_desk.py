@@ -24,7 +24,7 @@ from duly.store.schedules import Schedule, Template, find_schedule, lock_schedul
 
 # The schedule, when it is due next, and the time by the database's clock.
 Expect = Callable[[UUID, datetime | None, datetime], None]
-CATCHING_UP = "it is catching up with what was missed; try again"
+CATCHING_UP = "the schedule is catching up with missed occurrences; try again"
 CATCH_UP_RETRY_S = 5
 
 
@@ -38,7 +38,7 @@ class ScheduleDesk:
     async def prepare(self, call: Call, *_: object) -> None:
         """What firing must know (partitions, the number of the pool) is known before the call holds
         a connection."""
-        found = await find_schedule(self.database, call.tenant, task_id_of(call))
+        found = await find_schedule(self.database, call.tenant, task_id_of(call, "schedule"))
         tasks = [] if found is None else [submission_of(found, found.now, found.now)]
         # What cannot fire must still be mended, paused or deleted.
         with contextlib.suppress(TooManyPools):
@@ -57,16 +57,18 @@ class ScheduleDesk:
             raise TooManyPools(tenant=call.tenant, most=POOLS_PER_TENANT_MAX)
 
     async def find(self, call: Call) -> Schedule:
-        found = await find_schedule(call.session, call.tenant, task_id_of(call))
+        schedule_id = task_id_of(call, "schedule")
+        found = await find_schedule(call.session, call.tenant, schedule_id)
         if found is None:
-            raise not_found()
+            raise not_found("schedule", schedule_id)
         return found
 
     async def lock(self, call: Call) -> Schedule:
         """For a change, which a credential limited to other task types may not make."""
-        locked = await lock_schedule(call.session, call.tenant, task_id_of(call))
+        schedule_id = task_id_of(call, "schedule")
+        locked = await lock_schedule(call.session, call.tenant, schedule_id)
         if locked is None:
-            raise not_found()
+            raise not_found("schedule", schedule_id)
         permit_type(call.credential, locked.definition.template.type)
         return locked
 
@@ -112,4 +114,4 @@ def reckon(schedule: Schedule) -> Recurrence:
 def unreadable(schedule: Schedule, problems: list[Problem]) -> str:
     reasons = "; ".join(f"{problem.pointer} {problem.reason}" for problem in problems)
     zone = schedule.definition.fields.timezone
-    return f"it cannot be reckoned with on this server (time zone {zone}): {reasons}"
+    return f"the fire times of this schedule cannot be computed (time zone {zone}): {reasons}"

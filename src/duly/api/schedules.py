@@ -311,7 +311,7 @@ def look_ahead(asked: PreviewRequest, recurrence: Recurrence, after: datetime) -
 
 
 def name_taken(name: str) -> Refused:
-    return Refused(Code.CONFLICT, f"there is a schedule named {name} already")
+    return Refused(Code.CONFLICT, f"schedule {name} exists already")
 
 
 def facts_of(definition: Definition) -> dict[str, object]:

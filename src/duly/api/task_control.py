@@ -140,7 +140,7 @@ class TaskControlDoor:
         if answer in (ControlAnswer.CANCELLED, ControlAnswer.CANCEL_REQUESTED):
             call.note("task.cancel", str(task_id), answer=answer.value)
         elif answer is not ControlAnswer.ALREADY_CANCELLED:
-            raise control_refusal(answer)
+            raise control_refusal(answer, task_id)
         status = 202 if answer is ControlAnswer.CANCEL_REQUESTED else 200
         return remembered_without_payload(status, await self.view_in(call, task_id))
 
@@ -148,7 +148,7 @@ class TaskControlDoor:
         """As this call's own transaction sees it."""
         found = await read_task(call.session, call.tenant, task_id)
         if found is None:
-            raise not_found()
+            raise not_found("task", task_id)
         return task_view(found)
 
     async def reschedule(self, call: Call, asked: Reschedule) -> Answer:
@@ -173,7 +173,7 @@ class TaskControlDoor:
         hints: list[Hint] = []
         answer = (await move_tasks(call.session, call.tenant, [move], hints))[move.id]
         if answer is not ControlAnswer.MOVED:
-            raise control_refusal(answer)
+            raise control_refusal(answer, move.id)
         call.after.append(lambda: self.ring(hints))
         call.note(action, str(move.id), **facts_of(move))
         return remembered_without_payload(200, await self.view_in(call, move.id))
@@ -237,7 +237,7 @@ async def permit_task(call: Call, task_id: UUID) -> None:
         return
     found = await read_task(call.session, call.tenant, task_id)
     if found is None:
-        raise not_found()
+        raise not_found("task", task_id)
     permit_type(call.credential, found.type)
 
 
@@ -259,18 +259,18 @@ def remembered_without_payload(status: int, view: TaskView) -> Answer:
     return Answer(status, view, kept=kept)
 
 
-def control_refusal(answer: ControlAnswer) -> Refused:
+def control_refusal(answer: ControlAnswer, task_id: UUID) -> Refused:
     match answer:
         case ControlAnswer.UNKNOWN:
-            return not_found()
+            return not_found("task", task_id)
         case ControlAnswer.RUNNING:
-            return Refused(Code.RUNNING, "the task is running; cancel it, or wait for its end")
+            return Refused(Code.RUNNING, "the task is running; cancel it, or wait until it ends")
         case ControlAnswer.WAITING:
-            return Refused(Code.WAITING, "the task waits for others of its workflow")
+            return Refused(Code.WAITING, "the task waits for other tasks of its workflow")
         case ControlAnswer.ALREADY_TERMINAL | ControlAnswer.ALREADY_CANCELLED:
-            return Refused(Code.ALREADY_TERMINAL, "the task has ended, and that never changes")
+            return Refused(Code.ALREADY_TERMINAL, "the task has ended; an ended task never changes")
         case _:
-            return later(Code.OVERLOADED, "the task is being changed by others; try again")
+            return later(Code.OVERLOADED, "other calls are changing the task; try again")
 
 
 def facts_of(move: Move) -> dict[str, object]:

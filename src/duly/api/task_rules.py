@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from duly.api.problems import Code, Refused, invalid
+from duly.api.problems import Code, Refused, invalid, sentence_of
 from duly.api.recall import Recall
 from duly.api.schema_checks import SchemaChecks
 from duly.api.wire import NO_DEFAULTS, TaskDefaults, TaskRequest
@@ -60,7 +60,11 @@ class TaskRules:
         if rules.schema is not None:
             problem = await self.payload_problem(tenant, rules, task)
             if problem is not None:
-                raise Refused(Code.INVALID, f"the payload is not what {task.type} takes", [problem])
+                raise Refused(
+                    Code.INVALID,
+                    f"the payload does not fit {task.type}: {sentence_of(problem)}",
+                    [problem],
+                )
         return rules.defaults
 
     async def payload_problem(self, tenant: int, rules: Rules, task: TaskRequest) -> Problem | None:

@@ -125,7 +125,7 @@ class TaskTypeDoor:
     async def get(self, call: Call) -> Answer:
         found = await find_task_type(call.session, call.tenant, known_name_of(call))
         if found is None:
-            raise not_found()
+            raise not_found("task type", call.params["name"])
         return Answer(200, type_view(found))
 
     async def check_schema(self, call: Call, asked: TaskTypeRequest) -> None:
@@ -162,7 +162,7 @@ class TaskTypeDoor:
         name = known_name_of(call)
         permit_type(call.credential, name)
         if not await delete_task_type(call.session, call.tenant, name):
-            raise not_found()
+            raise not_found("task type", name)
         self.record(call, name, "task_type.delete", {})
         return Answer(204)
 
@@ -221,7 +221,7 @@ def facts_of(stored: TaskType) -> dict[str, object]:
 def known_name_of(call: Call) -> str:
     name = call.params["name"]
     if type_reason(name):
-        raise not_found()
+        raise not_found("task type", name)
     return name
 
 

@@ -220,9 +220,10 @@ class TaskDoor:
         return Answer(200, task_view(await self.found(call)))
 
     async def found(self, call: Call) -> StoredTask:
-        task = await self.reading.read(call.tenant, task_id_of(call))
+        task_id = task_id_of(call)
+        task = await self.reading.read(call.tenant, task_id)
         if task is None:
-            raise not_found()
+            raise not_found("task", task_id)
         return task
 
     async def list_page(self, call: Call, query: ListQuery) -> Answer:
@@ -261,7 +262,7 @@ class TaskDoor:
         """The task as it stands when it has ended, the time is up, or the caller hangs up."""
         task = await self.found(call)
         if self.waiting.is_full:
-            raise later(Code.OVERLOADED, "too many callers wait; ask again")
+            raise later(Code.OVERLOADED, "too many calls are waiting for tasks; try again")
         if task.state not in TERMINAL:
             with self.waiting.waiter(task.id) as ended:
                 await first_of(ended.wait(), call.gone(), query.timeout_s)
@@ -300,25 +301,27 @@ def target_problems(request: TaskRequest) -> list[Problem]:
 
 
 def mismatch(errors: list[Problem]) -> Refused:
-    detail = "the idempotency key is known with another request"
+    detail = "the idempotency key was used with another request"
     return Refused(Code.IDEMPOTENCY_MISMATCH, detail, errors)
 
 
 def gone(errors: list[Problem]) -> Refused:
     """A key lives for its own time, even when its task was dropped before."""
-    return Refused(Code.CONFLICT, "the key is known, and its task is gone already", errors)
+    return Refused(
+        Code.CONFLICT, "the idempotency key was used, and its task has been deleted since", errors
+    )
 
 
 def replace_key(view: TaskView, key: str | None) -> TaskView:
     return msgspec.structs.replace(view, idempotency_key=key)
 
 
-def task_id_of(call: Call) -> UUID:
-    """A text that is no id names nothing, exactly as an id that never was."""
+def task_id_of(call: Call, kind: str = "task") -> UUID:
+    """The id in the path, of a task or another `kind`. What is no id was not found either."""
     try:
         return UUID(call.params["id"])
     except ValueError:
-        raise not_found() from None
+        raise not_found(kind, call.params["id"]) from None
 
 
 def tag_of(text: str | None) -> tuple[str, str] | None:

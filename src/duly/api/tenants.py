@@ -173,7 +173,7 @@ class TenantDoor:
         name = fields.pop("name")
         tenant = await create_tenant(call.session, name, TenantLimits(**fields))
         if tenant is None:
-            raise Refused(Code.CONFLICT, f"there is a tenant named {name} already")
+            raise Refused(Code.CONFLICT, f"tenant {name} exists already")
         await self.record(call, "tenant.create", tenant, fields)
         return Answer(201, tenant_view(tenant))
 
@@ -181,10 +181,10 @@ class TenantDoor:
         name = tenant_name_of(call)
         is_theirs = name == call.credential.tenant_name
         if not is_theirs and call.credential.reach is not Reach.INSTALLATION:
-            raise not_found()
+            raise not_found("tenant", name)
         tenant = await find_tenant(self.database, name)
         if tenant is None:
-            raise not_found()
+            raise not_found("tenant", name)
         return Answer(200, tenant_view(tenant))
 
     async def change(self, call: Call, asked: TenantChange) -> Answer:
@@ -195,7 +195,7 @@ class TenantDoor:
             raise invalid([Problem("", f"give one of {', '.join(known_fields)}")])
         known = await lock_tenant(call.session, tenant_name_of(call))
         if known is None:
-            raise not_found()
+            raise not_found("tenant", call.params["name"])
         bounds = {name: value for name, value in given.items() if name != "suspended"}
         changed = limits_of(known)._replace(**bounds)
         if problems := tenant_problems(known.name, **changed._asdict()):
@@ -226,7 +226,7 @@ class TenantDoor:
 def tenant_name_of(call: Call) -> str:
     name = call.params["name"]
     if not limits.TENANT_PATTERN.fullmatch(name):
-        raise not_found()
+        raise not_found("tenant", name)
     return name
 
 

@@ -115,7 +115,7 @@ class WebhookSecretDoor:
         secret_id = call.params["id"]
         is_known = ID_PATTERN.fullmatch(secret_id) is not None
         if not is_known or not await delete_secret(call.session, call.tenant, secret_id):
-            raise not_found()
+            raise not_found("webhook secret", secret_id)
         call.note("webhook_secret.delete", secret_id)
         return Answer(204)
 

@@ -291,7 +291,7 @@ class WorkerDoor:
         task_id = task_id_of(call)
         task = await self.reading.read(call.tenant, task_id)
         if task is None:
-            raise not_found()
+            raise not_found("task", task_id)
         if problems := settlement_problems(asked, ""):
             raise invalid(problems)
         settlement = settlement_of(task_id, asked, HANDED_OVER)
@@ -300,7 +300,9 @@ class WorkerDoor:
             # The receiver was faster than our note that it took the task over.
             answer = await self.settle_handed_over(settlement, task)
         if answer.status is SettleStatus.STALE:
-            detail = "the task is not with a receiver under this fence; its lease is over"
+            detail = (
+                "the lease with this fence has ended, or the task was not accepted by a receiver"
+            )
             raise Refused(Code.STALE, detail)
         return Answer(200, SettleView(task_id, answer.status, answer.state))
 

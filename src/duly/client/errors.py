@@ -30,7 +30,8 @@ class ApiError(DulyError):
         # Each with a JSON pointer and what is wrong there.
         self.errors: list[dict[str, str]] = list(problem.get("errors", []))
         self.retry_after_s = retry_after_s
-        wrong = "; ".join(f"{item['pointer']} {item['detail']}" for item in self.errors)
+        unsaid = [item for item in self.errors if item["detail"] not in self.detail]
+        wrong = "; ".join(f"{item['pointer']} {item['detail']}" for item in unsaid)
         detail = f"{self.detail} ({wrong})" if wrong else self.detail
         super().__init__(code=self.code, detail=detail)
 

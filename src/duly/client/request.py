@@ -76,5 +76,5 @@ def check_key(key: object) -> None:
     """As the server would refuse it: in a header, another encoding would make another key of it."""
     if isinstance(key, str) and (reason := key_reason(key)):
         errors = [{"pointer": "/idempotency_key", "detail": reason}]
-        problem = {"code": "invalid", "detail": "the idempotency key is wrong", "errors": errors}
+        problem = {"code": "invalid", "detail": f"idempotency_key {reason}", "errors": errors}
         raise Invalid(422, problem, None)
