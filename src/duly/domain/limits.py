@@ -31,9 +31,8 @@ INVISIBLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f"
     "\u2028-\u202e\u2060-\u206f\u3164\ud800-\udfff\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
-# U+0000 as JSON writes it: after an even number of backslashes.
-NUL = b"\\u0000"
-NUL_WRITTEN = re.compile(rb"(?<!\\)(?:\\\\)*\\u0000")
+# U+0000 as JSON writes it, and a backslash as JSON writes it.
+NUL, BACKSLASH = b"\\u0000", b"\\\\"
 NUL_REASON = "contains the character U+0000, which no text may have"
 
 NAMES_REMEMBERED = 1000
@@ -259,8 +258,9 @@ def character_name(character: str) -> str:
 
 
 def has_nul(text: bytes) -> bool:
-    """Whether some string of this JSON has the character U+0000."""
-    return NUL in text and NUL_WRITTEN.search(text) is not None
+    """Whether some string of this JSON has the character U+0000, and not its letters after a
+    backslash."""
+    return NUL in text and NUL in text.replace(BACKSLASH, b"")
 
 
 def run_at_reason(run_at: datetime | None, now: datetime) -> str | None:
