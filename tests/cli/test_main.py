@@ -75,6 +75,13 @@ def test_a_fault_of_the_world_is_one_line_without_traceback(
     assert "hunter2" not in answer.stderr
 
 
+def test_a_mistyped_command_gets_a_hint() -> None:
+    """Commands are imported when they are used, and click knows no others."""
+    answer = duly("schedule", "list")
+    assert answer.returncode == 2
+    assert "No such command 'schedule'. Did you mean 'schedules'?" in answer.stderr
+
+
 def test_our_own_mistake_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hidden behind one line, a bug could not be reported."""
 
