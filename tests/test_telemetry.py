@@ -118,6 +118,27 @@ def test_what_has_no_ready_work_any_more_vanishes() -> None:
     assert b"zeta" not in metrics.render()
 
 
+def test_who_may_not_know_the_tenants_sees_them_as_one() -> None:
+    """Whom an installation serves, and how much, is nobody else's business."""
+    metrics = Metrics()
+    metrics.show_oldest_ready({("acme", 0): 5.0, ("zeta", 0): 7.0, ("zeta", 2): 1.0})
+    metrics.show_backlog({("acme", 0): 5.0, ("zeta", 0): 7.0, ("zeta", 1): 1.0})
+    metrics.show_in_flight({"acme": 2, "zeta": 3})
+    shown = metrics.render(with_tenants=False).decode()
+    assert "acme" not in shown
+    assert 'duly_oldest_ready_seconds{band="high",tenant="(all)"} 7.0' in shown
+    assert 'duly_backlog{state="ready",tenant="(all)"} 12.0' in shown
+    assert 'duly_in_flight{tenant="(all)"} 5.0' in shown
+
+
+def test_a_gauge_is_absent_while_nobody_knows_its_value() -> None:
+    """A zero says that all is well."""
+    metrics = Metrics()
+    assert b"duly_slots_without_owner 0" not in metrics.render()
+    metrics.slots_without_owner.set_function(lambda: 64)
+    assert b"duly_slots_without_owner 64.0" in metrics.render()
+
+
 def test_depths_and_counts_of_shared_labels_are_added_up() -> None:
     """Of a thousand small lanes the largest says nothing; their sum does."""
     metrics = Metrics()

@@ -39,6 +39,7 @@ from duly.domain.addresses import OutboundRules
 from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
 from duly.domain.fairness import AGING_S
 from duly.domain.lanes import LANE_DEPTH_MAX, Lane
+from duly.domain.states import FailureReason
 from duly.environment import Environment
 from duly.execution.assembly import (
     DRAIN_SHARE,
@@ -48,6 +49,7 @@ from duly.execution.assembly import (
 )
 from duly.execution.breakers import Breakers
 from duly.execution.executor import Handler
+from duly.execution.foreign_starts import ForeignStarts
 from duly.execution.leasing import SettleDesk, WorkerDesk
 from duly.execution.webhooks import WebhookSender
 from duly.maintenance.keeper import ServerKeeper, StatsKeeper
@@ -211,7 +213,7 @@ async def run_until(
             roles += webhook_roles(database, environment, metrics, parts, sender, settings, beating)
             roles.append(breakers)
         if "api" in settings.roles:
-            roles.append(front.waiting)
+            roles += [front.waiting, ForeignStarts(database, parts.workers, metrics, parts.stats)]
         loops += [start_loop(role, environment, metrics) for role in roles]
         server = make_http(front, settings, tls)
         async with asyncio.TaskGroup() as group:
@@ -400,8 +402,19 @@ def make_parts(
         ticking.append(Channel(database, environment, listeners, coordinator.look))
     settling = SettleDesk(database, environment)
     settling.listeners.append(scheduler.on_settled)
+    connect_metrics(metrics, coordinator, settling)
     workers = WorkerDesk(database, environment, broker, settling, metrics, stats, beating)
     return Parts(ticking, broker, submitter, scheduler, stats, settling, workers, notifier)
+
+
+def connect_metrics(metrics: Metrics, coordinator: Coordinator, settling: SettleDesk) -> None:
+    """Figures that their owners do not show by themselves. A reason that never occurred is 0."""
+    for reason in FailureReason:
+        metrics.dead_letters.labels(reason.value)
+    settling.listeners.append(
+        lambda _, answers: metrics.count_dead_letters(answer.reason for answer in answers)
+    )
+    metrics.slots_without_owner.set_function(lambda: coordinator.slots_without_owner)
 
 
 def make_node(environment: Environment, roles: Collection[str]) -> Node:

@@ -7,13 +7,14 @@ registry that belongs to one application, so that two of them can share a proces
 import logging
 import sys
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter as CountedValues
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Literal
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import HistogramMetricFamily
+from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 
 from duly import __version__
 
@@ -21,6 +22,9 @@ METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Each tenant with a label of its own costs the collector memory for ever; the rest share one.
 TENANT_LABELS_MAX = 200
 OTHER_TENANTS = "(other)"
+# For who may not know the tenants.
+ALL_TENANTS = "(all)"
+BACKLOG_STATES = ("ready", "scheduled")
 BAND_NAMES = ("high", "normal", "low")
 WAIT_BOUNDS_S = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
@@ -82,6 +86,10 @@ class BulkHistogram:
     def observe(self, value_s: float) -> None:
         self.observe_many((value_s,))
 
+    def observe_same(self, value_s: float, count: int) -> None:
+        self.counts[bisect_left(WAIT_BOUNDS_S, value_s)] += count
+        self.total_s += value_s * count
+
     def observe_many(self, values_s: Iterable[float]) -> None:
         counts, total_s = self.counts, 0.0
         for value_s in values_s:
@@ -93,6 +101,79 @@ class BulkHistogram:
         bounds = [*(str(bound) for bound in WAIT_BOUNDS_S), "+Inf"]
         buckets = list(zip(bounds, accumulate(self.counts), strict=True))
         yield HistogramMetricFamily(self.name, self.documentation, buckets, self.total_s)
+
+
+class KnownGauge:
+    """A gauge that is absent while its value is unknown: a zero would say that all is well."""
+
+    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
+        self.name = name
+        self.documentation = documentation
+        self.read: Callable[[], float | None] = lambda: None
+        registry.register(self)
+
+    def set_function(self, read: Callable[[], float | None]) -> None:
+        """Asked at every look; None is unknown."""
+        self.read = read
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(self.name, self.documentation)
+        value = self.read()
+        if value is not None:
+            family.add_metric([], value)
+        yield family
+
+
+class TenantGauge:
+    """A number of each tenant and, where it has one, a second label. Others vanish when it is shown
+    anew. Who may not know the tenants sees them merged into one."""
+
+    def __init__(
+        self,
+        name: str,
+        documentation: str,
+        merge: Callable[[float, float], float],
+        second: str | None = None,
+        words: Sequence[str] = ("",),
+    ) -> None:
+        self.name = name
+        self.documentation = documentation
+        self.merge = merge
+        self.second = second
+        self.words = words
+        self.values: Mapping[tuple[str, int], float] = {}
+
+    def show(self, values: Mapping[tuple[str, int], float]) -> None:
+        self.values = with_bounded_tenants(values, self.merge)
+
+    def clear(self) -> None:
+        self.values = {}
+
+    def family(self, *, with_tenants: bool) -> GaugeMetricFamily:
+        labels = ["tenant"] if self.second is None else ["tenant", self.second]
+        family = GaugeMetricFamily(self.name, self.documentation, labels=labels)
+        values = self.values if with_tenants else self.together()
+        for (tenant, number), value in values.items():
+            family.add_metric([tenant, self.words[number]][: len(labels)], value)
+        return family
+
+    def together(self) -> dict[tuple[str, int], float]:
+        merged: dict[tuple[str, int], float] = {}
+        for (_, number), value in self.values.items():
+            pair = (ALL_TENANTS, number)
+            merged[pair] = self.merge(merged[pair], value) if pair in merged else value
+        return merged
+
+
+class Families(CollectorRegistry):
+    """Those of one look."""
+
+    def __init__(self, families: Iterable[GaugeMetricFamily]) -> None:
+        super().__init__()
+        self.families = families
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        return self.families
 
 
 def with_bounded_tenants(
@@ -159,8 +240,21 @@ class Metrics:
             "From the instant an attempt was due to its start, retries included.",
             self.registry,
         )
+        self.run_time = BulkHistogram(
+            "duly_run_seconds", "From the start of an attempt to its settlement.", self.registry
+        )
         self.dispatched = Counter(
-            "duly_dispatched_total", "Tickets put into lanes.", registry=self.registry
+            "duly_dispatched_total",
+            "Attempts offered to consumers: tickets put into lanes, each attempt once.",
+            registry=self.registry,
+        )
+        self.republished = Counter(
+            "duly_republished_total",
+            "Tickets put into lanes again, because nobody took the first in time.",
+            registry=self.registry,
+        )
+        self.dead_letters = self.counter(
+            "duly_dead_letters_total", "Tasks that failed for good, by reason.", "reason"
         )
         self.refused = self.counter(
             "duly_refused_total", "Due tasks held back, by the gate that did.", "gate"
@@ -182,26 +276,27 @@ class Metrics:
         )
 
     def make_gauges(self) -> None:
-        pair = ["tenant", "band"]
-        self.oldest_ready = Gauge(
+        self.oldest_ready = TenantGauge(
             "duly_oldest_ready_seconds",
             "How long the oldest due and unleased task has waited; delayed tasks never count.",
-            pair,
-            registry=self.registry,
+            max,
+            "band",
+            BAND_NAMES,
         )
-        self.lane_depth = Gauge(
-            "duly_lane_depth",
-            "Tickets in lanes that nobody took yet.",
-            pair,
-            registry=self.registry,
+        self.lane_depth = TenantGauge(
+            "duly_lane_depth", "Tickets in lanes that nobody took yet.", add, "band", BAND_NAMES
         )
-        self.in_flight = Gauge(
-            "duly_in_flight", "Leases and live tickets.", ["tenant"], registry=self.registry
+        self.backlog = TenantGauge(
+            "duly_backlog",
+            "Tasks that wait, by state; counting stops at 10,000 of a tenant and state.",
+            add,
+            "state",
+            BACKLOG_STATES,
         )
-        self.slots_without_owner = Gauge(
-            "duly_slots_without_owner",
-            "Slots for which nobody dispatches.",
-            registry=self.registry,
+        self.in_flight = TenantGauge("duly_in_flight", "Attempts that run: leases.", add)
+        self.tenant_gauges = (self.oldest_ready, self.lane_depth, self.backlog, self.in_flight)
+        self.slots_without_owner = KnownGauge(
+            "duly_slots_without_owner", "Slots for which nobody dispatches.", self.registry
         )
 
     def counter(self, name: str, documentation: str, label: str) -> Counter:
@@ -212,29 +307,31 @@ class Metrics:
             self.role_failing.labels(role).set(0 if problem is None else 1)
 
     def show_oldest_ready(self, ages_s: Mapping[tuple[str, int], float]) -> None:
-        """All pairs of (tenant, band) that have ready work; others vanish."""
-        show_by_band(self.oldest_ready, with_bounded_tenants(ages_s, max))
+        """All pairs of (tenant, band) that have ready work."""
+        self.oldest_ready.show(ages_s)
 
     def show_lane_depth(self, depths: Mapping[tuple[str, int], float]) -> None:
-        """All pairs of (tenant, band) with tickets, pools added up; others vanish."""
-        show_by_band(self.lane_depth, with_bounded_tenants(depths, add))
+        """All pairs of (tenant, band) with tickets, pools added up."""
+        self.lane_depth.show(depths)
+
+    def show_backlog(self, counts: Mapping[tuple[str, int], float]) -> None:
+        """All pairs of (tenant, number of the state) with tasks."""
+        self.backlog.show(counts)
 
     def show_in_flight(self, counts: Mapping[str, int]) -> None:
-        pairs = {(tenant, 0): float(count) for tenant, count in counts.items()}
-        self.in_flight.clear()
-        for (tenant, _), count in with_bounded_tenants(pairs, add).items():
-            self.in_flight.labels(tenant).set(count)
+        self.in_flight.show({(tenant, 0): float(count) for tenant, count in counts.items()})
+
+    def count_dead_letters(self, reasons: Iterable[str | None]) -> None:
+        """None ended otherwise."""
+        for reason, count in CountedValues(reasons).items():
+            if reason is not None:
+                self.dead_letters.labels(reason).inc(count)
 
     def forget_installation(self) -> None:
         """This process no longer measures the installation: an old number would stand for ever."""
-        self.oldest_ready.clear()
-        self.slots_without_owner.set(0)
+        for gauge in (self.oldest_ready, self.backlog, self.in_flight):
+            gauge.clear()
 
-    def render(self) -> bytes:
-        return generate_latest(self.registry)
-
-
-def show_by_band(gauge: Gauge, values: Mapping[tuple[str, int], float]) -> None:
-    gauge.clear()
-    for (tenant, band), value in values.items():
-        gauge.labels(tenant, BAND_NAMES[band]).set(value)
+    def render(self, *, with_tenants: bool = True) -> bytes:
+        families = [gauge.family(with_tenants=with_tenants) for gauge in self.tenant_gauges]
+        return generate_latest(self.registry) + generate_latest(Families(families))

@@ -43,6 +43,22 @@ async def test_nodes_are_listed_with_the_slots_they_hold(front: Front) -> None:
     assert node["is_live"] is False
 
 
+async def test_metrics_name_tenants_only_to_operators_of_the_installation(front: Front) -> None:
+    """Anybody who reaches the port could list the customers, and see how busy each of them is."""
+    front.door.metrics.show_in_flight({"acme": 2})
+    named, merged = 'duly_in_flight{tenant="acme"} 2.0', 'duly_in_flight{tenant="(all)"} 2.0'
+    for key, shown in (
+        (front.admin, named),
+        (None, merged),
+        (front.other_admin, merged),
+        (front.producer, merged),
+    ):
+        reply = await front.call("GET", "/metrics", key=key)
+        assert (reply.status, shown in reply.body.decode()) == (200, True)
+        assert shown == named or "acme" not in reply.body.decode()
+    assert (await front.call("GET", "/metrics", key=front.admin[:-1] + "x")).status == 401
+
+
 async def test_nodes_come_by_page(front: Front) -> None:
     """A crash loop leaves thousands of them."""
     for number in (3, 1, 2):

@@ -290,6 +290,7 @@ def publish_arguments(tickets: list[Ticket]) -> tuple[Any, ...]:
         [ticket.deadline for ticket in tickets],
         TICKET_S,
         0,
+        [ticket.fires_at for ticket in tickets],
     )
 
 

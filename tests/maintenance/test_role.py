@@ -85,11 +85,11 @@ async def test_a_lost_ownership_forgets_everything_and_shows_nothing() -> None:
     stage = Stage({"one": 1000.0})
     await stage.run(10)
     stage.metrics.show_oldest_ready({("acme", 0): 7.0})
-    stage.metrics.slots_without_owner.set(3)
+    stage.metrics.show_in_flight({"acme": 3})
     stage.is_owner = False
     await stage.role.tick()
     assert b"duly_oldest_ready_seconds{" not in stage.metrics.render()
-    assert b"duly_slots_without_owner 0.0" in stage.metrics.render()
+    assert b"duly_in_flight{" not in stage.metrics.render()
     stage.is_owner = True
     await stage.role.tick()
     assert stage.made == 2

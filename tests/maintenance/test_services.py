@@ -5,6 +5,7 @@ from uuid import UUID
 
 from duly.domain.lanes import Lane, Ticket
 from duly.domain.states import Outcome
+from duly.maintenance.backlog import Backlog
 from duly.maintenance.closed_breakers import ClosedBreakers
 from duly.maintenance.dead_nodes import DeadNodes
 from duly.maintenance.keys import Keys
@@ -12,7 +13,6 @@ from duly.maintenance.nonces import Nonces
 from duly.maintenance.old_occurrences import OldOccurrences
 from duly.maintenance.old_stats import OldStats
 from duly.maintenance.oldest_ready import OldestReady
-from duly.maintenance.ownerless import OwnerlessSlots
 from duly.maintenance.partitions import Partitions
 from duly.maintenance.remembered_calls import RememberedCalls
 from duly.maintenance.service import Report
@@ -199,7 +199,20 @@ async def test_the_oldest_ready_age_is_shown_when_all_places_were_seen(
     assert b"duly_oldest_ready_seconds{" not in metrics.render()
 
 
-async def test_slots_without_owner_are_shown(world: World, metrics: Metrics) -> None:
-    """A slot that nobody owns is work that nobody dispatches."""
-    await OwnerlessSlots(world.database, metrics).run_once()
-    assert b"duly_slots_without_owner 64.0" in metrics.render()
+async def test_the_backlog_is_shown_when_all_tenants_were_seen(
+    world: World, metrics: Metrics
+) -> None:
+    """`duly_in_flight` counted only what has a cap: an uncapped tenant ran nothing."""
+    for name in ("acme", "zeta"):
+        await create_tenant(world.database, name)
+    running = await world.submit(tenant=1)
+    await world.lease(running.id)
+    await world.submit(tenant=2)
+    await world.submit(tenant=2, delay_s=60.0)
+    service = Backlog(world.database, metrics, page=1)
+    while (await service.run_once()).has_more:
+        assert b"duly_in_flight{" not in metrics.render()
+    shown = metrics.render().decode()
+    assert 'duly_in_flight{tenant="acme"} 1.0' in shown
+    assert 'duly_backlog{state="ready",tenant="zeta"} 1.0' in shown
+    assert 'duly_backlog{state="scheduled",tenant="zeta"} 1.0' in shown

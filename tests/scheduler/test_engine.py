@@ -142,6 +142,9 @@ async def test_a_wiped_ready_queue_is_published_again(pool: Database) -> None:
         engine.executor.running_max = taking
         engine.executor.room.set()
         await watcher.count(300)
+    samples = engine.metrics.registry.get_sample_value
+    assert samples("duly_dispatched_total") == 300, "a ticket again is no other attempt"
+    assert samples("duly_republished_total") == 300
 
 
 async def test_another_node_goes_on_where_one_was_killed(pool: Database) -> None:

@@ -2,10 +2,11 @@
 
 import pytest
 
-from duly.store.gauges import OldestReady, count_ownerless_slots, scan_oldest_ready
+from duly.store import gauges
+from duly.store.gauges import OldestReady, count_backlog, scan_oldest_ready
 from duly.store.load import BEFORE_ALL
 from duly.store.tenants import create_tenant
-from tests.store.world import HOLDER, World
+from tests.store.world import World
 
 
 async def scan(world: World, limit: int) -> list[OldestReady]:
@@ -51,14 +52,32 @@ async def test_an_installation_without_places_has_nothing_ready(world: World) ->
     assert await scan_oldest_ready(world.database) == ([], None)
 
 
-async def test_slots_without_owner_are_those_nobody_holds_now(world: World) -> None:
-    """A slot whose holder died long ago looks owned to whoever only looks at the holder."""
-    assert await count_ownerless_slots(world.database) == 64
-    await world.database.fetch(
-        "UPDATE duly.ownership SET holder = $1, expires_at = duly.now() + interval '10 s'"
-        " WHERE number < 60 OR kind = 'maintenance'",
-        HOLDER,
-    )
-    assert await count_ownerless_slots(world.database) == 4
-    world.advance(10)
-    assert await count_ownerless_slots(world.database) == 64
+async def test_the_backlog_of_each_tenant_is_counted_by_state(world: World) -> None:
+    """In flight was only what has a cap, and what waits had no number at all."""
+    for name in ("acme", "zeta", "idle"):
+        await create_tenant(world.database, name)
+    for tenant, delays in ((1, (0.0, 0.0, 0.0, 60.0)), (2, (60.0,))):
+        for delay_s in delays:
+            await world.submit(tenant=tenant, delay_s=delay_s)
+    running = await world.submit(priority=9)
+    await world.lease(running.id)
+    pages = [await count_backlog(world.database, after, limit=2) for after in (0, 2)]
+    assert [each[1:] for page in pages for each in page] == [
+        ("acme", 3, 1, 1),
+        ("zeta", 0, 1, 0),
+        ("idle", 0, 0, 0),
+    ]
+
+
+async def test_a_count_of_the_backlog_stops_at_its_bound(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten million that wait must not be counted one by one, every quarter of a minute."""
+    monkeypatch.setattr(gauges, "COUNT_MAX", 4)
+    await create_tenant(world.database, "acme")
+    for priority in (0, 5, 9):
+        for _ in range(3):
+            await world.submit(priority=priority)
+            await world.submit(priority=priority, delay_s=60.0)
+    (found,) = await count_backlog(world.database)
+    assert (found.ready, found.scheduled) == (4, 4)

@@ -25,10 +25,13 @@ USUAL_PLACE = Place(TENANT, tenant_shard(TENANT, spread=1, choice=0), lane_of(1,
 NOT_COMPLETED = sorted(SETTLEABLE - {Outcome.COMPLETED})
 
 
-def answer(state: State | None = None, due_in_s: float | None = None) -> SettleAnswer:
-    """What goes on says when and where, and all say whose, so that their owners can be told."""
+def answer(
+    state: State | None = None, due_in_s: float | None = None, reason: str | None = None
+) -> SettleAnswer:
+    """What goes on says when and where, what failed why, and all say whose, so that their owners
+    can be told."""
     if due_in_s is None:
-        return SettleAnswer(SETTLED, state, tenant=TENANT)
+        return SettleAnswer(SETTLED, state, tenant=TENANT, reason=reason)
     due_at = START + timedelta(seconds=due_in_s)
     return SettleAnswer(SETTLED, state, due_at, USUAL_PLACE, TENANT)
 
@@ -80,7 +83,9 @@ async def test_an_exhausted_task_is_a_dead_letter_with_its_own_copy(world: World
     for _ in range(2):
         await world.run(stored.id, Outcome.FAILED, error="boom 1")
         world.advance(3600)
-    assert await world.run(stored.id, Outcome.FAILED, error="boom 3") == answer(State.FAILED)
+    assert await world.run(stored.id, Outcome.FAILED, error="boom 3") == answer(
+        State.FAILED, reason="exhausted"
+    )
     task = await world.read(stored.id)
     assert (task.state, task.reason, task.error, task.attempt) == (
         State.FAILED,
@@ -118,7 +123,7 @@ async def test_what_cannot_succeed_is_not_tried_again(
     """Four more attempts at a wrong address are four more complaints."""
     retry = RetryPolicy(non_retryable=("BadAddress",))
     stored = await world.submit(policy=Policy(retry=retry))
-    assert await world.run(stored.id, outcome, **words) == answer(State.FAILED)
+    assert await world.run(stored.id, outcome, **words) == answer(State.FAILED, reason=reason)
     task = await world.read(stored.id)
     assert (task.state, task.reason, task.attempt) == (State.FAILED, reason, 1)
     assert await world.count("dead_letters") == 1
@@ -319,7 +324,7 @@ async def test_one_batch_may_hold_every_outcome(world: World) -> None:
     assert answers[::-1] == [
         answer(State.COMPLETED),
         answer(None, 1),
-        answer(State.FAILED),
+        answer(State.FAILED, reason="rejected"),
         answer(None, 1),
         answer(None, 1),
         answer(State.CANCELLED),

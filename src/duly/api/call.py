@@ -72,6 +72,7 @@ class Call:
         "method",
         "notes",
         "open_session",
+        "optional_credential",
         "params",
         "path",
         "query",
@@ -98,6 +99,8 @@ class Call:
         self.query = query_of(scope["query_string"]) if scope["query_string"] else {}
         self.raw_body, self.is_read = b"", False
         self.open_session: Session | None = None
+        # Of a call that needs none, and brought one.
+        self.optional_credential: Credential | None = None
         self.notes: list[AuditNote] = []
         # Refuses a body that is not the one that was signed, once it is read.
         self.check_body: Callable[[bytes], None] | None = None

@@ -7,6 +7,7 @@ import msgspec
 
 from duly.api.call import Answer, Call
 from duly.api.door import Endpoint, Kind
+from duly.domain.access import OPERATORS, Reach
 from duly.domain.errors import DulyError
 from duly.store.database import Database
 from duly.store.migrate import schema_version
@@ -66,6 +67,7 @@ class HealthDoor:
                 summary="Numbers for Prometheus",
                 handler=self.numbers,
                 kind=Kind.OPEN,
+                access=OPERATORS,
                 answers={200: str},
                 answer_media_type="text/plain",
                 tag=TAG,
@@ -92,6 +94,17 @@ class HealthDoor:
             return {"database": "ok", "schema": f"at {found}, needs {self.schema_wanted}"}
         return {"database": "ok", "schema": "ok"}
 
-    async def numbers(self, _call: Call) -> Answer:
+    async def numbers(self, call: Call) -> Answer:
+        """Whom the installation serves, and how much, is for its operators alone."""
         self.metrics.show_failing_roles(self.problems())
-        return Answer(200, self.metrics.render(), content_type=METRICS_CONTENT_TYPE.encode())
+        numbers = self.metrics.render(with_tenants=may_see_tenants(call))
+        return Answer(200, numbers, content_type=METRICS_CONTENT_TYPE.encode())
+
+
+def may_see_tenants(call: Call) -> bool:
+    credential = call.optional_credential
+    return (
+        credential is not None
+        and credential.access in OPERATORS
+        and credential.reach is Reach.INSTALLATION
+    )

@@ -86,6 +86,7 @@ class Coordinator:
         self.releasing: dict[Seat, Owned] = {}
         self.trusted_until = environment.clock.monotonic()
         self.slots_free = 0
+        self.slots_claimed = 0
         self.on_change: Callable[[frozenset[int], frozenset[int]], None] | None = None
         self.wake: Callable[[], None] | None = None
 
@@ -97,6 +98,11 @@ class Coordinator:
     @property
     def is_trusted(self) -> bool:
         return self.environment.clock.monotonic() < self.trusted_until
+
+    @property
+    def slots_without_owner(self) -> int | None:
+        """As of the last look; None if that was too long ago to say."""
+        return self.slots_free - self.slots_claimed if self.is_trusted else None
 
     def owns(self, shard: int) -> Owned | None:
         """Our claim to the shard's slot, or None as soon as somebody else might have it."""
@@ -125,7 +131,7 @@ class Coordinator:
                 self.database, self.node, self.seats, self.lease_s, self.ticket_s, failing
             )
             self.trusted_until = sent_at + self.lease_s * TRUSTED_PART
-            self.slots_free = view.free.get(SLOT, 0)
+            self.slots_free, self.slots_claimed = view.free.get(SLOT, 0), 0
             self.forget([seat for seat in self.seats if seat not in view.renewed])
             self.seats |= view.renewed
             is_content = await self.balance(view)
@@ -159,6 +165,8 @@ class Coordinator:
         # We were stopped since the renewal, and took from ourselves what had run out.
         self.forget([seat for seat in claimed if seat in self.seats])
         self.seats |= claimed
+        if kind == SLOT:
+            self.slots_claimed += len(claimed)
         self.tell(gained=claimed, lost=())
         return len(claimed)
 

@@ -27,13 +27,15 @@ class Ticket(NamedTuple):
     """A claim that a task was due and unleased at this fence; the timer row decides.
 
     Past its deadline, by the database's clock, a ticket is void whoever carries it. `stays`: its
-    lease may leave the row in its place, because nobody counts it there.
+    lease may leave the row in its place, because nobody counts it there. `fires_at`: since when the
+    task is due, in seconds of the database's clock; None where nobody said.
     """
 
     id: UUID
     fence: int
     deadline: datetime | None = None
     stays: bool = False
+    fires_at: float | None = None
 
 
 SHARED = (ALL_TENANTS, WEBHOOK_POOL)

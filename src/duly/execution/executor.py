@@ -374,8 +374,9 @@ class Executor:
             for lease, settlement, answer in zip(leases, settlements, answers, strict=True)
         )
         for (tenant, task_type, outcome, status, state), count in ends.items():
-            self.metrics.settled.labels(outcome.value).inc(count)
             if status is SettleStatus.SETTLED:
+                self.metrics.settled.labels(outcome.value).inc(count)
+                self.metrics.run_time.observe_same(run_s, count)
                 ending = ending_of(outcome, state)
                 self.stats.note_settled([(tenant, task_type, ending, run_s)], count)
 

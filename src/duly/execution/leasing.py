@@ -40,6 +40,7 @@ FLIGHTS_MAX = 2
 # Of each worker: its last request, and when its row was last written.
 WORKERS_MAX = 100_000
 RUNNING_MAX = 200_000
+STARTED_ELSEWHERE_MAX = 20_000
 SEEN_EVERY_S = 5.0
 # A worker counts as live for so long after its longest wait, its heartbeat, and after a hang-up.
 WAITED_FOR_S = 10.0
@@ -129,6 +130,8 @@ class WorkerDesk:
         self.seen: OrderedDict[UUID, float] = OrderedDict()
         # Type and start of what we handed out, for the statistics of its end.
         self.running: OrderedDict[tuple[UUID, int], tuple[str, float]] = OrderedDict()
+        # What we settled and did not hand out: its record knows the rest (foreign_starts.py).
+        self.started_elsewhere: list[tuple[UUID, int]] = []
 
     async def lease(self, asked: Asked) -> Granted:
         holder = holder_of(asked.tenant, asked.worker_id)
@@ -230,8 +233,11 @@ class WorkerDesk:
             if known is not None and answer.tenant is not None:
                 ending = ending_of(settlement.outcome, answer.state)
                 rows.append((answer.tenant, known[0], ending, now - known[1]))
+            elif len(self.started_elsewhere) < STARTED_ELSEWHERE_MAX:
+                self.started_elsewhere.append(key)
         for outcome, count in outcomes.items():
             self.metrics.settled.labels(outcome.value).inc(count)
+        self.metrics.run_time.observe_many(run_s for _, _, _, run_s in rows)
         self.stats.note_settled(rows)
 
 

@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from duly.environment import Environment
+from duly.maintenance.backlog import Backlog
 from duly.maintenance.closed_breakers import ClosedBreakers
 from duly.maintenance.dead_nodes import DeadNodes
 from duly.maintenance.keys import Keys
@@ -20,7 +21,6 @@ from duly.maintenance.nonces import Nonces
 from duly.maintenance.old_occurrences import OldOccurrences
 from duly.maintenance.old_stats import OldStats
 from duly.maintenance.oldest_ready import OldestReady
-from duly.maintenance.ownerless import OwnerlessSlots
 from duly.maintenance.partitions import Partitions
 from duly.maintenance.remembered_calls import RememberedCalls
 from duly.maintenance.service import Report, Service
@@ -56,8 +56,8 @@ def make_services(
     partitions = Partitions(database, retention_s)
     services: list[Service] = [
         partitions,
-        OwnerlessSlots(database, metrics),
         OldestReady(database, metrics),
+        Backlog(database, metrics),
         Keys(database),
         Survivors(database, lambda: partitions.pinned, retention_s),
         OldStats(database),

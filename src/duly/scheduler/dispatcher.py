@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from uuid import UUID
 
 from duly.broker.contract import Broker
@@ -38,6 +39,8 @@ DISPATCH_MAX = 400
 # Fewer of one place are not worth a lookout.
 STAY_MIN = 16
 IDLE_S = 1.0
+# Void tickets that are remembered, to tell what is published again.
+VOIDED_MAX = 100_000
 # A full lane is asked about this often, unless its consumer is in this process and tells.
 FULL_POLL_S = 0.05
 # After an outage the first dispatch waits for the coordinator's word; nobody tells of it.
@@ -83,6 +86,8 @@ class Dispatcher:
         self.until: dict[Member, float] = {}
         # Lanes that were ever used, by (tenant, pool, band); shared ones appear more than once.
         self.lanes: dict[tuple[int, int, int], Lane] = {}
+        # Tickets that nobody took in time, by task and fence: the next is the same attempt again.
+        self.voided: dict[UUID, int] = {}
         broker.on_taken = self.on_taken
 
     @property
@@ -173,6 +178,7 @@ class Dispatcher:
                 due.fence,
                 deadline,
                 entry.place in staying and due.concurrency_key is None,
+                entry.fires_at,
             )
             for _, entry in chosen
         ]
@@ -186,7 +192,13 @@ class Dispatcher:
             # be loaded again; in the accounts they count until they must be void.
             self.board.taken(tickets)
             raise
-        self.metrics.dispatched.inc(len(chosen))
+        again = self.count_again(tickets) if self.voided else 0
+        self.metrics.dispatched.inc(len(chosen) - again)
+        self.metrics.republished.inc(again)
+
+    def count_again(self, tickets: Iterable[Ticket]) -> int:
+        """Of how many the ticket before, under the same fence, became void in our hands."""
+        return sum(self.voided.pop(ticket.id, None) == ticket.fence for ticket in tickets)
 
     def may_stay(self, place: Place, count: int) -> bool:
         """Whether the leases of tasks without a key may leave their rows where they are: many of
@@ -251,7 +263,14 @@ class Dispatcher:
 
     def void_tickets(self, now: float) -> bool:
         self.accounts.pass_deadlines(now)
-        return bool(self.board.void_tickets(now))
+        voided = self.board.void_tickets(now)
+        for entry in voided:
+            # Last, whenever it was there before.
+            self.voided.pop(entry.due.id, None)
+            self.voided[entry.due.id] = entry.due.fence
+        for task_id in [*islice(self.voided, max(len(self.voided) - VOIDED_MAX, 0))]:
+            del self.voided[task_id]
+        return bool(voided)
 
     def on_taken(self, tickets: list[Ticket], leases: list[Lease]) -> None:
         """A consumer of this process says what became of its tickets. One that was not leased was
@@ -260,14 +279,14 @@ class Dispatcher:
         leased = None if is_whole and not self.accounts.tickets else {each.id for each in leases}
         if leased is not None:
             self.account_for(tickets, leased)
-        known = self.board.taken(tickets)
+        self.board.taken(tickets)
         if leases:
             # They became leases in one statement.
             started_at = leases[0].started_at.timestamp()
             self.metrics.time_in_ready.observe_many(
-                started_at - entry.fires_at
-                for entry in known
-                if leased is None or entry.due.id in leased
+                started_at - ticket.fires_at
+                for ticket in tickets
+                if ticket.fires_at is not None and (leased is None or ticket.id in leased)
             )
         if self.board.full or self.board.turns:
             self.wake()
@@ -321,7 +340,7 @@ class Dispatcher:
         self.gatekeeper.forget_foreign()
 
     def show_gauges(self) -> None:
-        """How full the lanes are, and how much of what has a cap is in flight."""
+        """How full the lanes are, as far as this process knows."""
         tenants = self.gatekeeper.bounds.tenants
         names = {tenant.id: tenant.name for tenant in tenants.values()}
         depths: dict[tuple[str, int], float] = {}
@@ -329,8 +348,6 @@ class Dispatcher:
             pair = (names.get(lane.tenant, str(lane.tenant)), lane.band)
             depths[pair] = depths.get(pair, 0.0) + self.broker.depth(lane)
         self.metrics.show_lane_depth({pair: depth for pair, depth in depths.items() if depth})
-        counts = self.accounts.by_tenant.items()
-        self.metrics.show_in_flight({names.get(n, str(n)): count for n, count in counts})
 
     def pause_s(self, now: float, *, is_full: bool) -> float:
         if is_full or self.board.turns or self.board.may_go_on():

@@ -5,6 +5,7 @@ from datetime import datetime
 from itertools import islice
 
 from duly.domain.ids import shard_of
+from duly.domain.states import FailureReason
 from duly.environment import Environment
 from duly.scheduler.accounts import Charge
 from duly.scheduler.dispatcher import Dispatcher
@@ -62,6 +63,7 @@ class Reaper:
         reaped = await reap_leases(self.database, self.environment, places, REAP_LEASES_MAX)
         if reaped.lost:
             self.metrics.leases_lost.inc(len(reaped.lost))
+            self.metrics.count_dead_letters(answer.reason for _, answer in reaped.lost)
             retried = [
                 (answer.place, answer.due_at)
                 for _, answer in reaped.lost
@@ -83,7 +85,8 @@ class Reaper:
     async def expire(self) -> None:
         late, self.dispatcher.expired = self.dispatcher.expired, []
         for start in range(0, len(late), EXPIRE_MAX):
-            await expire_unstarted(self.database, late[start : start + EXPIRE_MAX])
+            ended = await expire_unstarted(self.database, late[start : start + EXPIRE_MAX])
+            self.metrics.dead_letters.labels(FailureReason.EXPIRED.value).inc(len(ended))
 
     async def correct(self) -> None:
         """Ask the database how much is in flight, where a cap makes the answer matter."""

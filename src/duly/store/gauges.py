@@ -1,4 +1,4 @@
-"""Measures that only the database knows: how long ready work waits, and which slots have no owner.
+"""Measures that only the database knows: how much waits and runs, and for how long.
 
 Read for metrics and never for a decision.
 """
@@ -8,15 +8,29 @@ from typing import NamedTuple
 from duly.store.database import Database
 from duly.store.load import BEFORE_ALL, Place
 from duly.store.statements import statements_beside
+from duly.store.tenants import count_in_flight
 
 SQL = statements_beside(__file__)
 PLACES_PAGE = 1000
+TENANTS_PAGE = 50
+BEFORE_TENANTS = 0
+COUNT_MAX = 10_000
 
 
 class OldestReady(NamedTuple):
     tenant: str
     band: int
     age_s: float
+
+
+class TenantBacklog(NamedTuple):
+    """Counts of what is ready and scheduled stop at COUNT_MAX."""
+
+    id: int
+    name: str
+    ready: int
+    scheduled: int
+    running: int
 
 
 class ReadyPage(NamedTuple):
@@ -43,7 +57,13 @@ async def scan_oldest_ready(
     return ReadyPage(oldest, last if first["places"] >= limit else None)
 
 
-async def count_ownerless_slots(database: Database) -> int:
-    (row,) = await database.fetch(SQL.count_ownerless_slots)
-    slots: int = row["slots"]
-    return slots
+async def count_backlog(
+    database: Database, after: int = BEFORE_TENANTS, limit: int = TENANTS_PAGE
+) -> list[TenantBacklog]:
+    """The next page of tenants; fewer than `limit` are the last."""
+    rows = await database.fetch(SQL.count_backlog, after, limit, COUNT_MAX)
+    running = await count_in_flight(database, [row["id"] for row in rows])
+    return [
+        TenantBacklog(row["id"], row["name"], row["ready"], row["scheduled"], running[row["id"]])
+        for row in rows
+    ]

@@ -35,8 +35,43 @@ SELECT final.tenant AS last_tenant, final.shard AS last_shard, final.lane AS las
   LEFT JOIN oldest ON true
   LEFT JOIN duly.tenants ON tenants.id = oldest.tenant
 
--- name: count_ownerless_slots
--- Slots for which nobody dispatches at this moment.
-SELECT count(*) AS slots
-  FROM duly.ownership
- WHERE kind = 'slot' AND (holder IS NULL OR expires_at <= duly.now())
+-- name: count_backlog
+-- How much of each tenant of a page is due, and how much is for later. A count stops at its bound over
+-- all places of the tenant, so it costs the same with ten thousand tasks and with ten million.
+WITH page AS MATERIALIZED (
+    SELECT tenants.id, tenants.name
+      FROM duly.tenants
+     WHERE tenants.id > $1
+     ORDER BY tenants.id
+     LIMIT $2
+)
+SELECT page.id, page.name,
+       (SELECT count(*)
+          FROM (SELECT
+                  FROM duly.placements
+                 CROSS JOIN LATERAL (
+                       SELECT FROM duly.timers
+                        WHERE timers.tenant = page.id
+                          AND timers.tenant > 0
+                          AND timers.shard = placements.shard
+                          AND timers.lane = placements.lane
+                          AND timers.due_at <= duly.now()
+                          AND timers.holder IS NULL
+                        LIMIT $3) AS due
+                 WHERE placements.tenant = page.id AND placements.lane > 0
+                 LIMIT $3) AS found) AS ready,
+       (SELECT count(*)
+          FROM (SELECT
+                  FROM duly.placements
+                 CROSS JOIN LATERAL (
+                       SELECT FROM duly.timers
+                        WHERE timers.tenant = page.id
+                          AND timers.tenant > 0
+                          AND timers.shard = placements.shard
+                          AND timers.lane = placements.lane
+                          AND timers.due_at > duly.now()
+                        LIMIT $3) AS due
+                 WHERE placements.tenant = page.id AND placements.lane > 0
+                 LIMIT $3) AS found) AS scheduled
+  FROM page
+ ORDER BY page.id

@@ -25,7 +25,7 @@ DEPTH_COUNTED_MAX = 10_000
 BITE = 5_000
 # Where a lane begins: sequences are microseconds since 1970.
 BEGINNING = 0
-TICKET_COLUMNS = 7
+TICKET_COLUMNS = 8
 # What PostgreSQL says when a file is missing, torn or of another kind (classes XX and 58).
 UNREADABLE = (asyncpg.InternalServerError, asyncpg.PostgresSystemError)
 
@@ -67,6 +67,7 @@ async def publish_tickets(
         [ticket.deadline for _, ticket in tickets],
         TICKET_S,
         after,
+        [ticket.fires_at for _, ticket in tickets],
     )
     before: int = row["before"]
     return before + len(tickets)
@@ -102,8 +103,12 @@ def tickets_told(row: Any, lanes: list[Lane]) -> list[tuple[Lane, int, Ticket]]:
         return []
     rank = {lane: number for number, lane in enumerate(lanes)}
     taken = [
-        (Lane(tenant, pool, band), sequence, Ticket(task_id, fence, deadline))
-        for tenant, pool, band, sequence, task_id, fence, deadline in zip(
+        (
+            Lane(tenant, pool, band),
+            sequence,
+            Ticket(task_id, fence, deadline, fires_at=fires_at),
+        )
+        for tenant, pool, band, sequence, task_id, fence, deadline, fires_at in zip(
             *row[:TICKET_COLUMNS], strict=True
         )
     ]

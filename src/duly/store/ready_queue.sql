@@ -7,13 +7,14 @@ WITH place AS MATERIALIZED (
                 THEN $9::bigint ELSE moment.now END AS before
       FROM (SELECT (extract(epoch FROM duly.now()) * 1000000)::bigint AS now) AS moment
 ), published AS (
-    INSERT INTO duly.ready_tickets (tenant, pool, band, shard, fence, id, deadline, sequence)
+    INSERT INTO duly.ready_tickets (tenant, pool, band, shard, fence, id, deadline, fires_at,
+                                    sequence)
     SELECT ticket.tenant, ticket.pool, ticket.band, ticket.shard, ticket.fence, ticket.id,
-           coalesce(ticket.deadline, duly.now() + make_interval(secs => $8)),
+           coalesce(ticket.deadline, duly.now() + make_interval(secs => $8)), ticket.fires_at,
            place.before + ticket.ordinal
       FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[],
-                  $6::uuid[], $7::timestamptz[]) WITH ORDINALITY
-           AS ticket(tenant, pool, band, shard, fence, id, deadline, ordinal)
+                  $6::uuid[], $7::timestamptz[], $10::double precision[]) WITH ORDINALITY
+           AS ticket(tenant, pool, band, shard, fence, id, deadline, fires_at, ordinal)
      CROSS JOIN place
 )
 SELECT place.before FROM place
@@ -44,7 +45,8 @@ WITH head AS MATERIALIZED (
      USING head
      WHERE ready_tickets.ctid = head.spot
  RETURNING ready_tickets.tenant, ready_tickets.pool, ready_tickets.band, ready_tickets.sequence,
-           ready_tickets.shard, ready_tickets.id, ready_tickets.fence, ready_tickets.deadline
+           ready_tickets.shard, ready_tickets.id, ready_tickets.fence, ready_tickets.deadline,
+           ready_tickets.fires_at
 ), leased AS (
     UPDATE duly.timers
        SET fence = timers.fence + 1,
@@ -71,7 +73,7 @@ WITH head AS MATERIALIZED (
 SELECT array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
        array_agg(taken.band) AS bands, array_agg(taken.sequence) AS sequences,
        array_agg(taken.id) AS ids, array_agg(taken.fence) AS fences,
-       array_agg(taken.deadline) AS deadlines,
+       array_agg(taken.deadline) AS deadlines, array_agg(taken.fires_at) AS fires_at,
        NULL::uuid AS id, NULL::integer AS tenant, NULL::integer AS fence, NULL::integer AS attempt,
        NULL::timestamptz AS started_at, NULL::timestamptz AS lease_until, NULL::text AS progress,
        NULL::timestamptz AS run_at, NULL::text AS type,
@@ -79,7 +81,7 @@ SELECT array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
        NULL::timestamptz AS moved_to
   FROM taken
  UNION ALL
-SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL,
+SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
        leased.id, leased.tenant, leased.fence, leased.attempt + 1,
        leased.started_at, leased.lease_until, leased.progress,
        tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key,

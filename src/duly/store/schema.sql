@@ -908,7 +908,8 @@ CREATE UNLOGGED TABLE duly.ready_tickets (
     fence integer NOT NULL,
     sequence bigint DEFAULT ((EXTRACT(epoch FROM clock_timestamp()) * (1000000)::numeric))::bigint NOT NULL,
     id uuid NOT NULL,
-    deadline timestamp with time zone NOT NULL
+    deadline timestamp with time zone NOT NULL,
+    fires_at double precision
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
 

@@ -63,6 +63,8 @@ class SettleAnswer(msgspec.Struct, frozen=True, gc=False):
     # Of what was settled just now: whose caps may have room, and whether a key of theirs has.
     tenant: int | None = None
     has_key: bool = False
+    # Why it is a dead letter, if it just became one.
+    reason: str | None = None
 
 
 STALE = SettleAnswer(SettleStatus.STALE)
@@ -234,8 +236,13 @@ def completed_answer(group: Any) -> SettleAnswer:
 
 
 def final_answer(row: Any) -> SettleAnswer:
-    state = State(row["state"])
-    return SettleAnswer(SettleStatus.SETTLED, state, tenant=row["tenant"], has_key=row["has_key"])
+    return SettleAnswer(
+        SettleStatus.SETTLED,
+        State(row["state"]),
+        tenant=row["tenant"],
+        has_key=row["has_key"],
+        reason=row["reason"],
+    )
 
 
 def again_answer(row: Any) -> SettleAnswer:

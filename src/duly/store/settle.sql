@@ -70,7 +70,8 @@ WITH ended AS (
       JOIN duly.tasks ON tasks.shard = ended.shard AND tasks.id = ended.id
      WHERE ended.state = 'FAILED'
 )
-SELECT id, fence, state, tenant, has_key FROM ended
+SELECT id, fence, state, tenant, has_key, CASE WHEN state = 'FAILED' THEN reason END AS reason
+  FROM ended
 
 -- name: settle_again
 -- The attempt is over and the task goes on: the fence rises, so that nothing of this lease counts

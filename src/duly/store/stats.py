@@ -14,9 +14,11 @@ from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from itertools import zip_longest
 from typing import NamedTuple
+from uuid import UUID
 
 from duly.domain.histogram import BUCKETS, index_of, trimmed
-from duly.domain.ids import EPOCH
+from duly.domain.ids import EPOCH, shard_of
+from duly.domain.states import Outcome, State
 from duly.environment import Environment
 from duly.store.database import Database, Session
 from duly.store.statements import statements_beside
@@ -99,6 +101,14 @@ class Point(NamedTuple):
     counts: Counts = Counts()
     lag: Sequence[int] = ()
     run_time: Sequence[int] = ()
+
+
+class EndedAttempt(NamedTuple):
+    tenant: int
+    type: str
+    outcome: Outcome
+    state: State | None
+    run_s: float
 
 
 Key = tuple[int, str]
@@ -297,3 +307,21 @@ def summed(one: Sequence[int], other: Sequence[int]) -> list[int]:
 
 async def delete_old_stats(database: Database, limit: int, retention_s: float = RETENTION_S) -> int:
     return len(await database.fetch(SQL.delete_old_stats, retention_s, limit))
+
+
+async def read_endings(database: Database, keys: Sequence[tuple[UUID, int]]) -> list[EndedAttempt]:
+    """Of attempts by task and fence, as their records have it."""
+    ids = [task_id for task_id, _ in keys]
+    rows = await database.fetch(
+        SQL.read_endings, [shard_of(each) for each in ids], ids, [fence for _, fence in keys]
+    )
+    return [
+        EndedAttempt(
+            row["tenant"],
+            row["type"],
+            Outcome(row["outcome"]),
+            State(row["state"]) if row["state"] else None,
+            row["run_s"],
+        )
+        for row in rows
+    ]

@@ -98,3 +98,13 @@ SELECT step, NULL, array_agg(lag ORDER BY position), array_agg(run_time ORDER BY
                WITH ORDINALITY AS bucket(lag, run_time, position)
          GROUP BY kept.step, bucket.position) AS times
  GROUP BY step
+
+-- name: read_endings
+-- Attempts that another process handed out than the one that settled them: what only their records
+-- know.
+SELECT attempts.tenant, tasks.type, attempts.outcome, attempts.state,
+       extract(epoch FROM attempts.ended_at - attempts.started_at)::double precision AS run_s
+  FROM unnest($1::smallint[], $2::uuid[], $3::integer[]) AS asked(shard, id, fence)
+  JOIN duly.attempts
+    ON attempts.shard = asked.shard AND attempts.id = asked.id AND attempts.fence = asked.fence
+  JOIN duly.tasks ON tasks.shard = asked.shard AND tasks.id = asked.id
