@@ -172,7 +172,7 @@ async def test_a_refused_quota_costs_no_rate_and_a_refused_rate_no_quota(front: 
     await throttle.admit(front.tenant.id, 2)
     with pytest.raises(Refused, match="unfinished"):
         await throttle.admit(front.tenant.id, 1)
-    assert throttle.tokens[front.tenant.id].left == pytest.approx(1, abs=0.1)
+    assert throttle.submits.tokens[front.tenant.id].left == pytest.approx(1, abs=0.1)
     await update_tenant(front.database, front.tenant.id, limits._replace(stored_max=100))
     throttle.tenants.forget(front.tenant.id)
     with pytest.raises(Refused, match="more than the 3"):

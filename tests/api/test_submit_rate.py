@@ -101,7 +101,7 @@ async def test_what_is_leased_and_not_used_is_not_saved_up(processes: Processes)
     """Else a process could use, much later, what others were refused for."""
     await processes.limit(submit_rate=1000.0)
     await processes.admitted([0])
-    tokens = processes.throttles[0].tokens[processes.tenant]
+    tokens = processes.throttles[0].submits.tokens[processes.tenant]
     assert tokens.held(processes.clock.monotonic()) == pytest.approx(99.0, abs=0.1)
     processes.clock.advance(TOKEN_LEASE_S)
     assert tokens.held(processes.clock.monotonic()) == 0.0

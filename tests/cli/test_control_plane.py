@@ -45,6 +45,8 @@ async def test_a_key_is_shown_once_rotated_and_revoked(duly: CommandLine, front:
     made = await duly.json(
         *("keys", "create", "ci", "--role", "producer", "--type", "a", "--expires-in", "90d")
     )
+    assert (await duly.json("keys", "limit", made["id"], "50"))["request_rate"] == 50
+    assert (await duly.json("keys", "limit", made["id"], "none"))["request_rate"] is None
     assert (made["role"], made["types"], made["reach"]) == ("producer", ["a"], "tenant")
     listed = await duly("keys", "list", "--json")
     assert made["id"] in listed

@@ -52,7 +52,15 @@ CHOSEN = {
     "pauses": {"kind": "'type'"},
 }
 # Names no tenant: these hold what the installation knows, or are reached by no tenant's role.
-TENANTLESS = {"installation_secrets", "migrations", "nodes", "nonces", "ownership", "tenants"}
+TENANTLESS = {
+    "installation_secrets",
+    "migrations",
+    "nodes",
+    "nonces",
+    "request_tokens",
+    "ownership",
+    "tenants",
+}
 # A row here moves on at its commit; that no tenant's role reaches the table is tested all the same.
 MOVES_ON = {"new_placements"}
 

@@ -22,6 +22,7 @@ from duly.api.bearer_tokens import JwtSettings, TokenReader
 from duly.api.call import Call
 from duly.api.problems import Code, Refused
 from duly.api.recall import Recall
+from duly.api.throttle import RequestRates
 from duly.domain.access import Access, Credential, Reach
 from duly.domain.api_keys import KEY_PREFIX, is_key_id, read_key_text
 from duly.domain.limits import TENANT_PATTERN
@@ -59,6 +60,7 @@ class Authenticator:
         self.database = database
         self.reserved = reserved or database
         self.admission = admission or Admission()
+        self.request_rates = RequestRates(database, environment)
         self.clock: Clock = environment.clock
         self.tokens = None if tokens is None else TokenReader(tokens, environment.clock)
         self.keys: Recall[str, Key | None] = Recall(
@@ -189,6 +191,7 @@ def credential_of(key: Key) -> Credential:
         types=None if key.types is None else frozenset(key.types),
         key_id=key.id,
         is_suspended=key.is_suspended,
+        request_rate=key.request_rate,
     )
 
 

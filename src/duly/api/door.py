@@ -256,6 +256,9 @@ class Door:
         credential = await self.authenticator.identify(call, endpoint.body_bytes_max)
         call.credential = credential
         call.scope[PROVEN] = True
+        if credential.request_rate is not None and credential.key_id is not None:
+            rates = self.authenticator.request_rates
+            await rates.admit(credential.key_id, credential.request_rate)
         if credential.reach is Reach.INSTALLATION:
             return await self.serve_known(endpoint, call, is_operator=True)
         if credential.is_suspended and not endpoint.is_for_suspended:

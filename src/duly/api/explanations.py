@@ -94,7 +94,7 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
         "Remove what is not needed.",
     ),
     Code.RATE_LIMITED: (
-        "The tenant submits faster than it may.",
+        "The tenant submits faster than it may, or the key makes more calls than it may.",
         "Wait for `Retry-After` seconds and send it again; the RateLimit headers say how many fit.",
     ),
     Code.QUOTA_EXCEEDED: (

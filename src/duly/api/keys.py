@@ -3,7 +3,7 @@ whoever made it; no key can be made, rotated or revoked by one that reaches less
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,7 @@ from duly.store.keys import (
     RotateRefusal,
     create_key,
     find_key,
+    limit_key,
     list_keys,
     lock_key,
     revoke_key,
@@ -36,6 +37,17 @@ from duly.store.task_types import pass_on_types
 TAG = "Keys"
 GRACE_S_DEFAULT = 3600.0
 
+RequestRate: TypeAlias = (
+    Annotated[
+        float,
+        Meta(
+            ge=limits.REQUEST_RATE_MIN,
+            le=limits.REQUEST_RATE_MAX,
+            description="Calls a second, of any kind, on all nodes together.",
+        ),
+    ]
+    | None
+)
 KeyId = Annotated[str, Meta(pattern=f"^{limits.API_KEY_ID_PATTERN.pattern}$")]
 
 
@@ -54,6 +66,13 @@ class KeyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     expires_in_s: (
         Annotated[float, Meta(ge=limits.API_KEY_LIFE_S_MIN, le=limits.API_KEY_LIFE_S_MAX)] | None
     ) = None
+    request_rate: RequestRate = None
+
+
+class KeyChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Null takes the bound away."""
+
+    request_rate: RequestRate
 
 
 class RotateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,6 +95,7 @@ class KeyView(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime | None
     revoked_at: datetime | None
     rotated_from: str | None
+    request_rate: float | None
 
 
 class MadeKeyView(KeyView, frozen=True, kw_only=True):
@@ -138,6 +158,19 @@ class KeyDoor:
                 tag=TAG,
             ),
             Endpoint(
+                method="PATCH",
+                path="/v1/keys/{id}",
+                summary="Change how many calls a second a key may make",
+                handler=self.change,
+                checks_types=True,
+                kind=Kind.CONTROL,
+                access=ADMINS,
+                body=KeyChange,
+                answers={200: KeyView},
+                refusals=(Code.NOT_FOUND, Code.MALFORMED_BODY, Code.INVALID),
+                tag=TAG,
+            ),
+            Endpoint(
                 method="DELETE",
                 path="/v1/keys/{id}",
                 summary="Revoke a key, everywhere within seconds",
@@ -181,7 +214,13 @@ class KeyDoor:
         types = None if asked.types is None else sorted(set(asked.types))
         check_reach(call.credential, asked.reach, types)
         wanted = NewKey(
-            asked.name, asked.role, asked.reach, types, asked.signing, asked.expires_in_s
+            asked.name,
+            asked.role,
+            asked.reach,
+            types,
+            asked.signing,
+            asked.expires_in_s,
+            request_rate=asked.request_rate,
         )
         made = await create_key(
             call.session, self.environment, call.tenant, wanted, call.credential.actor
@@ -199,6 +238,13 @@ class KeyDoor:
         if key is None:
             raise not_found("key", call.params["id"])
         return Answer(200, key_view(key))
+
+    async def change(self, call: Call, asked: KeyChange) -> Answer:
+        known = await self.locked(call)
+        changed = await limit_key(call.session, known, asked.request_rate)
+        call.note("key.change", known.id, request_rate=asked.request_rate)
+        call.after.append(lambda: self.authenticator.keys.forget(known.id))
+        return Answer(200, key_view(changed))
 
     async def revoke(self, call: Call) -> Answer:
         known = await self.locked(call)
@@ -294,6 +340,7 @@ def facts_of(key: KeyFacts) -> dict[str, object]:
         "types": key.types,
         "signing": key.is_signing,
         "expires_at": key.expires_at,
+        "request_rate": key.request_rate,
     }
 
 

@@ -1,9 +1,8 @@
-"""Two bounds at the door: how fast a tenant may submit, and how many live tasks it may have.
+"""Bounds at the door: a tenant's submits a second and live tasks, and a key's calls a second.
 
-The rate is the tenant's for the installation: its tokens are in the database, and each process that
-serves the API leases a slice of them, which is lost if it is not used soon. The quota is counted in
-the database every few seconds and told of our own submits in between, so that a race between
-processes may pass it by what they take in one period.
+A rate is for the installation: its tokens are in the database, and each process that serves the API
+leases slices of them. The quota is counted in the database every few seconds and told of our own
+submits in between; a race between processes may pass it by what they take in one period.
 
 | event | what happens |
 |---|---|
@@ -15,20 +14,29 @@ processes may pass it by what they take in one period.
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable, Hashable
+from functools import partial
+from typing import Generic, TypeVar
 
 from duly.api.problems import Code, Refused
 from duly.api.recall import Recall
 from duly.domain.tokens import burst_of
-from duly.environment import Environment
+from duly.environment import Clock, Environment
 from duly.store.database import Database
-from duly.store.submit_tokens import lease_submit_tokens
+from duly.store.submit_tokens import (
+    LeasedTokens,
+    lease_request_tokens,
+    lease_submit_tokens,
+)
 from duly.store.tenants import Tenant, count_stored, read_tenant
 
 # How much of a rate is leased ahead of calls, and for how long.
 TOKEN_SLICE_S = 0.1
 TOKEN_LEASE_S = 1.0
 COUNT_EVERY_S = 5.0
-TENANTS_MAX = 10_000
+OWNERS_MAX = 10_000
+
+Owner = TypeVar("Owner", bound=Hashable)
 
 
 class Quota:
@@ -43,8 +51,8 @@ class Quota:
         self.counting = asyncio.Lock()
 
 
-class SubmitTokens:
-    """Of one tenant: what this process has leased, and what it last saw of the bucket."""
+class RateTokens:
+    """Of one tenant or key: what this process has leased, and what it last saw of the bucket."""
 
     __slots__ = ("asking", "leased", "leased_until", "left", "left_at", "wanted")
 
@@ -73,6 +81,82 @@ class SubmitTokens:
         return True
 
 
+class LeasedRate(Generic[Owner]):
+    """One rate of each owner, for the installation: tokens are leased from its bucket in the
+    database, by `lease`, which answers None once there is no such rate."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        lease: Callable[[Owner, float, float, float], Awaitable[LeasedTokens | None]],
+    ) -> None:
+        self.clock = clock
+        self.lease_tokens = lease
+        self.tokens: dict[Owner, RateTokens] = {}
+
+    async def take(
+        self, owner: Owner, rate: float, burst: float, count: int, detail: str
+    ) -> dict[str, str]:
+        """Headers that tell the caller where it stands; Refused with `detail` if it is too fast."""
+        tokens = self.tokens_of(owner)
+        if count > burst:
+            detail = f"{count} tasks at once are more than the {burst:g} that may be saved up"
+            headers = rate_headers(tokens, self.clock.monotonic(), rate, burst)
+            raise Refused(Code.RATE_LIMITED, detail, headers=headers)
+        if not tokens.take(count, self.clock.monotonic()):
+            tokens.wanted += count
+            try:
+                async with tokens.asking:
+                    await self.lease(tokens, owner, rate, burst, count, detail)
+            finally:
+                tokens.wanted -= count
+        return rate_headers(tokens, self.clock.monotonic(), rate, burst)
+
+    async def lease(
+        self, tokens: RateTokens, owner: Owner, rate: float, burst: float, count: int, detail: str
+    ) -> None:
+        """Take what the call before us leased for all, or ask; Refused if it is too soon."""
+        now = self.clock.monotonic()
+        if tokens.take(count, now):
+            return
+        if tokens.most(now, rate, burst) >= count:
+            need, wanted = count - tokens.held(now), tokens.wanted - tokens.held(now)
+            answer = await self.lease_tokens(owner, need, wanted, TOKEN_SLICE_S)
+            if answer is None:
+                return
+            asked_at, now = now, self.clock.monotonic()
+            tokens.leased = tokens.held(now) + answer.granted
+            tokens.leased_until = now + TOKEN_LEASE_S
+            tokens.left, tokens.left_at = answer.left, asked_at
+            if tokens.take(count, now):
+                return
+        missing = count - tokens.most(now, rate, burst)
+        headers = rate_headers(tokens, now, rate, burst)
+        headers["retry-after"] = str(max(1, math.ceil(missing / rate)))
+        raise Refused(Code.RATE_LIMITED, detail, headers=headers)
+
+    def tokens_of(self, owner: Owner) -> RateTokens:
+        tokens = self.tokens.get(owner)
+        if tokens is None:
+            if len(self.tokens) >= OWNERS_MAX:
+                self.tokens.clear()
+            tokens = self.tokens[owner] = RateTokens()
+        return tokens
+
+
+class RequestRates:
+    """Calls of keys that have a request rate, of any kind."""
+
+    def __init__(self, database: Database, environment: Environment) -> None:
+        self.rates: LeasedRate[str] = LeasedRate(
+            environment.clock, partial(lease_request_tokens, database)
+        )
+
+    async def admit(self, key_id: str, rate: float) -> None:
+        detail = f"the key may make {rate:g} calls a second"
+        await self.rates.take(key_id, rate, max(rate, 1.0), 1, detail)
+
+
 class Throttle:
     def __init__(self, database: Database, environment: Environment) -> None:
         self.database = database
@@ -80,7 +164,9 @@ class Throttle:
         self.tenants: Recall[int, Tenant | None] = Recall(
             environment.clock, lambda tenant: read_tenant(database, tenant)
         )
-        self.tokens: dict[int, SubmitTokens] = {}
+        self.submits: LeasedRate[int] = LeasedRate(
+            environment.clock, partial(lease_submit_tokens, database)
+        )
         self.quotas: dict[int, Quota] = {}
 
     async def admit(self, tenant: int, count: int) -> dict[str, str]:
@@ -108,56 +194,11 @@ class Throttle:
 
     async def take(self, limits: Tenant, rate: float, count: int) -> dict[str, str]:
         burst = burst_of(rate, limits.submit_burst)
-        tokens = self.tokens_of(limits.id)
-        if count > burst:
-            detail = f"{count} tasks at once are more than the {burst:g} that may be saved up"
-            headers = rate_headers(tokens, self.clock.monotonic(), rate, burst)
-            raise Refused(Code.RATE_LIMITED, detail, headers=headers)
-        if not tokens.take(count, self.clock.monotonic()):
-            tokens.wanted += count
-            try:
-                async with tokens.asking:
-                    await self.lease(tokens, limits, rate, burst, count)
-            finally:
-                tokens.wanted -= count
-        return rate_headers(tokens, self.clock.monotonic(), rate, burst)
-
-    async def lease(
-        self, tokens: SubmitTokens, limits: Tenant, rate: float, burst: float, count: int
-    ) -> None:
-        """Take what the call before us leased for all, or ask; Refused if it is too soon."""
-        now = self.clock.monotonic()
-        if tokens.take(count, now):
-            return
-        if tokens.most(now, rate, burst) >= count:
-            need, wanted = count - tokens.held(now), tokens.wanted - tokens.held(now)
-            answer = await lease_submit_tokens(
-                self.database, limits.id, need, wanted, TOKEN_SLICE_S
-            )
-            if answer is None:
-                return
-            asked_at, now = now, self.clock.monotonic()
-            tokens.leased = tokens.held(now) + answer.granted
-            tokens.leased_until = now + TOKEN_LEASE_S
-            tokens.left, tokens.left_at = answer.left, asked_at
-            if tokens.take(count, now):
-                return
-        missing = count - tokens.most(now, rate, burst)
-        headers = rate_headers(tokens, now, rate, burst)
-        headers["retry-after"] = str(max(1, math.ceil(missing / rate)))
         detail = f"the tenant may submit {rate:g} tasks a second"
-        raise Refused(Code.RATE_LIMITED, detail, headers=headers)
-
-    def tokens_of(self, tenant: int) -> SubmitTokens:
-        tokens = self.tokens.get(tenant)
-        if tokens is None:
-            if len(self.tokens) >= TENANTS_MAX:
-                self.tokens.clear()
-            tokens = self.tokens[tenant] = SubmitTokens()
-        return tokens
+        return await self.submits.take(limits.id, rate, burst, count, detail)
 
     async def count_against_quota(self, tenant: int, most: int, count: int) -> None:
-        if len(self.quotas) >= TENANTS_MAX:
+        if len(self.quotas) >= OWNERS_MAX:
             self.quotas.clear()
         quota = self.quotas.setdefault(tenant, Quota())
         async with quota.counting:
@@ -175,7 +216,7 @@ class Throttle:
         quota.count += count
 
 
-def rate_headers(tokens: SubmitTokens, now: float, rate: float, burst: float) -> dict[str, str]:
+def rate_headers(tokens: RateTokens, now: float, rate: float, burst: float) -> dict[str, str]:
     remaining = max(0.0, min(burst, tokens.most(now, rate, burst)))
     return {
         "ratelimit-limit": str(math.floor(burst)),

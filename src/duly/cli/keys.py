@@ -9,7 +9,7 @@ import msgspec
 from duly.cli.calling import Json, Talk, given, over_api, path
 from duly.cli.options import api_flags, database_flags, list_flags, load_to_look
 from duly.cli.screen import note, print_card, print_table
-from duly.cli.values import duration
+from duly.cli.values import NO_BOUND, bound, duration
 from duly.domain.errors import KeysExist
 
 COLUMNS = ("id", "name", "role", "reach", "signing", "created_at", "expires_at", "revoked_at")
@@ -42,6 +42,7 @@ def list_keys(talk: Talk, limit: int, cursor: str | None) -> None:
 )
 @click.option("--signing", is_flag=True, help="Its secret signs requests and is never sent.")
 @click.option("--expires-in", type=duration, metavar="DURATION", help="Such as 90d.")
+@click.option("--request-rate", type=float, metavar="N", help="Calls a second at most.")
 @click.option("--first", is_flag=True, help="The first key, made in the database itself.")
 @database_flags
 @api_flags
@@ -89,6 +90,7 @@ def create_over_api(
     types: tuple[str, ...],
     signing: bool,
     expires_in: float | None,
+    request_rate: float | None,
 ) -> None:
     asked = given(
         name=name,
@@ -97,6 +99,7 @@ def create_over_api(
         types=list(types) or None,
         signing=signing or None,
         expires_in_s=expires_in,
+        request_rate=request_rate,
     )
     talk.show(talk.ask("POST", "/v1/keys", asked), print_made)
 
@@ -109,6 +112,16 @@ def rotate(talk: Talk, key_id: str, grace: float | None) -> None:
     """Make the successor of a key. Its text is shown this once."""
     asked = given(grace_s=grace)
     talk.show(talk.ask("POST", path("keys", key_id, "rotate"), asked), print_made)
+
+
+@command.command("limit")
+@click.argument("key_id", metavar="ID")
+@click.argument("request_rate", type=bound, metavar="N|none")
+@over_api
+def limit(talk: Talk, key_id: str, request_rate: float | str) -> None:
+    """Let a key make so many calls a second at most, on all nodes together."""
+    asked = {"request_rate": None if request_rate == NO_BOUND else request_rate}
+    talk.show(talk.ask("PATCH", path("keys", key_id), asked), print_key)
 
 
 @command.command("revoke")

@@ -38,3 +38,5 @@ class Credential:
     key_id: str | None = None
     # Its tenant is: it may finish what it has begun, and nothing else.
     is_suspended: bool = False
+    # Calls a second, for all processes together; None is any number.
+    request_rate: float | None = None

@@ -37,6 +37,7 @@ class Key(NamedTuple):
     expires_at: datetime | None
     # Its tenant is.
     is_suspended: bool = False
+    request_rate: float | None = None
 
 
 class KeyFacts(NamedTuple):
@@ -54,6 +55,7 @@ class KeyFacts(NamedTuple):
     expires_at: datetime | None
     revoked_at: datetime | None
     rotated_from: str | None
+    request_rate: float | None
 
 
 class NewKey(NamedTuple):
@@ -64,6 +66,7 @@ class NewKey(NamedTuple):
     is_signing: bool = False
     expires_in_s: float | None = None
     rotated_from: str | None = None
+    request_rate: float | None = None
 
 
 class RotateRefusal(StrEnum):
@@ -104,6 +107,7 @@ async def create_key(
         actor,
         asked.expires_in_s,
         asked.rotated_from,
+        asked.request_rate,
     )
     return KeyFacts(*row), str(text)
 
@@ -150,12 +154,20 @@ async def rotate_key(
     if judged["successor"] is not None:
         return RotateRefusal.ROTATED
     life_s = None if old.expires_at is None else (old.expires_at - old.created_at).total_seconds()
-    asked = NewKey(old.name, old.role, old.reach, old.types, old.is_signing, life_s, old.id)
+    asked = NewKey(
+        old.name, old.role, old.reach, old.types, old.is_signing, life_s, old.id, old.request_rate
+    )
     made = await create_key(session, environment, old.tenant, asked, actor)
     if made is None:
         return RotateRefusal.TOO_MANY
     await session.fetch(SQL.expire_key, old.tenant, old.id, grace_s)
     return made
+
+
+async def limit_key(session: Session, key: KeyFacts, request_rate: float | None) -> KeyFacts:
+    """In the transaction that locked it."""
+    (row,) = await session.fetch(SQL.limit_key, key.tenant, key.id, request_rate)
+    return KeyFacts(*row)
 
 
 async def is_any_key(session: Session) -> bool:

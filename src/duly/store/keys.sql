@@ -4,7 +4,7 @@ SELECT keys.id, keys.tenant, tenants.name AS tenant_name, keys.name, keys.role, 
        keys.types, keys.secret_hash, keys.signing_secret,
        keys.revoked_at IS NULL AND (keys.expires_at IS NULL OR keys.expires_at > duly.now())
            AS is_live,
-       keys.expires_at, tenants.suspended_at IS NOT NULL AS is_suspended
+       keys.expires_at, tenants.suspended_at IS NOT NULL AS is_suspended, keys.request_rate
   FROM duly.api_keys keys
   JOIN duly.tenants ON tenants.id = keys.tenant
  WHERE keys.id = $1
@@ -12,16 +12,16 @@ SELECT keys.id, keys.tenant, tenants.name AS tenant_name, keys.name, keys.role, 
 -- name: create_key
 -- The caller draws the id; a collision is a refusal, never another's key overwritten.
 INSERT INTO duly.api_keys (id, tenant, name, role, reach, types, secret_hash, signing_secret,
-                           created_at, created_by, expires_at, rotated_from)
+                           created_at, created_by, expires_at, rotated_from, request_rate)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, duly.now(), $9,
-        duly.now() + make_interval(secs => $10), $11)
+        duly.now() + make_interval(secs => $10), $11, $12)
 RETURNING id, tenant, name, role, reach, types, signing_secret IS NOT NULL AS is_signing, created_at,
-          created_by, expires_at, revoked_at, rotated_from
+          created_by, expires_at, revoked_at, rotated_from, request_rate
 
 -- name: list_keys
 -- A tenant's keys in the order of their ids; never what verifies them.
 SELECT id, tenant, name, role, reach, types, signing_secret IS NOT NULL AS is_signing, created_at,
-       created_by, expires_at, revoked_at, rotated_from
+       created_by, expires_at, revoked_at, rotated_from, request_rate
   FROM duly.api_keys
  WHERE tenant = $1 AND id > $2
  ORDER BY id
@@ -30,14 +30,14 @@ SELECT id, tenant, name, role, reach, types, signing_secret IS NOT NULL AS is_si
 -- name: find_key
 -- One key of one tenant; never what verifies it.
 SELECT id, tenant, name, role, reach, types, signing_secret IS NOT NULL AS is_signing, created_at,
-       created_by, expires_at, revoked_at, rotated_from
+       created_by, expires_at, revoked_at, rotated_from, request_rate
   FROM duly.api_keys
  WHERE tenant = $1 AND id = $2
 
 -- name: lock_key
 -- Before a rotation: of two at once, the second sees what the first one made.
 SELECT id, tenant, name, role, reach, types, signing_secret IS NOT NULL AS is_signing, created_at,
-       created_by, expires_at, revoked_at, rotated_from
+       created_by, expires_at, revoked_at, rotated_from, request_rate
   FROM duly.api_keys
  WHERE tenant = $1 AND id = $2
    FOR UPDATE
@@ -63,7 +63,15 @@ UPDATE duly.api_keys
    SET revoked_at = coalesce(revoked_at, duly.now())
  WHERE tenant = $1 AND id = $2
 RETURNING id, tenant, name, role, reach, types, signing_secret IS NOT NULL AS is_signing, created_at,
-          created_by, expires_at, revoked_at, rotated_from
+          created_by, expires_at, revoked_at, rotated_from, request_rate
+
+-- name: limit_key
+-- How many calls a second it may make; null is any number. Its row is locked.
+UPDATE duly.api_keys
+   SET request_rate = $3
+ WHERE tenant = $1 AND id = $2
+RETURNING id, tenant, name, role, reach, types, signing_secret IS NOT NULL AS is_signing, created_at,
+          created_by, expires_at, revoked_at, rotated_from, request_rate
 
 -- name: expire_key
 -- After a rotation both keys live until the old one's end, which is only ever brought nearer.

@@ -680,9 +680,11 @@ CREATE TABLE duly.api_keys (
     expires_at timestamp with time zone,
     revoked_at timestamp with time zone,
     rotated_from text,
+    request_rate double precision,
     CONSTRAINT api_keys_check CHECK (((secret_hash IS NULL) <> (signing_secret IS NULL))),
     CONSTRAINT api_keys_check1 CHECK (((reach = 'tenant'::text) OR (role = ANY (ARRAY['operator'::text, 'admin'::text])))),
     CONSTRAINT api_keys_reach_check CHECK ((reach = ANY (ARRAY['tenant'::text, 'installation'::text]))),
+    CONSTRAINT api_keys_request_rate_check CHECK ((request_rate > (0)::double precision)),
     CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['producer'::text, 'worker'::text, 'operator'::text, 'admin'::text])))
 );
 
@@ -923,6 +925,16 @@ CREATE TABLE duly.remembered_calls (
 );
 
 ALTER TABLE ONLY duly.remembered_calls FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE duly.request_tokens (
+    key_id text NOT NULL,
+    tokens double precision NOT NULL,
+    granted double precision NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    CONSTRAINT request_tokens_granted_check CHECK ((granted >= (0)::double precision)),
+    CONSTRAINT request_tokens_tokens_check CHECK ((tokens >= (0)::double precision))
+)
+WITH (fillfactor='50', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
 
 CREATE TABLE duly.schedule_timers (
     shard smallint NOT NULL,
@@ -1198,6 +1210,9 @@ ALTER TABLE ONLY duly.rate_levels
 ALTER TABLE ONLY duly.remembered_calls
     ADD CONSTRAINT remembered_calls_pkey PRIMARY KEY (tenant, key);
 
+ALTER TABLE ONLY duly.request_tokens
+    ADD CONSTRAINT request_tokens_pkey PRIMARY KEY (key_id);
+
 ALTER TABLE ONLY duly.schedule_timers
     ADD CONSTRAINT schedule_timers_pkey PRIMARY KEY (shard, id);
 
@@ -1267,6 +1282,9 @@ CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, lane, due_at,
 CREATE TRIGGER audit_is_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON duly.audit FOR EACH STATEMENT EXECUTE FUNCTION duly.refuse_change();
 
 CREATE CONSTRAINT TRIGGER publish_at_commit AFTER INSERT ON duly.new_placements DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION duly.publish_placements();
+
+ALTER TABLE ONLY duly.request_tokens
+    ADD CONSTRAINT request_tokens_key_id_fkey FOREIGN KEY (key_id) REFERENCES duly.api_keys(id) ON DELETE CASCADE;
 
 ALTER TABLE duly.api_keys ENABLE ROW LEVEL SECURITY;
 
@@ -1488,6 +1506,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.ready_tickets TO duly_engine;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.remembered_calls TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.remembered_calls TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.request_tokens TO duly_engine;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.schedule_timers TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.schedule_timers TO duly_tenant;

@@ -1,4 +1,5 @@
-"""Slices of a tenant's submit rate, leased by processes that serve the API from one bucket."""
+"""Slices of a tenant's submit rate, and of a key's request rate: processes that serve the API lease
+them from one bucket."""
 
 from typing import NamedTuple
 
@@ -21,4 +22,12 @@ async def lease_submit_tokens(
     """At least `need` or nothing, and up to `wanted`; from a bucket that is more than half full, as
     much as its rate gives in `slice_s`. None: the tenant has no submit rate any more."""
     rows = await session.fetch(SQL.lease_submit_tokens, tenant, need, wanted, slice_s)
+    return LeasedTokens(*rows[0]) if rows else None
+
+
+async def lease_request_tokens(
+    session: Session, key_id: str, need: float, wanted: float, slice_s: float
+) -> LeasedTokens | None:
+    """The same of a key. None: it has no request rate any more."""
+    rows = await session.fetch(SQL.lease_request_tokens, key_id, need, wanted, slice_s)
     return LeasedTokens(*rows[0]) if rows else None

@@ -27,3 +27,31 @@ SELECT limits.id, limits.burst - limits.granted, limits.granted, duly.now()
                                          tenants.submit_rate * $4) AS granted) AS taken
         WHERE tenants.id = bucket.tenant)
 RETURNING bucket.granted, bucket.tokens
+
+-- name: lease_request_tokens
+-- The same for the calls of one key, of which a second's worth may be saved up. No row: the key has no
+-- rate, or is gone.
+INSERT INTO duly.request_tokens AS bucket (key_id, tokens, granted, updated_at)
+SELECT limits.id, limits.burst - limits.granted, limits.granted, duly.now()
+  FROM (SELECT keys.id, bursts.burst,
+               duly.tokens_granted(bursts.burst, bursts.burst, $2, $3, keys.request_rate * $4)
+                   AS granted
+          FROM duly.api_keys keys
+         CROSS JOIN LATERAL (SELECT greatest(keys.request_rate, 1) AS burst) AS bursts
+         WHERE keys.id = $1 AND keys.request_rate IS NOT NULL) AS limits
+    ON CONFLICT (key_id) DO UPDATE
+   SET (tokens, granted, updated_at) = (
+       SELECT refilled.tokens - taken.granted, taken.granted,
+              greatest(bucket.updated_at, excluded.updated_at)
+         FROM duly.api_keys keys
+        CROSS JOIN LATERAL (
+              SELECT greatest(keys.request_rate, 1) AS burst,
+                     greatest(extract(epoch FROM excluded.updated_at - bucket.updated_at), 0)
+                         * keys.request_rate AS gained) AS since
+        CROSS JOIN LATERAL (
+              SELECT least(bucket.tokens + since.gained, since.burst) AS tokens) AS refilled
+        CROSS JOIN LATERAL (
+              SELECT duly.tokens_granted(refilled.tokens, since.burst, $2, $3,
+                                         keys.request_rate * $4) AS granted) AS taken
+        WHERE keys.id = bucket.key_id)
+RETURNING bucket.granted, bucket.tokens
