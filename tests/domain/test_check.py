@@ -101,6 +101,18 @@ def test_a_submit_of_unknown_outcome_explains_one_task() -> None:
     assert story.verdicts() == {"I1"}
 
 
+def test_an_erased_task_of_a_submit_of_unknown_outcome_is_no_ghost() -> None:
+    """Erased, it no longer says what was asked for, and seemed to be nobody's."""
+    story = finished()
+    story.call(Operation.SUBMIT, 1, 2, Phase.UNKNOWN, request="r2")
+    store_unasked(story)
+    story.tasks[-1] = replace(story.tasks[-1], request="nothing")
+    ghost = "is stored, and nobody submitted it"
+    assert ghost in [each.problem for each in story.violations()]
+    story.tombstones.add(OTHER)
+    assert ghost not in [each.problem for each in story.violations()]
+
+
 def test_a_purged_task_is_neither_lost_nor_live() -> None:
     """Erasing on request must not look like loss, and must not leave the task running."""
     story = finished()

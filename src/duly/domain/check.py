@@ -156,6 +156,9 @@ def untraceable(evidence: Evidence) -> Iterator[Finding]:
         is_made_by_us = row.replay_of is not None or row.occurrence is not None
         if is_made_by_us or row.request is None or row.id in known:
             continue
+        if row.id in evidence.tombstones:
+            # What was asked for is erased: it could be any call of unknown outcome.
+            continue
         if doubtful[row.tenant, row.request] == 0:
             yield row.id, "is stored, and nobody submitted it"
         doubtful[row.tenant, row.request] -= 1
