@@ -3,6 +3,7 @@
 from typing import Any
 
 from duly.app import make_parts, tuning_of
+from duly.domain.execution_shares import equal_weight
 from duly.domain.task import HIGH
 from duly.environment import Environment
 from duly.execution.assembly import make_webhook_executor
@@ -45,6 +46,7 @@ async def test_an_executor_takes_from_the_lanes_of_its_bands(database: Database)
         NOBODY,
         drain_s=0.0,
         beating=database,
+        weight_of=equal_weight,
         bands=["high"],
     )
     assert {lane.band for turn in range(20) for lane in executor.next_lanes()} == {HIGH}

@@ -464,6 +464,7 @@ def webhook_roles(
         drain_s=settings.stop_timeout_s * DRAIN_SHARE,
         beating=beating,
         bands=settings.executor_bands,
+        weight_of=parts.scheduler.dispatcher.gatekeeper.weight_of,
     )
     return executor_roles(executor)
 

@@ -23,7 +23,7 @@ from duly.api.health import HealthDoor
 from duly.api.server import Listener, make_server
 from duly.app import start_loop
 from duly.broker.memory import MemoryBroker
-from duly.domain.lanes import Ticket, lane_for
+from duly.domain.lanes import Lane, Ticket
 from duly.domain.task import BANDS
 from duly.environment import Environment, SystemClock
 from duly.execution.leasing import SettleDesk, WorkerDesk
@@ -106,7 +106,7 @@ class Front:
         await self.broker.publish(
             [
                 (
-                    lane_for(row["tenant"], row["pool"], (row["lane"] - 1) % BANDS),
+                    Lane(row["tenant"], row["pool"], (row["lane"] - 1) % BANDS),
                     Ticket(row["id"], row["fence"]),
                 )
                 for row in rows

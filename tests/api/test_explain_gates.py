@@ -214,16 +214,17 @@ async def test_nobody_sees_another_tenants_tickets(live: Front) -> None:
 
 
 async def test_a_full_lane_in_memory_is_asked_of_the_process(live: Front) -> None:
-    """Inside one process the tickets are in no table; the shared lane tells no more than full."""
+    """Inside one process the tickets are in no table; of other tenants' tickets nothing is told."""
     task_id = await submit(live, **URL)
     asked: list[Lane] = []
 
     def depth(lane: Lane) -> int:
         asked.append(lane)
-        return 10 * LANE_DEPTH_MAX
+        return LANE_DEPTH_MAX
 
     async with live.database.tenant(live.tenant.id) as session:
         situation = await read_situation(session, live.tenant.id, UUID(task_id), depth)
     assert situation is not None
-    assert situation.facts.lane_depth == LANE_DEPTH_MAX
-    assert asked == [Lane(0, 0, 1)]
+    facts = situation.facts
+    assert (facts.lane_depth, facts.lane_depth_max) == (LANE_DEPTH_MAX, LANE_DEPTH_MAX)
+    assert asked == [Lane(live.tenant.id, 0, 1), Lane(0, 0, 1)]

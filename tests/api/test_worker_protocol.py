@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from duly.domain.lanes import Ticket, lane_for
+from duly.domain.lanes import Lane, Ticket
 from duly.domain.limits import RESULT_BYTES_MAX
 from duly.domain.task import NORMAL, Submission
 from duly.store.entries import Entry
@@ -134,7 +134,7 @@ async def test_a_task_stored_in_a_workers_hands_is_an_ordinary_lease(front: Fron
 
     def straight(entries: list[Entry]) -> Hands | None:
         (entry,) = entries
-        return front.broker.reserve(lane_for(entry.task.tenant, entry.pool, NORMAL), 1)
+        return front.broker.reserve(Lane(entry.task.tenant, entry.pool, NORMAL), 1)
 
     front.door.desk.submitter.find_hands = straight
     body = {"worker_id": "w1", "wait_s": 30, "lease_s": 10, "request_id": "r"}

@@ -33,7 +33,7 @@ from tests.store.world import LEASE_S, OTHER_HOLDER, World
 FULL = 3_000
 REBUILD = "SELECT duly.rebuild_ready_tickets($1::oid)"
 EXECUTE = {
-    "lease_tickets": "('{1,1}', '{1,1}', '{0,1}', '{0,0}', 100, gen_random_uuid(), 15)",
+    "lease_tickets": "('{1,1}', '{1,1}', '{0,1}', '{0,0}', 100, gen_random_uuid(), 15, '{7}')",
     "count_tickets": "('{1,1}', '{1,1}', '{0,1}', '{0,0}', 100)",
 }
 
@@ -278,7 +278,7 @@ async def explain(connection: asyncpg.Connection, name: str) -> str:
 
 
 def lease_arguments(count: int, holder: UUID) -> tuple[Any, ...]:
-    return [LANE.tenant], [LANE.pool], [LANE.band], [0], count, holder, LEASE_S
+    return [LANE.tenant], [LANE.pool], [LANE.band], [0], count, holder, LEASE_S, []
 
 
 def publish_arguments(tickets: list[Ticket]) -> tuple[Any, ...]:
@@ -291,6 +291,7 @@ def publish_arguments(tickets: list[Ticket]) -> tuple[Any, ...]:
         TICKET_S,
         0,
         [ticket.fires_at for ticket in tickets],
+        [LANE.tenant] * len(tickets),
     )
 
 

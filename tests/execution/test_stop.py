@@ -9,6 +9,7 @@ from duly.broker.waiter import Waiter
 from duly.broker.watch import Watch
 from duly.environment import Environment
 from duly.execution import executor as module
+from duly.execution.assembly import EXECUTOR_LOOPS
 from duly.execution.companions import companions_of
 from duly.execution.executor import DONE, Verdict
 from duly.role import stop_roles
@@ -29,15 +30,16 @@ def done(_lease: Lease) -> Verdict:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_alone", [True, False], ids=["memory", "postgresql"])
+@pytest.mark.parametrize(("slots", "waiting"), [(0, 0), (1, EXECUTOR_LOOPS)], ids=["room", "work"])
 async def test_nobody_who_waits_for_work_holds_up_a_stop(
-    database: Database, is_alone: bool, monkeypatch: pytest.MonkeyPatch
+    database: Database, is_alone: bool, slots: int, waiting: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slots are released after the last tick; one that waits for tasks or room costs a second."""
     monkeypatch.setattr(module, "TAKE_WAIT_S", FOREVER_S)
-    # One takes, so that the others find no room; and nothing has ended that could be settled.
-    engine = Engine(database, Environment(), done, is_alone=is_alone, running_max=1)
+    # Nothing has ended that could be settled.
+    engine = Engine(database, Environment(), done, is_alone=is_alone, running_max=slots)
     async with engine:
-        await until(lambda: engine.parts.broker.waiting() == 1)
+        await until(lambda: engine.parts.broker.waiting() == waiting)
         coordinator = engine.scheduler.coordinator
         await until(lambda: bool(coordinator.owned))
         told: list[bool] = []

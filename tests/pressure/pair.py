@@ -24,13 +24,13 @@ async def owner_and_worker(
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
             engine.scheduler.coordinator.ticket_s = TICKET_S
-            engine.executor.running_max = 0
+            engine.executor.shares.slots = 0
             await stack.enter_async_context(engine)
         coordinators = [engine.scheduler.coordinator for engine in engines]
         await until(lambda: all(len(each.owned) == 32 for each in coordinators))
         await until(lambda: all(knows(engine, tenant) for engine in engines))
         engines.sort(key=lambda engine: engine.scheduler.coordinator.owns(shard) is None)
-        engines[1].executor.running_max = 100
+        engines[1].executor.shares.slots = 100
         engines[1].executor.room.set()
         yield engines[0], engines[1]
 

@@ -74,7 +74,7 @@ async def test_a_new_owner_counts_leases_that_it_never_sent(pool: CountingDataba
     async with contextlib.AsyncExitStack() as stack:
         worker = Engine(pool, Environment(), watcher, is_alone=False)
         former = Engine(pool, Environment(), watcher, is_alone=False)
-        former.executor.running_max = 0
+        former.executor.shares.slots = 0
         for engine in (worker, former):
             engine.scheduler.coordinator.ticket_s = TICKET_S
         async with former:
@@ -88,7 +88,7 @@ async def test_a_new_owner_counts_leases_that_it_never_sent(pool: CountingDataba
             await until(lambda: len(watcher.leases) == 1)
         heir = Engine(pool, Environment(), watcher, is_alone=False)
         heir.scheduler.coordinator.ticket_s = TICKET_S
-        heir.executor.running_max = 0
+        heir.executor.shares.slots = 0
         await stack.enter_async_context(heir)
         await until(lambda: len(heir.scheduler.coordinator.owned) == 64)
         await pool.statements_in(LOOK_S)

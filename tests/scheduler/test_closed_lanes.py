@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import structlog
 
-from duly.domain.lanes import Lane, lane_for
+from duly.domain.lanes import Lane, queue_of
 from duly.domain.task import HIGH, LOW, NORMAL, WEBHOOK_POOL
 from duly.scheduler.board import Board
 from duly.scheduler.closed_lanes import ClosedLanes
@@ -42,7 +42,7 @@ async def stage(database: Database, lines: list[Any]) -> Stage:
     assert tenant is not None
     pair = (tenant.id, "billing")
     number = (await PoolNumbers(database).resolve([pair]))[pair]
-    return Stage(database, tenant, lane_for(tenant.id, number, NORMAL), lines)
+    return Stage(database, tenant, Lane(tenant.id, number, NORMAL), lines)
 
 
 async def test_a_lane_that_stays_full_is_told_once_and_again_when_it_opens(stage: Stage) -> None:
@@ -78,6 +78,6 @@ async def test_a_told_lane_that_opened_and_is_full_again_is_told_again(stage: St
 async def test_a_lane_of_webhooks_is_told_by_that_name(stage: Stage) -> None:
     """All tenants share it, and it has no pool of anybody's."""
     for band in (HIGH, LOW):
-        stage.board.close(lane_for(stage.tenant.id, WEBHOOK_POOL, band))
+        stage.board.close(queue_of(Lane(stage.tenant.id, WEBHOOK_POOL, band)))
     await stage.look()
     assert {told[2:] for told in await stage.look()} == {("webhooks", "high"), ("webhooks", "low")}

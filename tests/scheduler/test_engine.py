@@ -135,11 +135,11 @@ async def test_a_wiped_ready_queue_is_published_again(pool: Database) -> None:
     watcher = Watcher()
     engine = Engine(pool, Environment(), watcher)
     await engine.submitter.submit([task() for _ in range(300)])
-    taking, engine.executor.running_max = engine.executor.running_max, 0
+    taking, engine.executor.shares.slots = engine.executor.shares.slots, 0
     async with engine:
         await until(lambda: bool(engine.scheduler.dispatcher.board.tickets))
         await engine.parts.broker.wipe()
-        engine.executor.running_max = taking
+        engine.executor.shares.slots = taking
         engine.executor.room.set()
         await watcher.count(300)
     samples = engine.metrics.registry.get_sample_value
@@ -301,11 +301,11 @@ async def test_shares_follow_weights_under_saturation(pool: Database) -> None:
     for _ in range(8):
         await engine.submitter.submit([task(small.id) for _ in range(500)])
         await engine.submitter.submit([task(big.id) for _ in range(500)])
-    engine.executor.running_max = 0
+    engine.executor.shares.slots = 0
     async with engine:
         await learned(engine, big.id)
         await until(lambda: len(engine.scheduler.dispatcher.board.queues) == 2)
-        engine.executor.running_max = 1000
+        engine.executor.shares.slots = 1000
         engine.executor.room.set()
         await watcher.count(8000)
     # The first tickets were written before the weights were known and both were loaded; at the end

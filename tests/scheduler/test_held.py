@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.domain.lanes import Lane, lane_for
+from duly.domain.lanes import Lane, queue_of
 from duly.domain.task import HIGH, LOW, NORMAL, WEBHOOK_POOL, lane_of
 from duly.scheduler.board import Board, Ready
 from duly.scheduler.held import Member
@@ -50,7 +50,7 @@ class Crowd:
         chosen: list[Ready] = []
         self.board.let_back()
         while (entry := self.board.next_ready(NOW)) is not None:
-            lane = lane_for(*entry.member, entry.band)
+            lane = queue_of(Lane(*entry.member, entry.band))
             room = self.rooms.setdefault(lane, ROOM)
             if room == 0:
                 self.board.put_back(entry)

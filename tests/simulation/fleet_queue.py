@@ -8,7 +8,8 @@ from uuid import UUID
 
 from duly.broker.contract import OnTaken
 from duly.broker.tickets import in_ticket_order, without_repeats
-from duly.domain.lanes import Lane, Ticket
+from duly.domain.execution_shares import UNSHARED, UnsharedSlots
+from duly.domain.lanes import ALL_TENANTS, Lane, Ticket, queue_of
 from duly.store.lease import Lease
 from tests.simulation.plan import FaultKind
 from tests.simulation.witness import lease_tasks_witnessed
@@ -24,7 +25,8 @@ class SharedLanes:
 
     def __init__(self, fleet: "Fleet") -> None:
         self.fleet = fleet
-        self.lanes: dict[Lane, list[Ticket]] = {}
+        # By queue.
+        self.lanes: dict[Lane, list[tuple[Lane, Ticket]]] = {}
         self.drawer: list[tuple[Lane, Ticket]] = []
         self.bells: dict[asyncio.Event, None] = {}
 
@@ -48,26 +50,36 @@ class SharedLanes:
         asyncio.get_running_loop().call_later(delay_s, self.put, lane, ticket, context=outside)
 
     def put(self, lane: Lane, ticket: Ticket) -> None:
-        waiting = self.lanes.setdefault(lane, [])
+        waiting = self.lanes.setdefault(queue_of(lane), [])
         is_shuffled = self.fleet.plan.has(FaultKind.REORDER) and not self.fleet.is_healed
         spot = self.fleet.random.randint(0, len(waiting)) if is_shuffled else len(waiting)
-        waiting.insert(spot, ticket)
+        waiting.insert(spot, (lane, ticket))
         for bell in self.bells:
             bell.set()
 
-    def take(self, lanes: Sequence[Lane], count: int) -> list[Ticket]:
-        taken: list[Ticket] = []
-        for lane in lanes:
-            waiting = self.lanes.get(lane, [])
-            room = count - len(taken)
-            taken += waiting[:room]
-            del waiting[:room]
-        return taken
+    def take(self, lanes: Sequence[Lane], count: int, slots: UnsharedSlots) -> list[Ticket]:
+        for most, left_out in slots.rounds(count):
+            taken: list[tuple[Lane, Ticket]] = []
+            for lane in lanes:
+                waiting = self.lanes.get(lane, [])
+                here = [entry for entry in waiting if entry[0].tenant not in left_out]
+                here = here[: most - len(taken)]
+                for entry in here:
+                    waiting.remove(entry)
+                taken += here
+            if taken:
+                slots.take(lane for lane, _ in taken)
+                return [ticket for _, ticket in taken]
+        return []
 
     def drop_void(self) -> None:
         now = self.fleet.database_now()
         for waiting in self.lanes.values():
-            waiting[:] = [t for t in waiting if t.deadline is None or t.deadline > now]
+            waiting[:] = [
+                (lane, ticket)
+                for lane, ticket in waiting
+                if ticket.deadline is None or ticket.deadline > now
+            ]
 
 
 class SimulatedBroker:
@@ -87,12 +99,19 @@ class SimulatedBroker:
         await self.node.database.leave("publish")
 
     async def lease(
-        self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float, wait_s: float
+        self,
+        lanes: Sequence[Lane],
+        holder: UUID,
+        count: int,
+        lease_s: float,
+        wait_s: float,
+        slots: UnsharedSlots = UNSHARED,
     ) -> list[Lease]:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + wait_s
         while not self.is_closed:
-            tickets = self.shared.take(lanes, count)
+            slots.release()
+            tickets = self.shared.take(lanes, count, slots)
             if tickets:
                 leases = await self.turn_into_leases(holder, tickets, lease_s)
                 if leases:
@@ -129,8 +148,12 @@ class SimulatedBroker:
     def reserve(self, lane: Lane, count: int) -> None:
         """Everything goes through the lanes here, where it can be lost."""
 
+    def reconsider(self, lanes: Sequence[Lane]) -> None:
+        self.bell.set()
+
     def depth(self, lane: Lane) -> int:
-        return len(self.shared.lanes.get(lane, []))
+        waiting = self.shared.lanes.get(queue_of(lane), [])
+        return sum(lane.tenant in (ALL_TENANTS, each.tenant) for each, _ in waiting)
 
     async def refresh(self, lanes: Sequence[Lane]) -> None:
         self.shared.drop_void()

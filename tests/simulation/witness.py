@@ -1,6 +1,6 @@
 """The calls of the real roles, told to the recorder: the store's own functions with a witness."""
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Collection, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
@@ -60,9 +60,12 @@ async def lease_tickets_witnessed(
     lanes: dict[Lane, int],
     count: int,
     lease_s: float,
+    left_out: Collection[int],
 ) -> ready_queue.Taken:
     """Which tickets are asked for is known only with the answer."""
-    taken = await ready_queue.lease_tickets(database, environment, holder, lanes, count, lease_s)
+    taken = await ready_queue.lease_tickets(
+        database, environment, holder, lanes, count, lease_s, left_out
+    )
     leased = {made.id: made.fence for made in taken.leases}
     tickets = [
         ticket

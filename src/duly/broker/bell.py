@@ -5,7 +5,7 @@ itself. A lost ring costs time until the next poll, never a ticket.
 """
 
 from duly.broker.postgres import PostgresBroker
-from duly.domain.lanes import Lane
+from duly.domain.lanes import Lane, queue_of
 from duly.store.channel import READY, Paced, Send
 from duly.telemetry import get_logger
 
@@ -19,7 +19,8 @@ class LaneBell:
         broker.on_published = self.tell
 
     def tell(self, lanes: list[Lane]) -> None:
-        self.bell.ring(f"{lane.tenant} {lane.pool} {lane.band}" for lane in lanes)
+        queues = dict.fromkeys(map(queue_of, lanes))
+        self.bell.ring(f"{queue.tenant} {queue.pool} {queue.band}" for queue in queues)
 
     def heard(self, rings: list[str]) -> None:
         lanes = [lane for lane in map(read_ring, rings) if lane is not None]

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from duly.domain.execution_shares import UNSHARED, UnsharedSlots
 from duly.domain.lanes import Lane, Ticket
 from duly.store.hands import Hands
 from duly.store.lease import Lease
@@ -37,23 +38,36 @@ class Broker(Protocol):
         ...
 
     async def lease(
-        self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float, wait_s: float
+        self,
+        lanes: Sequence[Lane],
+        holder: UUID,
+        count: int,
+        lease_s: float,
+        wait_s: float,
+        slots: UnsharedSlots = UNSHARED,
     ) -> list[Lease]:
-        """Up to `count` leases: lanes in the order given, oldest ticket first in each.
+        """Up to `count` leases: lanes in the order given, oldest ticket first in each, as far as
+        `slots` has room for their tenants.
 
         Returns as soon as there is one, or with none once `wait_s` has passed. A ticket that does
         not become a lease is simply gone.
         """
         ...
 
+    def reconsider(self, lanes: Sequence[Lane]) -> None:
+        """Slots became free: consumers of this process that wait for these lanes may now take
+        tickets that they could not."""
+        ...
+
     def reserve(self, lane: Lane, count: int) -> Hands | None:
         """A consumer of this process that waits for this lane, with room for so many; none if
-        tickets lie there, and not the last one of a lane that tenants share. Until it is told what
-        it got it is handed nothing else."""
+        tickets lie there or its slots are not for this tenant, and not the last one of a queue that
+        tenants share. Until it is told what it got it is handed nothing else."""
         ...
 
     def depth(self, lane: Lane) -> int:
-        """Tickets in a lane, as far as this process knows."""
+        """Tickets in a lane, or in one of `WEBHOOK_LANES` of all tenants, as far as this process
+        knows."""
         ...
 
     async def refresh(self, lanes: Sequence[Lane]) -> None:

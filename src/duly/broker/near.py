@@ -6,11 +6,12 @@ and other processes' tickets are overlooked for no longer than a moment.
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from duly.broker.lane_queue import LaneQueue
-from duly.domain.lanes import Lane, Ticket
+from duly.broker.lane_queue import Entries, LaneQueue
+from duly.domain.execution_shares import NO_TENANTS
+from duly.domain.lanes import ALL_TENANTS, Lane, Ticket, queue_of
 from duly.environment import Clock
 
 # Who comes back within this time comes for more; and so long nobody looks into the table, as long
@@ -24,7 +25,7 @@ NEVER_TAKEN: tuple[float, Counter[Lane]] = (-math.inf, Counter())
 class NearLanes:
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
-        # Only lanes with tickets.
+        # By queue, as everything here; only those with tickets.
         self.queues: dict[Lane, LaneQueue] = {}
         # What our consumers took, from wherever, until they came back: in this moment, and in the
         # one before.
@@ -37,21 +38,26 @@ class NearLanes:
         self.looked_at: dict[Lane, float] = {}
 
     def keep(
-        self, tickets: Sequence[tuple[Lane, Ticket]], rooms: Mapping[Lane, int]
-    ) -> list[tuple[Lane, Ticket]]:
-        """Those for which there is room stay here, the oldest of each lane; answers the others."""
-        kept: dict[Lane, list[Ticket]] = {}
-        others: list[tuple[Lane, Ticket]] = []
-        for lane, ticket in tickets:
-            here = kept.setdefault(lane, [])
-            if len(here) < rooms.get(lane, 0):
-                here.append(ticket)
+        self,
+        tickets: Sequence[tuple[Lane, Ticket]],
+        rooms: Mapping[Lane, int],
+        passed_on: Collection[Lane] = (),
+    ) -> Entries:
+        """Those for which their queue has room stay here, the oldest; answers the others, and those
+        of the lanes that are not for here."""
+        kept: dict[Lane, Entries] = {}
+        others: Entries = []
+        for entry in tickets:
+            queue = queue_of(entry[0])
+            here = kept.setdefault(queue, [])
+            if len(here) < rooms.get(queue, 0) and entry[0] not in passed_on:
+                here.append(entry)
             else:
-                others.append((lane, ticket))
+                others.append(entry)
         moment = self.clock.monotonic()
-        for lane, batch in kept.items():
+        for queue, batch in kept.items():
             if batch:
-                self.queues.setdefault(lane, LaneQueue()).put(batch, moment)
+                self.queues.setdefault(queue, LaneQueue()).put(batch, moment)
         return others
 
     def room(self, lane: Lane, waited_for: int) -> int:
@@ -60,28 +66,42 @@ class NearLanes:
         return max(max(waited_for, lately) - self.depth(lane), 0)
 
     def depth(self, lane: Lane) -> int:
-        queue = self.queues.get(lane)
-        return 0 if queue is None else len(queue.tickets)
+        queue = self.queues.get(queue_of(lane))
+        if queue is None:
+            return 0
+        return queue.size if lane.tenant == ALL_TENANTS else queue.counts.get(lane, 0)
 
-    def take(self, lanes: Iterable[Lane], count: int) -> list[tuple[Lane, Ticket]]:
-        """Lanes in the order given, oldest ticket first in each."""
-        taken: list[tuple[Lane, Ticket]] = []
-        for lane in lanes:
+    def tickets(self, queues: Iterable[Lane]) -> dict[Lane, int]:
+        """How many of each lane lie in these queues."""
+        kept = [self.queues[queue] for queue in queues if queue in self.queues]
+        return {lane: number for queue in kept for lane, number in queue.counts.items()}
+
+    def has(self, queue: Lane, left_out: Collection[int]) -> bool:
+        """Whether there are tickets of other tenants than these."""
+        kept = self.queues.get(queue)
+        return kept is not None and kept.has(left_out)
+
+    def take(
+        self, queues: Iterable[Lane], count: int, left_out: Collection[int] = NO_TENANTS
+    ) -> Entries:
+        """Queues in the order given, oldest ticket first in each."""
+        taken: Entries = []
+        for lane in queues:
             queue = self.queues.get(lane)
             if queue is None or len(taken) == count:
                 continue
-            taken += [(lane, ticket) for ticket in queue.take(count - len(taken))]
-            if not queue.tickets:
+            taken += queue.take(count - len(taken), left_out)
+            if not queue.size:
                 del self.queues[lane]
         return taken
 
-    def take_late(self) -> list[tuple[Lane, Ticket]]:
-        """The lanes from which nobody here took in time: whole, for a lane has an order."""
+    def take_late(self) -> Entries:
+        """The queues from which nobody here took in time: whole, for a lane has an order."""
         moment = self.clock.monotonic() - KEPT_S
-        late: list[tuple[Lane, Ticket]] = []
+        late: Entries = []
         for lane, queue in list(self.queues.items()):
-            if queue.marks[0][0] <= moment:
-                late += [(lane, ticket) for ticket in queue.take(len(queue.tickets))]
+            if queue.batches[0][0] <= moment:
+                late += queue.take(queue.size)
                 del self.queues[lane]
         return late
 

@@ -22,12 +22,15 @@ from uuid import UUID
 
 from duly.broker.bookmarks import Bookmarks
 from duly.broker.contract import OnTaken
+from duly.broker.lane_depths import LaneDepths
+from duly.broker.lane_queue import Entries
 from duly.broker.near import MOMENT_S, NearLanes
 from duly.broker.tickets import in_ticket_order, turn_into_leases
 from duly.broker.waiter import Waiter
 from duly.broker.watch import Watch
 from duly.domain.errors import DatabaseUnavailable, DulyError
-from duly.domain.lanes import TICKET_S, Lane, Ticket
+from duly.domain.execution_shares import UNSHARED, UnsharedSlots
+from duly.domain.lanes import TICKET_S, Lane, Ticket, queue_of
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.hands import Hands
@@ -35,7 +38,6 @@ from duly.store.lease import Lease
 from duly.store.ready_queue import (
     BEGINNING,
     BITE,
-    DEPTH_COUNTED_MAX,
     FIRST_SPOT,
     count_tickets,
     lease_tickets,
@@ -47,6 +49,9 @@ from duly.telemetry import get_logger
 
 # Void tickets are in nobody's way for a while; a sweep is for lanes without consumers.
 SWEEP_EVERY_S = TICKET_S / 2
+
+# Looks into the table of one request, each with other tenants left out.
+LOOKS_MAX = 3
 
 log = get_logger("duly.broker.postgres")
 
@@ -68,7 +73,7 @@ class PostgresBroker:
         self.near = NearLanes(environment.clock)
         self.moving: asyncio.Task[None] | None = None
         # Of the table.
-        self.depths: dict[Lane, int] = {}
+        self.depths = LaneDepths()
         self.bookmarks = Bookmarks(environment.clock, environment.random)
         # Ours, the last. Of sessions that were open when it and the bookmarks were made.
         self.last_sequence = BEGINNING
@@ -84,14 +89,13 @@ class PostgresBroker:
         if not tickets:
             return
         published = Counter(lane for lane, _ in tickets)
-        wanted = self.watch.wanted(published)
+        wanted: Counter[Lane] = Counter()
+        for lane, number in self.watch.wanted(published).items():
+            wanted[queue_of(lane)] += number
         # Not beside older ones that lie in the table: a lane has an order.
-        rooms = {
-            lane: self.near.room(lane, number)
-            for lane, number in wanted.items()
-            if not self.depths.get(lane) and not self.is_closed
-        }
-        others = self.near.keep(tickets, rooms)
+        passed_on = {lane for lane in published if self.depths.of(lane)}
+        rooms = {queue: self.near.room(queue, number) for queue, number in wanted.items()}
+        others = self.near.keep(tickets, {} if self.is_closed else rooms, passed_on)
         if len(others) < len(tickets):
             self.publications += 1
             self.watch.tell(published - Counter(lane for lane, _ in others))
@@ -104,7 +108,7 @@ class PostgresBroker:
         self.last_sequence = await publish_tickets(self.database, tickets, self.last_sequence)
         published = Counter(lane for lane, _ in tickets)
         for lane, number in published.items():
-            self.depths[lane] = self.depths.get(lane, 0) + number
+            self.depths.add(lane, number)
         self.publications += 1
         self.watch.hurry()
         left = self.watch.tell(published)
@@ -112,15 +116,22 @@ class PostgresBroker:
             self.on_published(left)
 
     async def lease(
-        self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float, wait_s: float
+        self,
+        lanes: Sequence[Lane],
+        holder: UUID,
+        count: int,
+        lease_s: float,
+        wait_s: float,
+        slots: UnsharedSlots = UNSHARED,
     ) -> list[Lease]:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + wait_s
         self.near.note_came(holder)
         while lanes and count > 0 and not self.is_closed:
             seen = self.publications
+            slots.release()
             try:
-                leases = await self.take(lanes, holder, count, lease_s)
+                leases = await self.take(lanes, holder, count, lease_s, slots)
             finally:
                 self.tell_near(lanes)
             if leases:
@@ -130,7 +141,7 @@ class PostgresBroker:
                 return []
             if leases is not None or self.publications != seen:
                 continue
-            waiter = Waiter(lanes, holder, count, lease_s)
+            waiter = Waiter(lanes, holder, count, lease_s, slots)
             is_news = await self.watch.wait(waiter, left_s)
             if waiter.leases or not is_news:
                 return waiter.leases
@@ -145,8 +156,12 @@ class PostgresBroker:
         """Other processes' tickets that lie there unseen are no older than a look."""
         return None if self.depth(lane) else self.watch.reserve(lane, count)
 
+    def reconsider(self, lanes: Sequence[Lane]) -> None:
+        if self.watch.waiters:
+            self.watch.tell(self.known_tickets(lanes))
+
     def depth(self, lane: Lane) -> int:
-        return self.depths.get(lane, 0) + self.near.depth(lane)
+        return self.depths.of(lane) + self.near.depth(lane)
 
     async def refresh(self, lanes: Sequence[Lane]) -> None:
         await self.sweep_sometimes()
@@ -171,48 +186,77 @@ class PostgresBroker:
         await self.watch.close()
 
     async def take(
-        self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float
+        self,
+        lanes: Sequence[Lane],
+        holder: UUID,
+        count: int,
+        lease_s: float,
+        slots: UnsharedSlots,
     ) -> list[Lease] | None:
         """None if no ticket was there; none of those that were may have become a lease."""
-        before = self.lanes_up_to_near(lanes)
-        if before is None:
-            return await self.take_from_table(lanes, holder, count, lease_s)
-        if self.near.is_look_due(before) or any(map(self.depths.get, before[:-1])):
-            leases = await self.take_from_table(before, holder, count, lease_s)
-            if leases is not None:
-                return leases
-        taken = self.near.take(lanes, count)
-        return await self.lease_near(holder, taken, lease_s) if taken else None
+        looked: set[frozenset[int]] = set()
+        while True:
+            for most, left_out in slots.rounds(count):
+                before = self.lanes_up_to_near(lanes, left_out)
+                is_for_table = left_out not in looked and self.is_table_first(before)
+                if is_for_table and len(looked) < LOOKS_MAX:
+                    looked.add(left_out)
+                    leases = await self.take_from_table(
+                        lanes if before is None else before, holder, most, left_out, lease_s, slots
+                    )
+                    if leases is not None:
+                        return leases
+                    # Slots may have been used meanwhile: the rounds are others.
+                    break
+                if before is not None:
+                    taken = self.near.take(lanes, most, left_out)
+                    slots.take(lane for lane, _ in taken)
+                    return await self.lease_near(holder, taken, lease_s)
+            else:
+                return None
 
-    def lanes_up_to_near(self, lanes: Sequence[Lane]) -> Sequence[Lane] | None:
+    def is_table_first(self, before: Sequence[Lane] | None) -> bool:
+        """Whether the table is to be looked at before what lies here, if anything does."""
+        if before is None:
+            return True
+        return self.near.is_look_due(before) or any(map(self.depths.of, before[:-1]))
+
+    def lanes_up_to_near(
+        self, lanes: Sequence[Lane], left_out: frozenset[int]
+    ) -> Sequence[Lane] | None:
         """Those that come before what lies here, and its own; None if nothing does."""
         for index, lane in enumerate(lanes):
-            if self.near.depth(lane):
+            if self.near.has(lane, left_out):
                 return lanes[: index + 1]
         return None
 
-    async def lease_near(
-        self, holder: UUID, taken: list[tuple[Lane, Ticket]], lease_s: float
-    ) -> list[Lease]:
+    async def lease_near(self, holder: UUID, taken: Entries, lease_s: float) -> list[Lease]:
         tickets = [ticket for _, ticket in taken]
         leases = await turn_into_leases(
             self.database, self.environment, holder, tickets, lease_s, self.on_taken
         )
-        self.near.note_taken(holder, Counter(lane for lane, _ in taken))
+        self.near.note_taken(holder, Counter(queue_of(lane) for lane, _ in taken))
         return leases
 
     def tell_near(self, lanes: Iterable[Lane]) -> None:
         """Who was woken for tickets here may have found others, or have left: wake the next."""
-        depths = {lane: depth for lane in lanes if (depth := self.near.depth(lane))}
+        depths = self.near.tickets(lanes)
         if depths:
             self.watch.tell(depths)
 
     async def take_from_table(
-        self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float
+        self,
+        lanes: Sequence[Lane],
+        holder: UUID,
+        count: int,
+        left_out: frozenset[int],
+        lease_s: float,
+        slots: UnsharedSlots,
     ) -> list[Lease] | None:
         clock = self.environment.clock
         began = clock.monotonic()
         self.near.note_looked(lanes)
+        slots.ask(count)
         try:
             taken = await lease_tickets(
                 self.database,
@@ -221,21 +265,27 @@ class PostgresBroker:
                 self.places(lanes),
                 count,
                 lease_s,
+                left_out,
             )
         except DatabaseUnavailable:
             self.bookmarks.forget()
             raise
+        finally:
+            slots.release()
         self.bookmarks.took(clock.monotonic() - began)
         if not taken.tickets:
             # Others were quicker, if we believed that there were any.
-            self.know_fewer(dict.fromkeys(lanes, DEPTH_COUNTED_MAX))
+            self.depths.forget(lanes, left_out)
             return None
+        slots.take(lane for lane, _, _ in taken.tickets)
         self.watch.hurry()
-        for lane, sequence, _ in taken.tickets:
-            self.bookmarks.remember(lane, sequence)
-        numbers = Counter(lane for lane, _, _ in taken.tickets)
-        self.know_fewer(numbers)
-        self.near.note_taken(holder, numbers)
+        if not left_out:
+            # What was left out lies before what was taken.
+            for lane, sequence, _ in taken.tickets:
+                self.bookmarks.remember(queue_of(lane), sequence)
+        for lane, number in Counter(lane for lane, _, _ in taken.tickets).items():
+            self.depths.add(lane, -number)
+        self.near.note_taken(holder, Counter(queue_of(lane) for lane, _, _ in taken.tickets))
         if len(taken.tickets) == count:
             self.near.look_again(lanes)
         tickets = [ticket for _, _, ticket in taken.tickets]
@@ -266,13 +316,13 @@ class PostgresBroker:
             log.warning("tickets were lost on their way to other processes", error=str(error))
 
     async def count(self, lanes: Sequence[Lane]) -> Mapping[Lane, int]:
-        counted = await count_tickets(self.database, self.places(lanes))
-        for lane, number in counted.items():
-            if number:
-                self.depths[lane] = number
-            else:
-                self.depths.pop(lane, None)
-        return {lane: self.depth(lane) for lane in lanes}
+        queues = list(dict.fromkeys(map(queue_of, lanes)))
+        self.depths.learn(queues, await count_tickets(self.database, self.places(queues)))
+        return self.known_tickets(queues)
+
+    def known_tickets(self, queues: Sequence[Lane]) -> Mapping[Lane, int]:
+        """Those of each lane of these queues, here and in the table."""
+        return Counter(self.depths.tickets(queues)) + Counter(self.near.tickets(queues))
 
     def places(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
         self.forget_other_server()
@@ -286,14 +336,6 @@ class PostgresBroker:
             self.sessions_opened = opened
             self.last_sequence = BEGINNING
             self.bookmarks.forget()
-
-    def know_fewer(self, taken: Mapping[Lane, int]) -> None:
-        for lane, number in taken.items():
-            left = self.depths.get(lane, 0) - number
-            if left > 0:
-                self.depths[lane] = left
-            else:
-                self.depths.pop(lane, None)
 
     async def sweep_sometimes(self) -> None:
         now = self.environment.clock.monotonic()

@@ -5,7 +5,9 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 from uuid import UUID
 
-from duly.domain.lanes import ALL_TENANTS, Lane
+from duly.domain.execution_shares import UNSHARED, UnsharedSlots
+from duly.domain.lanes import Lane, queue_of
+from duly.domain.task import WEBHOOK_POOL
 from duly.store.lease import Lease
 
 
@@ -21,11 +23,20 @@ class Waiter:
         "lanes",
         "lease_s",
         "leases",
+        "slots",
         "waking",
     )
 
-    def __init__(self, lanes: Sequence[Lane], holder: UUID, count: int, lease_s: float) -> None:
+    def __init__(
+        self,
+        lanes: Sequence[Lane],
+        holder: UUID,
+        count: int,
+        lease_s: float,
+        slots: UnsharedSlots = UNSHARED,
+    ) -> None:
         self.lanes = lanes
+        self.slots = slots
         self.holder = holder
         self.count = count
         self.lease_s = lease_s
@@ -69,8 +80,15 @@ Kind = TypeVar("Kind", bound=Waiter)
 
 
 def to_reserve(waiters: Iterable[Kind], lane: Lane, count: int) -> Kind | None:
-    """Who has waited longest of those that may get so many of a lane. One of a lane that all
-    tenants share stays free: a submit of one of them that hangs is nobody else's business."""
-    fit = (each for each in waiters if each.count >= count and lane in each.lanes)
+    """Who has waited longest of those that may get so many of a lane; its slots are claimed. One of
+    a queue that all tenants share stays free: a submit of one of them that hangs is nobody else's
+    business."""
+    queue = queue_of(lane)
+    fit = (each for each in waiters if each.count >= count and queue in each.lanes)
     first = next(fit, None)
-    return None if lane.tenant == ALL_TENANTS and next(fit, None) is None else first
+    if first is None or not first.slots.admits(lane.tenant, count):
+        return None
+    if lane.pool == WEBHOOK_POOL and next(fit, None) is None:
+        return None
+    first.slots.take([lane] * count)
+    return first

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
 from duly.broker.waiter import Waiter, to_reserve
-from duly.domain.lanes import Lane
+from duly.domain.lanes import Lane, queue_of
 
 POLL_FIRST_S = 0.005
 POLL_LAST_S = 0.5
@@ -72,7 +72,7 @@ class Watch:
         """Tickets came to these lanes: if anybody waits there, look now. Once: where others were
         quicker, there is nothing to hurry for."""
         awaited = {lane for waiter in self.waiters for lane in waiter.lanes}
-        if not awaited.isdisjoint(lanes):
+        if not awaited.isdisjoint(map(queue_of, lanes)):
             self.signal.set()
 
     def wanted(self, tickets: Mapping[Lane, int]) -> dict[Lane, int]:
@@ -93,14 +93,20 @@ class Watch:
     def served(self, left: dict[Lane, int]) -> Iterator[Waiter]:
         """Who gets some of them, in the order in which they came; `left` is what is left."""
         for waiter in self.waiters if left else ():
-            wanted = waiter.count
-            for lane in waiter.lanes:
-                served = min(wanted, left.get(lane, 0))
-                if served:
-                    wanted -= served
-                    left[lane] -= served
-            if wanted < waiter.count:
-                yield waiter
+            by_queue: dict[Lane, list[Lane]] = {}
+            for lane in left:
+                by_queue.setdefault(queue_of(lane), []).append(lane)
+            for most, left_out in waiter.slots.rounds(waiter.count):
+                wanted = most
+                for queue in waiter.lanes:
+                    for lane in by_queue.get(queue, ()):
+                        if lane.tenant not in left_out:
+                            served = min(wanted, left[lane])
+                            wanted -= served
+                            left[lane] -= served
+                if wanted < most:
+                    yield waiter
+                    break
 
     def start(self) -> None:
         if self.polling is None:

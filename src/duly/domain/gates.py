@@ -121,11 +121,11 @@ def concurrency_key(facts: GateFacts) -> Refusal | None:
 def lane_full(facts: GateFacts) -> Refusal | None:
     if facts.lane_depth_max is None or facts.lane_depth < facts.lane_depth_max:
         return None
-    return Refusal(
-        Gate.LANE_FULL,
-        f"{facts.lane_depth} tasks are ahead of it in its lane, and nobody takes them fast enough",
-        unblock=facts.lane_unblock,
-    )
+    ahead = f"{facts.lane_depth} tasks are ahead of it in its lane"
+    if not facts.lane_depth:
+        ahead = "the queue that webhooks of all tenants share is full"
+    reason = f"{ahead}, and nobody takes them fast enough"
+    return Refusal(Gate.LANE_FULL, reason, unblock=facts.lane_unblock)
 
 
 # The one list: dispatch and explain both walk it. To add a gate, add its facts and its function.

@@ -1,6 +1,6 @@
 """Putting an executor together: its roles, and what the settings say. Nothing runs here."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ipaddress import ip_address, ip_network
 from uuid import UUID
 
@@ -35,6 +35,7 @@ def make_webhook_executor(
     stats: StatsBook,
     drain_s: float,
     beating: Database,
+    weight_of: Callable[[int], float],
     bands: Sequence[str] = tuple(BAND_NAMES),
 ) -> Executor:
     numbers = {BAND_NAMES[band] for band in bands}
@@ -50,6 +51,7 @@ def make_webhook_executor(
         UUID(int=environment.entropy.getrandbits(128)),
         drain_s=drain_s,
         beating=beating,
+        weight_of=weight_of,
     )
 
 

@@ -26,6 +26,7 @@ from uuid import UUID
 
 from duly.broker.contract import Broker
 from duly.domain.errors import DulyError
+from duly.domain.execution_shares import ExecutionShares, SlotClaim, equal_weight
 from duly.domain.fairness import band_order
 from duly.domain.lanes import Lane
 from duly.domain.limits import ERROR_BYTES_MAX
@@ -116,6 +117,7 @@ class Executor:
         running_max: int = RUNNING_MAX,
         drain_s: float = 0.0,
         beating: Database | None = None,
+        weight_of: Callable[[int], float] = equal_weight,
     ) -> None:
         self.database = database
         # Connections that nothing else can use up: a heartbeat that waits is a lease lost.
@@ -128,13 +130,14 @@ class Executor:
         self.metrics = metrics
         self.stats = stats
         self.holder = holder
-        self.running_max = running_max
+        # A slot is one attempt under way; tenants share them by weight.
+        self.shares = ExecutionShares(running_max, weight_of)
         self.drain_s = drain_s
         self.turn = 0
         # By (id, fence): a lost lease may still run beside the next one of its task.
         self.running: dict[tuple[UUID, int], Run] = {}
-        # Asked of the broker and not answered yet: so many tasks, by so many ticks.
-        self.taking = self.asking = 0
+        # Ticks that ask the broker and are not answered yet.
+        self.asking = 0
         self.room = asyncio.Event()
         # Attempts that ended at once and are not settled yet.
         self.ended: deque[tuple[Lease, Settlement]] = deque()
@@ -144,27 +147,34 @@ class Executor:
         self.settle_by = 0.0
 
     async def tick(self) -> float:
-        free = min(self.running_max - len(self.running) - self.taking, TAKE_MAX)
-        if free <= 0 or len(self.ended) >= ENDED_MAX:
+        if self.shares.is_full or len(self.ended) >= ENDED_MAX:
             self.room.clear()
             await wait_for(self.room, TAKE_WAIT_S)
             return 0.0
-        self.taking += free
         lanes = self.next_lanes()
         if self.is_herd and self.has_started_all(lanes):
             self.is_herd = False
             self.has_ended.set()
+        claim = SlotClaim(self.shares)
+        try:
+            await self.take(lanes, claim)
+        finally:
+            claim.release()
+            self.room.set()
+        return 0.0
+
+    async def take(self, lanes: list[Lane], claim: SlotClaim) -> None:
         asked_at = asyncio.get_running_loop().time()
         self.asking += 1
         try:
-            leases = await self.broker.lease(lanes, self.holder, free, LEASE_S, TAKE_WAIT_S)
+            leases = await self.broker.lease(
+                lanes, self.holder, TAKE_MAX, LEASE_S, TAKE_WAIT_S, claim
+            )
         finally:
             self.asking -= 1
-            self.taking -= free
         self.is_herd = len(leases) >= TAKE_MAX // 2
         if leases:
             await self.run(leases, asked_at)
-        return 0.0
 
     def has_started_all(self, lanes: list[Lane]) -> bool:
         """No ticket lies there, and no tick is about to make leases of some: all of ours wait."""
@@ -209,13 +219,19 @@ class Executor:
         deadline = (loop.time() if asked_at is None else asked_at) + LEASE_S
         run = Run(lease, loop.create_task(self.finish(lease, pending)), deadline)
         self.running[key_of(lease)] = run
+        self.shares.add(lease.tenant, 1)
         # A task that is cancelled before its first step runs no cleanup of its own.
         run.task.add_done_callback(lambda _: self.leave(lease))
         self.watch(run)
 
     def leave(self, lease: Lease) -> None:
         del self.running[key_of(lease)]
+        was_scarce = self.shares.is_scarce
+        self.shares.add(lease.tenant, -1)
         self.room.set()
+        if was_scarce:
+            # A consumer may wait beside tickets for which there was no slot.
+            self.broker.reconsider(self.lanes)
 
     def watch(self, run: Run) -> None:
         """By the loop's own timer: it must work when nothing that can be asked answers."""

@@ -21,7 +21,7 @@ from uuid import UUID
 
 from duly.broker.contract import Broker
 from duly.domain.fairness import band_order
-from duly.domain.lanes import lane_for
+from duly.domain.lanes import Lane
 from duly.domain.states import Outcome, State
 from duly.environment import Environment
 from duly.store.batching import Batcher
@@ -147,7 +147,7 @@ class WorkerDesk:
         numbers = await self.pools.resolve({(asked.tenant, pool) for pool in asked.pools})
         self.turn += 1
         lanes = [
-            lane_for(asked.tenant, numbers[asked.tenant, pool], band)
+            Lane(asked.tenant, numbers[asked.tenant, pool], band)
             for band in band_order(self.turn)
             if band in asked.bands
             for pool in asked.pools

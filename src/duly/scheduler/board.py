@@ -14,8 +14,8 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.fairness import AGING_S, NONE_CLOSED, BandQueue, RoundRobin
-from duly.domain.lanes import LANE_DEPTH_MAX, Lane, Ticket, lane_for, lanes_of
-from duly.domain.task import BANDS
+from duly.domain.lanes import LANE_DEPTH_MAX, WEBHOOK_QUEUES, Lane, Ticket, queue_of
+from duly.domain.task import BANDS, WEBHOOK_POOL
 from duly.domain.wheel import Wheel
 from duly.scheduler.held import Held, Member
 from duly.store.load import Cursor, Due, Place
@@ -61,7 +61,7 @@ class Board:
         self.overflowed: dict[Obstacle, dict[Place, Cursor]] = {}
         self.drained: set[Obstacle] = set()
         self.blocked: set[Member] = set()
-        # Lanes that are full; and their bands, by whose lanes they are.
+        # Lanes and shared queues that are full; and their bands, by whose lanes they are.
         self.full: dict[Lane, int] = {}
         # How often a lane was closed so far: one that opened in between has another number.
         self.closings = 0
@@ -137,7 +137,7 @@ class Board:
             return
         if member in self.held:
             is_awaited = self.held.waits_for[member].band == band
-            if is_awaited or band in self.closed.get(lanes_of(member), ()):
+            if is_awaited or band in self.closed_bands(member):
                 return
             self.held.release(member)
         self.turns.join(member)
@@ -146,17 +146,28 @@ class Board:
         """The next task in fair order whose lane has room, taken out of its queue."""
         while (member := self.next_member()) is not None:
             queue = self.queues[member]
-            closed = self.closed.get(lanes_of(member), NONE_CLOSED) if self.closed else NONE_CLOSED
-            popped = queue.pop(now, closed)
+            popped = queue.pop(now, self.closed_bands(member))
             if popped is not None:
                 return popped[2]
             self.turns.leave(member)
             if waiting := queue.waiting():
-                self.held.hold(member, lane_for(*member, waiting[0]))
+                self.held.hold(member, self.full_lane(Lane(*member, waiting[0])))
             else:
                 self.held.served(member)
                 del self.queues[member]
         return None
+
+    def closed_bands(self, member: Member) -> frozenset[int]:
+        if not self.closed:
+            return NONE_CLOSED
+        closed = self.closed.get(member, NONE_CLOSED)
+        if member[1] == WEBHOOK_POOL:
+            closed |= self.closed.get(WEBHOOK_QUEUES, NONE_CLOSED)
+        return closed
+
+    def full_lane(self, lane: Lane) -> Lane:
+        """What a task of a lane waits for: the queue that it shares, or the lane itself."""
+        return queue if (queue := queue_of(lane)) in self.full else lane
 
     def next_member(self) -> Member | None:
         member = self.turns.pick()

@@ -14,6 +14,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
 from uuid import UUID
@@ -22,7 +23,15 @@ from duly.broker.contract import Broker
 from duly.coordinator.ownership import Coordinator
 from duly.domain.gates import Gate, Refusal
 from duly.domain.ids import shard_of
-from duly.domain.lanes import LANE_DEPTH_MAX, TICKET_S, Lane, Ticket, lane_for
+from duly.domain.lanes import (
+    LANE_DEPTH_MAX,
+    TICKET_S,
+    Lane,
+    Ticket,
+    depth_max,
+    is_open_again,
+    queue_of,
+)
 from duly.domain.task import WEBHOOK_POOL
 from duly.environment import Environment
 from duly.scheduler.accounts import Accounts, Charge, key_of
@@ -47,6 +56,14 @@ FULL_POLL_S = 0.05
 UNCERTAIN_POLL_S = 0.1
 # Gates that hold a task back without a count: whoever waits for its key need not wait for it.
 PASSED_ON = frozenset({Gate.PAUSED, Gate.EXPIRED, Gate.BREAKER})
+
+
+@dataclass(slots=True)
+class LaneRoom:
+    """During one round: how many tickets a lane has, and how many it may have."""
+
+    depth: int
+    most: int
 
 
 class Dispatcher:
@@ -76,6 +93,8 @@ class Dispatcher:
         self.scope = self.gatekeeper.scope
         self.expired: list[Ticket] = []
         self.has_parked = False
+        # While a lane is full, when its depth is asked about again, by the node's monotonic clock.
+        self.refresh_at = -math.inf
         # When the next parked hand-over is to be looked at.
         self.handover_at = math.inf
         self.wake_counter: Callable[[], None] = lambda: None
@@ -84,7 +103,7 @@ class Dispatcher:
         self.expect: Callable[[Place, datetime], None] = lambda _place, _due_at: None
         # Members that wait for an instant: a refilled bucket, a hand-over.
         self.until: dict[Member, float] = {}
-        # Lanes that were ever used, by (tenant, pool, band); shared ones appear more than once.
+        # Lanes that were ever used, by (tenant, pool, band).
         self.lanes: dict[tuple[int, int, int], Lane] = {}
         # Tickets that nobody took in time, by task and fence: the next is the same attempt again.
         self.voided: dict[UUID, int] = {}
@@ -101,9 +120,11 @@ class Dispatcher:
         if not self.coordinator.is_trusted:
             return UNCERTAIN_POLL_S
         now = self.time.now()
-        if self.void_tickets(now) or self.board.full:
+        moment = self.environment.clock.monotonic()
+        if self.void_tickets(now) or (self.board.full and moment >= self.refresh_at):
             # Others take from the lanes too, and void tickets lie in them: ask how deep they are.
-            await self.broker.refresh(sorted(set(self.lanes.values())))
+            self.refresh_at = moment + FULL_POLL_S
+            await self.broker.refresh(sorted(set(map(queue_of, self.lanes.values()))))
         self.reopen(now)
         self.board.advance(now)
         chosen = self.choose(now)
@@ -125,7 +146,7 @@ class Dispatcher:
     def choose(self, now: float) -> list[tuple[Lane, Ready]]:
         """The next tasks in fair order that pass every gate."""
         chosen: list[tuple[Lane, Ready]] = []
-        depths: dict[Lane, int] = {}
+        rooms: dict[Lane, LaneRoom] = {}
         self.board.let_back()
         # Of each place, the same for all of its tasks; none if its slot is not ours.
         lanes: dict[Place, Lane | None] = {}
@@ -142,17 +163,17 @@ class Dispatcher:
             if lane is None:
                 self.board.forget(entry)
                 continue
-            depth = depths.get(lane)
-            if depth is None:
-                depth = depths[lane] = self.broker.depth(lane)
-            if depth >= self.lane_depth or not gatekeeper.is_plain(due.tenant, due):
-                refusal = gatekeeper.ask(entry, depth, self.lane_depth)
+            room = rooms.get(lane)
+            if room is None:
+                room = rooms[lane] = self.room_of(lane, len(chosen))
+            if room.depth >= room.most or not gatekeeper.is_plain(due.tenant, due):
+                refusal = gatekeeper.ask(entry, room.depth, room.most)
                 if refusal is not None:
-                    self.hold_back(entry, lane, refusal)
+                    self.hold_back(entry, lane if room.most else queue_of(lane), refusal)
                     continue
                 if gatekeeper.is_counted(due):
                     self.accounts.ticketed(due, now + TICKET_S)
-            depths[lane] = depth + 1
+            room.depth += 1
             # What was held back or let go is no turn.
             if held.unserved:
                 held.served(entry.member)
@@ -164,8 +185,17 @@ class Dispatcher:
         key = (*entry.member, entry.band)
         lane = self.lanes.get(key)
         if lane is None:
-            lane = self.lanes[key] = lane_for(*key)
+            lane = self.lanes[key] = Lane(*key)
         return lane
+
+    def room_of(self, lane: Lane, chosen: int) -> LaneRoom:
+        """When this round has chosen so many, of which the broker does not know yet."""
+        queue_depth = self.broker.depth(queue_of(lane)) + chosen
+        most = depth_max(lane, self.weight_of(lane), queue_depth, self.lane_depth)
+        return LaneRoom(self.broker.depth(lane), most)
+
+    def weight_of(self, lane: Lane) -> float:
+        return self.board.weight_of((lane.tenant, lane.pool))
 
     async def publish(self, now: float, chosen: Sequence[tuple[Lane, Ready]]) -> None:
         deadline_s = now + TICKET_S
@@ -251,7 +281,8 @@ class Dispatcher:
             del self.until[member]
         self.board.unblock(passed)
         for lane in [*self.board.full]:
-            if self.broker.depth(lane) <= self.lane_depth // 2:
+            depth, queue_depth = self.broker.depth(lane), self.broker.depth(queue_of(lane))
+            if is_open_again(lane, self.weight_of(lane), depth, queue_depth, self.lane_depth):
                 self.board.open(lane)
 
     def release_parked(self) -> None:

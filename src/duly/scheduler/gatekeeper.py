@@ -118,6 +118,10 @@ class Gatekeeper:
                 levels[tenant] = RateLevel(bucket.tokens, bucket.rate, bucket.burst, instant(now))
         return levels
 
+    def weight_of(self, number: int) -> float:
+        tenant = self.bounds.tenants.get(number)
+        return 1.0 if tenant is None else tenant.weight
+
     def is_plain(self, tenant: int, asked: Due | Policy) -> bool:
         """Nothing can hold this task back but a full lane: the common case, decided quickly."""
         return (

@@ -1,4 +1,4 @@
-"""Who waits for a full lane, lane by lane. All webhooks of an installation share three lanes, and
+"""Who waits for a full lane, lane by lane. All webhooks of an installation share three queues, and
 asking each of ten thousand tenants whenever two hundred tasks find room took most of the time: so
 they come back a few at a time, in the order in which they left."""
 

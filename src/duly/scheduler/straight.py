@@ -11,7 +11,7 @@ there is no ticket.
 
 from duly.broker.contract import Broker
 from duly.coordinator.ownership import Coordinator
-from duly.domain.lanes import Lane, lane_for
+from duly.domain.lanes import Lane
 from duly.domain.task import band_of
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
@@ -71,4 +71,4 @@ class NotedHands:
 
 
 def lane_of_entry(entry: Entry) -> Lane:
-    return lane_for(entry.task.tenant, entry.pool, band_of(entry.task.priority))
+    return Lane(entry.task.tenant, entry.pool, band_of(entry.task.priority))

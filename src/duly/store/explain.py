@@ -12,7 +12,7 @@ from uuid import UUID
 from duly.domain.explain import LastAttempt, RateLevel, Situation, next_token_at, said
 from duly.domain.gates import GateFacts
 from duly.domain.ids import shard_of, slot_of, tenant_shard
-from duly.domain.lanes import LANE_DEPTH_MAX, Lane, lane_for
+from duly.domain.lanes import LANE_DEPTH_MAX, SHARED_LANES, Lane, depth_max, queue_of
 from duly.domain.states import State, live_state
 from duly.domain.task import BANDS, WEBHOOK_POOL
 from duly.domain.tokens import burst_of
@@ -51,6 +51,7 @@ class Around:
     workers: int = 0
     worker_seen_at: datetime | None = None
     lane_depth: int = 0
+    lane_depth_max: int | None = None
     key_holders: list[KeyHolder] = field(default_factory=list)
 
 
@@ -79,7 +80,7 @@ async def read_situation(
     return Situation(
         id=task_id,
         state=state,
-        facts=gate_facts(row, around, lane_depth_max),
+        facts=gate_facts(row, around),
         slot=row["slot"],
         has_owner=row["has_owner"],
         max_attempts=decode_policy(row["policy"]).retry.max_attempts,
@@ -133,13 +134,14 @@ async def look_around(
         WORKERS_MAX,
         pool,
         band,
-        lane_depth_max,
+        SHARED_LANES * lane_depth_max,
         SILENT_WORKERS_MAX,
     )
-    depth = counts["lane_depth"]
+    lane = Lane(tenant, pool, band)
+    depth, queue_depth = counts["lane_depth"], counts["queue_depth"]
     if lane_depth is not None:
-        # No further than full: a lane that all tenants share tells nothing else of the others.
-        depth = min(lane_depth(lane_for(tenant, pool, band)), lane_depth_max)
+        depth, queue_depth = lane_depth(lane), lane_depth(queue_of(lane))
+    most = depth_max(lane, row["weight"] or 1.0, queue_depth, lane_depth_max)
     holders = []
     if counts["key_in_flight"]:
         rows = await session.fetch(SQL.list_key_holders, tenant, shard, key, HOLDERS_MAX)
@@ -150,12 +152,14 @@ async def look_around(
         counts["ahead"],
         counts["workers"],
         counts["worker_seen_at"],
-        depth,
+        # No further than full: of other tenants' webhooks in the queue nothing else is told.
+        min(depth, most),
+        most,
         holders,
     )
 
 
-def gate_facts(row: Any, around: Around, lane_depth_max: int) -> GateFacts:
+def gate_facts(row: Any, around: Around) -> GateFacts:
     """The same facts that dispatch hands to the gates, as the database knows them."""
     is_counted = row["concurrency_key"] is not None or row["in_flight_max"] is not None
     holders = [f"{each.id} at {each.holder}" for each in around.key_holders]
@@ -177,7 +181,7 @@ def gate_facts(row: Any, around: Around, lane_depth_max: int) -> GateFacts:
         key_holders=tuple(holders),
         key_unblock=f"duly tasks cancel {around.key_holders[0].id}" if holders else None,
         lane_depth=around.lane_depth,
-        lane_depth_max=lane_depth_max,
+        lane_depth_max=around.lane_depth_max,
         lane_unblock="duly serve"
         if row["pool"] == WEBHOOK_POOL
         else f"start more workers for the pool {row['pool_name']}",

@@ -13,7 +13,7 @@ SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
        last.outcome AS last_outcome, last.charged AS last_charged, last.ended_at AS last_ended_at,
        last.state AS last_state, last.reason AS last_reason, last.error AS last_error,
        tenants.name AS tenant_name, tenants.in_flight_max, tenants.dispatch_rate,
-       tenants.dispatch_burst,
+       tenants.dispatch_burst, tenants.weight,
        pause.kind AS pause_kind, pause.name AS pause_name, pause.actor AS pause_actor,
        pause.reason AS pause_reason, pause.paused_at,
        breakers.open_until AS breaker_open_until,
@@ -112,7 +112,8 @@ SELECT (SELECT count(*)
           FROM (SELECT workers.seen_at FROM duly.workers
                  WHERE workers.tenant = $1 AND $7 = ANY (workers.pools)
                  LIMIT $15) AS known) AS worker_seen_at,
-       duly.lane_depth($12, $13, $14) AS lane_depth
+       duly.tenant_lane_depth($12, $13, $14) AS lane_depth,
+       duly.lane_depth($12, $13, $14) AS queue_depth
 
 -- name: list_key_holders
 -- Which tasks hold a concurrency key, those first whose leases end first.

@@ -5,14 +5,14 @@ that cannot be read or written (after a promotion, on a bad disk) is emptied by 
 owner, and the statement is tried once more.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
 import asyncpg
 
 from duly.domain.ids import shard_of
-from duly.domain.lanes import TICKET_S, Lane, Ticket
+from duly.domain.lanes import TICKET_S, Lane, Ticket, queue_of
 from duly.environment import CrashPoint, Environment
 from duly.store.database import Database
 from duly.store.lease import Lease
@@ -55,12 +55,11 @@ async def publish_tickets(
     database: Database, tickets: Sequence[tuple[Lane, Ticket]], after: int = BEGINNING
 ) -> int:
     """Behind the sequence `after`, the publisher's last; answers the new last."""
-    lanes = [lane for lane, _ in tickets]
     ids = [ticket.id for _, ticket in tickets]
     (row,) = await run(
         database,
         SQL.publish_tickets,
-        *lane_columns(lanes),
+        *lane_columns([queue_of(lane) for lane, _ in tickets]),
         [shard_of(task_id) for task_id in ids],
         [ticket.fence for _, ticket in tickets],
         ids,
@@ -68,6 +67,7 @@ async def publish_tickets(
         TICKET_S,
         after,
         [ticket.fires_at for _, ticket in tickets],
+        [lane.tenant for lane, _ in tickets],
     )
     before: int = row["before"]
     return before + len(tickets)
@@ -80,8 +80,10 @@ async def lease_tickets(
     lanes: dict[Lane, int],
     count: int,
     lease_s: float,
+    left_out: Collection[int] = (),
 ) -> Taken:
-    """Up to `count` tickets of the lanes, in their order, each after the sequence given for it."""
+    """Up to `count` tickets of the queues, in their order, each after the sequence given for it;
+    none of the tenants left out."""
     rows = await run(
         database,
         SQL.lease_tickets,
@@ -90,6 +92,7 @@ async def lease_tickets(
         count,
         holder,
         lease_s,
+        list(left_out),
     )
     await environment.crash_point(CrashPoint.LEASE_AFTER_COMMIT)
     # A union promises no order of its parts; only the row about tickets has no task.
@@ -112,12 +115,13 @@ def tickets_told(row: Any, lanes: list[Lane]) -> list[tuple[Lane, int, Ticket]]:
             *row[:TICKET_COLUMNS], strict=True
         )
     ]
-    taken.sort(key=lambda entry: (rank[entry[0]], entry[1]))
+    taken.sort(key=lambda entry: (rank[queue_of(entry[0])], entry[1]))
     return taken
 
 
 async def count_tickets(database: Database, lanes: dict[Lane, int]) -> dict[Lane, int]:
-    """The depth of each lane after the sequence given for it, up to `DEPTH_COUNTED_MAX`."""
+    """The depth of each lane in these queues, of the first `DEPTH_COUNTED_MAX` tickets after the
+    sequence given for each queue."""
     rows = await run(
         database,
         SQL.count_tickets,

@@ -8,13 +8,15 @@ WITH place AS MATERIALIZED (
       FROM (SELECT (extract(epoch FROM duly.now()) * 1000000)::bigint AS now) AS moment
 ), published AS (
     INSERT INTO duly.ready_tickets (tenant, pool, band, shard, fence, id, deadline, fires_at,
-                                    sequence)
+                                    sequence, task_tenant)
     SELECT ticket.tenant, ticket.pool, ticket.band, ticket.shard, ticket.fence, ticket.id,
            coalesce(ticket.deadline, duly.now() + make_interval(secs => $8)), ticket.fires_at,
-           place.before + ticket.ordinal
+           place.before + ticket.ordinal, ticket.task_tenant
       FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::smallint[], $5::integer[],
-                  $6::uuid[], $7::timestamptz[], $10::double precision[]) WITH ORDINALITY
-           AS ticket(tenant, pool, band, shard, fence, id, deadline, fires_at, ordinal)
+                  $6::uuid[], $7::timestamptz[], $10::double precision[],
+                  $11::integer[]) WITH ORDINALITY
+           AS ticket(tenant, pool, band, shard, fence, id, deadline, fires_at, task_tenant,
+                     ordinal)
      CROSS JOIN place
 )
 SELECT place.before FROM place
@@ -24,7 +26,7 @@ SELECT place.before FROM place
 -- another taker has in hand is skipped. The guards are those of lease_tasks and stand on the timer;
 -- tickets are put in the order of addresses first, the one in which timers are locked. The first row
 -- tells what was taken, and where it lay; the others are the leases. A ticket is never updated, so a
--- locked one is deleted where it lies.
+-- locked one is deleted where it lies. Tenants that use too many of an executor's slots are left out.
 WITH head AS MATERIALIZED (
     SELECT ticket.spot
       FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::bigint[])
@@ -36,6 +38,7 @@ WITH head AS MATERIALIZED (
               AND ready_tickets.pool = lane.pool
               AND ready_tickets.band = lane.band
               AND ready_tickets.sequence > lane.after_sequence
+              AND coalesce(ready_tickets.task_tenant, lane.tenant) <> ALL ($8::integer[])
             ORDER BY ready_tickets.sequence
             LIMIT $5
               FOR UPDATE SKIP LOCKED) AS ticket
@@ -44,8 +47,9 @@ WITH head AS MATERIALIZED (
     DELETE FROM duly.ready_tickets
      USING head
      WHERE ready_tickets.ctid = head.spot
- RETURNING ready_tickets.tenant, ready_tickets.pool, ready_tickets.band, ready_tickets.sequence,
-           ready_tickets.shard, ready_tickets.id, ready_tickets.fence, ready_tickets.deadline,
+ RETURNING coalesce(ready_tickets.task_tenant, ready_tickets.tenant) AS tenant,
+           ready_tickets.pool, ready_tickets.band, ready_tickets.sequence, ready_tickets.shard,
+           ready_tickets.id, ready_tickets.fence, ready_tickets.deadline,
            ready_tickets.fires_at
 ), leased AS (
     UPDATE duly.timers
@@ -91,18 +95,18 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 
 -- name: count_tickets
 -- How full each lane is, counting no further than anybody needs to know.
-SELECT lane.tenant, lane.pool, lane.band, head.tickets
+SELECT head.tenant, lane.pool, lane.band, count(*) AS tickets
   FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::bigint[])
        AS lane(tenant, pool, band, after_sequence)
  CROSS JOIN LATERAL (
-       SELECT count(*) AS tickets
-         FROM (SELECT
-                 FROM duly.ready_tickets
-                WHERE ready_tickets.tenant = lane.tenant
-                  AND ready_tickets.pool = lane.pool
-                  AND ready_tickets.band = lane.band
-                  AND ready_tickets.sequence > lane.after_sequence
-                LIMIT $5) AS ticket) AS head
+       SELECT coalesce(ready_tickets.task_tenant, lane.tenant) AS tenant
+         FROM duly.ready_tickets
+        WHERE ready_tickets.tenant = lane.tenant
+          AND ready_tickets.pool = lane.pool
+          AND ready_tickets.band = lane.band
+          AND ready_tickets.sequence > lane.after_sequence
+        LIMIT $5) AS head
+ GROUP BY head.tenant, lane.pool, lane.band
 
 -- name: sweep_tickets
 -- Tickets that nobody came for. One bite of a walk through all lanes in the order of the key: past

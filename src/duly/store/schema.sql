@@ -662,6 +662,21 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION duly.tenant_lane_depth(lane_pool smallint, lane_band smallint, most integer) RETURNS bigint
+    LANGUAGE plpgsql STABLE SECURITY DEFINER
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    RETURN (SELECT count(*)
+              FROM (SELECT FROM duly.ready_tickets
+                     WHERE tenant = CASE WHEN lane_pool = 0 THEN 0 ELSE duly.current_tenant() END
+                       AND pool = lane_pool
+                       AND band = lane_band
+                       AND coalesce(task_tenant, tenant) = duly.current_tenant()
+                     LIMIT most) AS counted);
+END
+$$;
+
 CREATE FUNCTION duly.tokens_granted(tokens double precision, burst double precision, need double precision, wanted double precision, slice double precision) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (tokens < need) THEN (0)::double precision ELSE GREATEST(LEAST(tokens, wanted), LEAST(slice, (tokens - (burst / (2)::double precision)))) END;
@@ -911,7 +926,8 @@ CREATE UNLOGGED TABLE duly.ready_tickets (
     sequence bigint DEFAULT ((EXTRACT(epoch FROM clock_timestamp()) * (1000000)::numeric))::bigint NOT NULL,
     id uuid NOT NULL,
     deadline timestamp with time zone NOT NULL,
-    fires_at double precision
+    fires_at double precision,
+    task_tenant integer
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
 
@@ -1447,6 +1463,9 @@ GRANT ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run
 REVOKE ALL ON FUNCTION duly.task_type_schema(tenant text, type text) FROM PUBLIC;
 GRANT ALL ON FUNCTION duly.task_type_schema(tenant text, type text) TO duly_producer;
 GRANT ALL ON FUNCTION duly.task_type_schema(tenant text, type text) TO duly_engine;
+
+REVOKE ALL ON FUNCTION duly.tenant_lane_depth(lane_pool smallint, lane_band smallint, most integer) FROM PUBLIC;
+GRANT ALL ON FUNCTION duly.tenant_lane_depth(lane_pool smallint, lane_band smallint, most integer) TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.api_keys TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.api_keys TO duly_tenant;

@@ -51,6 +51,7 @@ class Engine:
             self.parts.stats,
             UUID(int=environment.random.getrandbits(128)),
             running_max,
+            weight_of=self.scheduler.dispatcher.gatekeeper.weight_of,
         )
         self.loops: list[RoleLoop] = []
         self.running: list[asyncio.Task[None]] = []
