@@ -211,3 +211,15 @@ async def test_a_door_that_closes_leaves_no_process(front: Front) -> None:
     assert pids
     await checks.close()
     assert not any(is_alive(pid) for pid in pids)
+
+
+async def test_a_stop_refuses_checks_that_run_or_wait_for_now(front: Front) -> None:
+    """A 422 for a check that the stop ended is final, and a 500 leaves a traceback in the log."""
+    await describe(front, RUNAWAY)
+    checks = front.door.rules.checks
+    calls = [asyncio.create_task(submit(front, "a" * 60_000)) for _ in range(3)]
+    while sum(line.calls for line in checks.lines.values()) < 3:  # noqa: ASYNC110 (no signal)
+        await asyncio.sleep(0.001)
+    await checks.close()
+    statuses = {reply.status for reply in await asyncio.gather(*calls)}
+    assert statuses == {503}

@@ -20,6 +20,7 @@ BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/v1/tasks/{id}"): {"priority": 1},
     ("POST", "/v1/tasks/{id}/settle"): {"fence": 1, "outcome": "completed"},
     ("PATCH", "/v1/tenants/{name}"): {"weight": 2},
+    ("PATCH", "/v1/keys/{id}"): {"request_rate": 1},
     ("POST", "/v1/keys/{id}/rotate"): {},
     ("POST", "/v1/dead-letters/{id}/replay"): {},
     ("PUT", "/v1/schedules/{id}"): SCHEDULE,

@@ -76,9 +76,9 @@ async def test_a_refusal_that_stored_nothing_reaches_only_the_task_it_is_about(
 def test_a_key_that_a_header_cannot_carry_is_refused_before_it_is_sent() -> None:
     """Encoded in two ways, one key makes two tasks."""
     for key in ("schüssel", "a b", "", "k" * 256):
-        with pytest.raises(Invalid, match="/idempotency_key"):
+        with pytest.raises(Invalid, match="idempotency_key"):
             encode_task("a.b", None, {"idempotency_key": key})
-        with pytest.raises(Invalid, match="/idempotency_key"):
+        with pytest.raises(Invalid, match="idempotency_key"):
             check_key(key)
     assert b"order:1/2" in encode_task("a.b", None, {"idempotency_key": "order:1/2"})
 

@@ -41,6 +41,7 @@ class SchemaChecks:
         self.threads = ThreadPoolExecutor(PROCESSES_MAX, "schema-check")
         self.lines: dict[int, Line] = {}
         self.paused: OrderedDict[int, float] = OrderedDict()
+        self.is_closed = False
 
     async def problems(
         self, tenant: int, schema: str, payloads: Sequence[bytes]
@@ -61,7 +62,10 @@ class SchemaChecks:
             async with turn:
                 self.refuse_paused(tenant)
                 async with self.places:
+                    self.refuse_closed()
                     checked = await self.run(schema, payloads)
+                    # A check that the stop ended says nothing about its payload.
+                    self.refuse_closed()
         if checked.end is not None:
             self.pause(tenant)
         if checked.end is End.SILENCE:
@@ -95,6 +99,10 @@ class SchemaChecks:
         finally:
             self.free.append(process)
 
+    def refuse_closed(self) -> None:
+        if self.is_closed:
+            raise later(Code.UNAVAILABLE, "this server is stopping; try again")
+
     def refuse_paused(self, tenant: int) -> None:
         remaining_s = self.paused.get(tenant, 0.0) - self.clock.monotonic()
         if remaining_s > 0:
@@ -108,7 +116,8 @@ class SchemaChecks:
             self.paused.popitem(last=False)
 
     async def close(self) -> None:
-        """Nobody waits for an answer any more."""
+        """Running checks end at once; calls that wait for a process are refused."""
+        self.is_closed = True
         for process in self.processes:
             process.kill()
         await asyncio.to_thread(self.threads.shutdown, cancel_futures=True)
