@@ -1,10 +1,7 @@
-"""`python -m benchmarks.slow_webhooks [--hosts N] [--each N] [--slow-s S] [--tenants N]`: what one
-tenant's slow webhooks do to another's.
+"""One tenant's slow webhooks beside another tenant's quick ones (`--help` lists the sizes).
 
-Starts a real `duly up`. A receiver in a process of its own answers at `/quick` at once and at
-`/slow` after some seconds, on as many loopback addresses as there are hosts. Measures from the call
-that submits a webhook to its arrival at the receiver, one after another: alone, then beside the
-slow webhooks of other tenants.
+Starts a real `duly up` and a receiver that answers `/quick` at once and `/slow` after seconds, on
+many loopback addresses. Measures from the submit of a webhook to its arrival: alone, then beside.
 """
 
 import argparse
