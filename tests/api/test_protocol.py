@@ -2,6 +2,10 @@
 
 import asyncio
 import contextlib
+import gc
+import socket
+import struct
+import weakref
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 
@@ -211,6 +215,24 @@ async def test_a_refused_body_is_answered_before_the_connection_ends(patient: Sc
             await caller.send(b"x" * 1000)
         assert (await caller.reply()).status == 413
         assert await caller.is_closed()
+
+
+@pytest.mark.parametrize("sent", [call(), call(body=b"x" * 900)[:-500]], ids=["whole", "half"])
+async def test_nothing_is_kept_of_a_connection_that_was_reset(patient: Scene, sent: bytes) -> None:
+    """What it had read stayed until a timer or the collector came by: memory for a minute."""
+    gc.disable()
+    try:
+        async with connected(patient.port) as caller:
+            await caller.send(sent)
+            if sent == call():
+                await caller.reply()
+            await patient.caller_count(1)
+            kept = [weakref.ref(each) for each in patient.server.server_state.connections]
+            opened = caller.writer.get_extra_info("socket")
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await until(lambda: kept[0]() is None)
+    finally:
+        gc.enable()
 
 
 async def test_a_free_connection_is_taken_at_once(patient: Scene) -> None:

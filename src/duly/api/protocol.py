@@ -12,6 +12,7 @@ What goes over a bound is answered with a problem, as everything else, and the c
 | what is not HTTP, or two readers would read differently | 400 |
 | hides a header behind its body (a trailer) | the header is dropped |
 | sends on after it was refused | read and dropped for a while, so that it sees the refusal |
+| was refused before a long body | that is not read, and the connection ends a second later |
 """
 
 import asyncio
@@ -150,6 +151,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cancel_deadline()
         self.table.leave(self)
         super().connection_lost(exc)
+        # A timer or a cycle of references would keep it, and what it has read, for a minute.
+        self._unset_keepalive_if_required()
+        if self.cycle is not None:
+            self.cycle.body = bytearray()
+            self.cycle.transport = self.transport
 
     def close_silent(self) -> None:
         self.cancel_deadline()
@@ -250,8 +256,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.place is Place.RESERVED:
             self.cycle.keep_alive = False
         answer = OneWrite(self.transport, self.end_answered)
-        self.cycle.transport = answer  # type: ignore[assignment]
-        self.cycle.on_response = lambda: self.answered(answer)
+        cycle = self.cycle
+        cycle.transport = answer  # type: ignore[assignment]
+        cycle.on_response = lambda: self.answered(cycle, answer)
 
     def on_body(self, body: bytes) -> None:
         super().on_body(body)
@@ -268,14 +275,19 @@ class BoundedProtocol(HttpToolsProtocol):
         self.cancel_deadline()
         super().on_message_complete()
 
-    def answered(self, answer: OneWrite) -> None:
+    def answered(self, cycle: RequestResponseCycle, answer: OneWrite) -> None:
         answer.flush()
+        cycle.transport = self.transport
         self.on_response_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():
             self.table.silent(self, is_known=PROVEN in self.cycle.scope)
+            if self.stage is Stage.BODY and self.is_body_long():
+                if not self.is_ended:
+                    self.end()
+                self.flow.pause_reading()
         # It asked whether to send its body and was told no: it may send another call instead,
         # which must not be read as that body.
         if self.stage is Stage.BODY and self.expect_100_continue and self.cycle.response_complete:
@@ -311,14 +323,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def end_answered(self) -> None:
         """After the last answer on this connection, which may be a refusal to read the body."""
         if self.stage is Stage.BODY and not self.is_ended:
-            self.cancel_deadline()
             self.end()
-            self.flow.resume_reading()
         else:
             self.transport.close()
 
+    def is_body_long(self) -> bool:
+        """Not worth reading on only to drop it: who sends it has a while to see the answer."""
+        lengths = [int(value) for name, value in self.headers if name == b"content-length"]
+        return sum(lengths) > self.limits.dropped_bytes_max
+
     def end(self) -> None:
         """Closed at once, a caller that still sends would lose our answer to a reset."""
+        self.cancel_deadline()
         self.is_ended = True
         if self.transport.can_write_eof():
             self.transport.write_eof()
