@@ -136,6 +136,7 @@ class Parts:
     stats: StatsBook
     settling: SettleDesk
     workers: WorkerDesk
+    breakers: Breakers
     notifier: Notifier | None
 
 
@@ -199,8 +200,7 @@ async def run_until(
             tuning=tuning_of(settings),
             problems=problems,
         )
-        breakers = Breakers(database, environment)
-        sender = make_sender(database, environment, outbound, breakers, settings)
+        sender = make_sender(database, environment, outbound, parts.breakers, settings)
         stack.push_async_callback(sender.close)
         key = await provide_key(database, environment, is_alone=is_alone)
         health = HealthDoor(beating, metrics, migrator.latest, problems)
@@ -211,7 +211,6 @@ async def run_until(
         roles = [*parts.roles, *keepers(place, pools)]
         if "executor" in settings.roles:
             roles += webhook_roles(database, environment, metrics, parts, sender, settings, beating)
-            roles.append(breakers)
         if "api" in settings.roles:
             roles += [front.waiting, ForeignStarts(database, parts.workers, metrics, parts.stats)]
         loops += [start_loop(role, environment, metrics) for role in roles]
@@ -367,6 +366,9 @@ def make_parts(
     broker: Broker = (
         MemoryBroker(database, environment) if is_alone else PostgresBroker(database, environment)
     )
+    breakers = Breakers(
+        database, environment, lambda: scheduler.dispatcher.gatekeeper.bounds.watched_workers
+    )
     scheduler = make_scheduler(
         database,
         environment,
@@ -377,10 +379,11 @@ def make_parts(
         send=notifier.ring if notifier is not None else None,
         aging_s=tuning.aging_s,
         lane_depth=tuning.lane_depth,
+        on_lost=breakers.on_lost,
     )
     is_scheduler = SCHEDULER_ROLE in roles
     ticking = scheduler.roles if is_scheduler else scheduler.bystander_roles
-    ticking.append(StatsKeeper(database, stats))
+    ticking += [StatsKeeper(database, stats), breakers]
     if MAINTENANCE in roles:
         ticking.append(
             Maintenance(
@@ -391,20 +394,30 @@ def make_parts(
             )
         )
     if notifier is not None:
-        listeners = {
-            OWNERSHIP: coordinator.heard,
-            DOORBELL: scheduler.doorbell.heard,
-            FREED: scheduler.freed.heard,
-            SCHEDULES: scheduler.recur.heard,
-        }
-        if isinstance(broker, PostgresBroker):
-            listeners[READY] = LaneBell(broker, notifier.ring).heard
+        listeners = make_listeners(scheduler, broker, notifier)
         ticking.append(Channel(database, environment, listeners, coordinator.look))
     settling = SettleDesk(database, environment)
     settling.listeners.append(scheduler.on_settled)
     connect_metrics(metrics, coordinator, settling)
-    workers = WorkerDesk(database, environment, broker, settling, metrics, stats, beating)
-    return Parts(ticking, broker, submitter, scheduler, stats, settling, workers, notifier)
+    workers = WorkerDesk(database, environment, broker, settling, metrics, stats, beating, breakers)
+    return Parts(
+        ticking, broker, submitter, scheduler, stats, settling, workers, breakers, notifier
+    )
+
+
+def make_listeners(
+    scheduler: Scheduler, broker: Broker, notifier: Notifier
+) -> dict[str, Callable[[list[str]], None]]:
+    """Who hears what other processes tell."""
+    listeners: dict[str, Callable[[list[str]], None]] = {
+        OWNERSHIP: scheduler.coordinator.heard,
+        DOORBELL: scheduler.doorbell.heard,
+        FREED: scheduler.freed.heard,
+        SCHEDULES: scheduler.recur.heard,
+    }
+    if isinstance(broker, PostgresBroker):
+        listeners[READY] = LaneBell(broker, notifier.ring).heard
+    return listeners
 
 
 def connect_metrics(metrics: Metrics, coordinator: Coordinator, settling: SettleDesk) -> None:

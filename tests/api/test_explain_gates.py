@@ -114,6 +114,35 @@ async def test_an_open_breaker_says_when_the_next_probe_is(live: Front) -> None:
     assert instant(entry["until"]) == instant(answer["estimate_at"]) == until
 
 
+async def test_breakers_of_types_and_pools_are_explained_listed_and_closed(live: Front) -> None:
+    """Whoever asks why nothing runs must find the breaker by the names that people know."""
+    task_id, tenant = await submit(live), live.tenant.id
+    number = await pool_number(live)
+    task = (await live.call("GET", f"/v1/tasks/{task_id}")).json
+    await open_breaker(live.database, tenant, f"type/{task['type']}", 30.0, "x")
+    until = await open_breaker(live.database, tenant, f"pool/{number}", 60.0, "x")
+    await open_breaker(live.database, tenant, "type/other", 90.0, "not this one")
+    answer = await explained(live, task_id)
+    assert answer["binding"] == "breaker"
+    entry = bound(answer)
+    assert "pool default" in entry["reason"]
+    assert instant(entry["until"]) == until
+    assert entry["unblock"] == "duly breakers close pool default"
+    listed = (await live.call("GET", "/v1/breakers")).json["items"]
+    named = [(item["kind"], item["name"], item["host"]) for item in listed]
+    assert named == [
+        ("pool", "default", None),
+        ("type", task["type"], None),
+        ("type", "other", None),
+    ]
+    for body in ({"pool": "default"}, {"type": task["type"]}):
+        assert (await live.call("POST", "/v1/breakers/close", body)).status == 200
+        assert (await live.call("POST", "/v1/breakers/close", body)).code == "not_found"
+    assert (await explained(live, task_id))["binding"] is None
+    for wrong in ({}, {"pool": "default", "type": "a"}):
+        assert (await live.call("POST", "/v1/breakers/close", wrong)).code == "invalid"
+
+
 async def test_capped_work_waits_for_a_hand_over(live: Front) -> None:
     """After a take-over everything capped stands still for a while, and only that."""
     plain, keyed = await submit(live), await submit(live, **KEY)

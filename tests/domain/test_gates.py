@@ -13,7 +13,7 @@ OPEN = GateFacts(now=NOW)
 CLOSED: dict[Gate, dict[str, object]] = {
     Gate.PAUSED: {"paused_by": "paused by ann: release"},
     Gate.EXPIRED: {"start_by": NOW},
-    Gate.BREAKER: {"breaker_open_until": LATER, "breaker_host": "example.com"},
+    Gate.BREAKER: {"breaker_open_until": LATER, "breaker_of": "host example.com"},
     Gate.HANDOVER: {"handover_until": LATER},
     Gate.TENANT_RATE: {"rate_ready_at": LATER},
     Gate.TENANT_IN_FLIGHT: {"in_flight": 3, "in_flight_max": 3},

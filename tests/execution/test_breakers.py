@@ -30,7 +30,7 @@ def breakers(database: Database, environment: Environment) -> Breakers:
 async def phases(database: Database, tenant: int) -> list[tuple[str, bool, bool]]:
     """Host, is it open, is it in its ramp."""
     rows, _ = await list_breakers(database, tenant, None, 50)
-    return [(row.host, row.now < row.open_until, row.ramp_at is not None) for row in rows]
+    return [(row.name, row.now < row.open_until, row.ramp_at is not None) for row in rows]
 
 
 async def let_time_pass(database: Database) -> None:

@@ -11,9 +11,10 @@ from duly.domain.gates import Gate
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
-from duly.domain.task import Policy, Submission, host_of
+from duly.domain.task import HIGH, LOW, NORMAL, Policy, Submission, host_of
 from duly.environment import Environment
 from duly.execution.executor import DONE, Verdict
+from duly.execution.leasing import Asked
 from duly.store.breakers import open_breaker
 from duly.store.control import cancel_tasks
 from duly.store.database import Database
@@ -287,6 +288,41 @@ async def test_a_probe_that_was_cancelled_is_followed_by_the_next(pool: Database
         await pool.fetch("UPDATE duly.breakers SET open_until = duly.now()")
         await watcher.count(1)
     assert [lease.id for lease in watcher.leases] == [second.id]
+
+
+async def test_a_breaker_of_a_type_or_a_pool_stops_nothing_else(pool: Database) -> None:
+    """One broken handler would stop every task of its pool, or one pool the whole tenant."""
+    owner = await create_tenant(pool, "acme")
+    assert owner is not None
+    async with Engine(pool, Environment(), Watcher()) as engine:
+        numbers = await engine.parts.workers.pools.resolve({(owner.id, "p"), (owner.id, "q")})
+        assert await open_breaker(pool, owner.id, "type/bad", 3600.0, "x") is not None
+        subject = f"pool/{numbers[owner.id, 'q']}"
+        assert await open_breaker(pool, owner.id, subject, 3600.0, "x") is not None
+        gatekeeper = engine.scheduler.dispatcher.gatekeeper
+        await until(lambda: len(gatekeeper.bounds.breakers) == 2)
+        await engine.submitter.submit(
+            [
+                Submission(tenant=owner.id, type=task_type, pool=name)
+                for task_type, name in (("bad", "p"), ("good", "p"), ("good", "q"), ("good", "r"))
+            ]
+        )
+        asked = Asked(owner.id, "w", ("p", "q", "r"), (HIGH, NORMAL, LOW), 10, 5.0, 15.0)
+        taken: list[tuple[str, str]] = []
+        while len(taken) < 2:
+            granted = await engine.parts.workers.lease(asked)
+            for lease in granted.leases:
+                read = await read_task(pool, owner.id, lease.id)
+                assert read is not None
+                taken.append((lease.type, read.pool or ""))
+        parked = engine.scheduler.dispatcher.board.parked
+        await until(lambda: sum(map(len, parked.values())) == 2)
+        assert sorted(taken) == [("good", "p"), ("good", "r")]
+        await pool.fetch("UPDATE duly.breakers SET open_until = duly.now()")
+        probes = [*(await engine.parts.workers.lease(asked)).leases]
+        while len(probes) < 2:
+            probes += (await engine.parts.workers.lease(asked)).leases
+    assert sorted(lease.type for lease in probes) == ["bad", "good"]
 
 
 async def test_shares_follow_weights_under_saturation(pool: Database) -> None:

@@ -36,6 +36,13 @@ def answer(
     return SettleAnswer(SETTLED, state, due_at, USUAL_PLACE, TENANT)
 
 
+def failed(
+    state: State | None = None, due_in_s: float | None = None, reason: str | None = None
+) -> SettleAnswer:
+    """Of an attempt that failed, breakers want to know the type and the pool."""
+    return replace(answer(state, due_in_s, reason), type="mail.send", pool=1)
+
+
 async def test_completed_ends_the_task_and_keeps_its_result(world: World) -> None:
     """Live and ended at once, or neither, is a task that is lost or runs twice (I1)."""
     lease = await world.lease((await world.submit()).id)
@@ -65,13 +72,13 @@ async def test_completed_ends_the_task_and_keeps_its_result(world: World) -> Non
 async def test_a_failure_is_tried_again_after_its_backoff(world: World) -> None:
     """Too early hammers the receiver; never is a lost task."""
     stored = await world.submit(policy=Policy(retry=STEADY))
-    assert await world.run(stored.id, Outcome.FAILED, error="boom") == answer(None, 10)
+    assert await world.run(stored.id, Outcome.FAILED, error="boom") == failed(None, 10)
     task = await world.read(stored.id)
     assert (task.state, task.attempt, task.fence, task.error) == (State.SCHEDULED, 1, 2, "boom")
     assert (task.holder, task.outcome, task.finished_at) == (None, None, None)
     assert await world.try_lease(await world.ticket(stored.id)) is None
     world.advance(10)
-    assert await world.run(stored.id, Outcome.FAILED) == answer(None, 30)
+    assert await world.run(stored.id, Outcome.FAILED) == failed(None, 30)
     assert [due.id for due in await world.due(horizon_s=20)] == [stored.id]
 
 
@@ -83,7 +90,7 @@ async def test_an_exhausted_task_is_a_dead_letter_with_its_own_copy(world: World
     for _ in range(2):
         await world.run(stored.id, Outcome.FAILED, error="boom 1")
         world.advance(3600)
-    assert await world.run(stored.id, Outcome.FAILED, error="boom 3") == answer(
+    assert await world.run(stored.id, Outcome.FAILED, error="boom 3") == failed(
         State.FAILED, reason="exhausted"
     )
     task = await world.read(stored.id)
@@ -123,7 +130,7 @@ async def test_what_cannot_succeed_is_not_tried_again(
     """Four more attempts at a wrong address are four more complaints."""
     retry = RetryPolicy(non_retryable=("BadAddress",))
     stored = await world.submit(policy=Policy(retry=retry))
-    assert await world.run(stored.id, outcome, **words) == answer(State.FAILED, reason=reason)
+    assert await world.run(stored.id, outcome, **words) == failed(State.FAILED, reason=reason)
     task = await world.read(stored.id)
     assert (task.state, task.reason, task.attempt) == (State.FAILED, reason, 1)
     assert await world.count("dead_letters") == 1
@@ -137,16 +144,16 @@ async def test_a_receivers_retry_after_is_kept_within_bounds(
 ) -> None:
     """An absurd header must not park a task for a century."""
     stored = await world.submit()
-    assert await world.run(stored.id, Outcome.FAILED, retry_in_s=wish_s) == answer(None, kept_s)
+    assert await world.run(stored.id, Outcome.FAILED, retry_in_s=wish_s) == failed(None, kept_s)
 
 
 async def test_a_retry_waits_at_least_as_long_as_its_host_is_spared(world: World) -> None:
     """The word of the executor must reach the decision, and only ever delay it."""
     retry = RetryPolicy(backoff="fixed", initial_s=30.0, jitter=False)
     stored = await world.submit(policy=Policy(retry=retry))
-    assert await world.run(stored.id, Outcome.FAILED, at_least_s=45.0) == answer(None, 45)
+    assert await world.run(stored.id, Outcome.FAILED, at_least_s=45.0) == failed(None, 45)
     world.advance(45)
-    assert await world.run(stored.id, Outcome.FAILED, at_least_s=10.0) == answer(None, 75)
+    assert await world.run(stored.id, Outcome.FAILED, at_least_s=10.0) == failed(None, 75)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.SNOOZED])
@@ -284,7 +291,8 @@ async def test_every_other_end_after_a_requested_cancel_is_cancelled(
     """No later retry (I13), and no dead letter for what nobody wants any more."""
     lease = await world.lease((await world.submit()).id)
     await cancel_tasks(world.database, TENANT, [lease.id])
-    assert await world.settle(lease, outcome, error="boom") == answer(State.CANCELLED)
+    expected = failed if outcome in (Outcome.FAILED, Outcome.REJECTED) else answer
+    assert await world.settle(lease, outcome, error="boom") == expected(State.CANCELLED)
     task = await world.read(lease.id)
     assert (task.state, task.outcome, task.reason) == (State.CANCELLED, outcome, None)
     assert await world.count("timers") == await world.count("dead_letters") == 0
@@ -296,7 +304,7 @@ async def test_the_last_attempt_after_a_requested_cancel_is_cancelled(world: Wor
     stored = await world.submit(policy=Policy(retry=RetryPolicy(max_attempts=1)))
     lease = await world.lease(stored.id)
     await cancel_tasks(world.database, TENANT, [lease.id])
-    assert await world.settle(lease, Outcome.FAILED) == answer(State.CANCELLED)
+    assert await world.settle(lease, Outcome.FAILED) == failed(State.CANCELLED)
     assert await world.count("dead_letters") == 0
 
 
@@ -323,8 +331,8 @@ async def test_one_batch_may_hold_every_outcome(world: World) -> None:
     answers = await world.settler.settle(settlements[::-1])
     assert answers[::-1] == [
         answer(State.COMPLETED),
-        answer(None, 1),
-        answer(State.FAILED, reason="rejected"),
+        failed(None, 1),
+        failed(State.FAILED, reason="rejected"),
         answer(None, 1),
         answer(None, 1),
         answer(State.CANCELLED),

@@ -5,7 +5,7 @@ import asyncio
 import asyncpg
 import pytest
 
-from duly.domain.breaker import RAMP_S
+from duly.domain.breaker import RAMP_S, BreakerKind
 from duly.domain.errors import StatementRefused
 from duly.domain.ids import key_shard
 from duly.domain.states import Outcome
@@ -165,8 +165,8 @@ async def test_a_probe_that_fails_opens_for_another_while(world: World) -> None:
     world.advance(60.0)
     assert await reopen_breaker(world.database, number, host, 60.0)
     assert not await ramp_breaker(world.database, number, host)
-    assert await close_breaker(world.database, number, host)
-    assert not await close_breaker(world.database, number, host)
+    assert await close_breaker(world.database, number, BreakerKind.HOST, host)
+    assert not await close_breaker(world.database, number, BreakerKind.HOST, host)
     assert (await read_gate_inputs(world.database)).breakers == []
 
 

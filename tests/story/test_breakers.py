@@ -1,9 +1,11 @@
-"""A receiver that fails is left alone, seen in the API, explained, and given its work back."""
+"""A receiver, or a type of workers' tasks, that fails gets no more work: seen in the API,
+explained, and given its work back."""
 
 import http.server
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,3 +80,56 @@ def test_a_failing_receiver_is_left_alone_until_somebody_says_otherwise(
         client.call("POST", "/v1/breakers/close", {"host": breaker["host"]})
         assert held.wait(timeout_s=60).state == "COMPLETED"
         assert client.call("GET", "/v1/breakers")["items"] == []
+
+
+def test_a_type_whose_worker_tasks_all_fail_gets_no_more_until_its_breaker_is_closed(
+    tmp_path: Path,
+) -> None:
+    """Sixty of sixty tasks failed, and every further one was sent to fail as well."""
+    with embedded_duly(tmp_path) as duly, Client(duly.url, duly.ready["api_key"]) as client:
+        for _ in range(60):
+            client.submit("a.bad", 1, retry={"max_attempts": 1})
+        failed = 0
+
+        def all_failed() -> bool:
+            nonlocal failed
+            tasks = lease(client)
+            failed += len(tasks)
+            settle(client, tasks, "failed")
+            return failed == 60
+
+        eventually(all_failed, "every task failed")
+        eventually(lambda: client.call("GET", "/v1/breakers")["items"], "the breaker opens")
+        (breaker,) = client.call("GET", "/v1/breakers")["items"]
+        found = {name: breaker[name] for name in ("kind", "name", "host", "phase")}
+        assert found == {"kind": "type", "name": "a.bad", "host": None, "phase": "open"}
+        eventually(lambda: knows_breaker(duly, client), "the scheduler knows of it")
+        held = client.submit("a.bad", 2)
+        good = client.submit("a.good", 3)
+        eventually(lambda: client.explain(held.id)["binding"] == "breaker", "it says so")
+        eventually(lambda: settle(client, lease(client), "completed"), "another type goes on")
+        assert client.get(good.id).state == "COMPLETED"
+        assert client.get(held.id).state == "READY"
+        client.call("POST", "/v1/breakers/close", {"type": "a.bad"})
+        eventually(lambda: settle(client, lease(client), "completed"), "its work is back")
+        assert client.call("GET", "/v1/breakers")["items"] == []
+
+
+def knows_breaker(duly: RunningDuly, client: Client) -> bool:
+    """One that is submitted before the scheduler has heard of the breaker is sent."""
+    client.submit("a.bad", 0, retry={"max_attempts": 1})
+    settle(client, lease(client), "rejected")
+    return has_refused(duly)
+
+
+def lease(client: Client) -> list[dict[str, Any]]:
+    body = {"worker_id": "w", "max": 50, "wait_s": 1}
+    tasks: list[dict[str, Any]] = client.call("POST", "/v1/worker/lease", body)["tasks"]
+    return tasks
+
+
+def settle(client: Client, tasks: list[dict[str, Any]], outcome: str) -> bool:
+    ends = [{"id": task["id"], "fence": task["fence"], "outcome": outcome} for task in tasks]
+    if ends:
+        client.call("POST", "/v1/worker/settle", {"worker_id": "w", "settlements": ends})
+    return bool(ends)

@@ -1,4 +1,4 @@
-"""Breakers over HTTP: which receivers are left alone and why, and closing one by hand."""
+"""Breakers over HTTP: which hosts, types and pools get no work and why, and closing one by hand."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,10 +11,11 @@ from msgspec import Meta
 from duly.api.call import Answer, Call
 from duly.api.cursors import Cursor
 from duly.api.door import Endpoint, Kind
-from duly.api.problems import Code, not_found
-from duly.api.wire import Limit, Page, page
+from duly.api.problems import Code, invalid, not_found
+from duly.api.wire import Limit, Page, PoolName, TypeName, page
 from duly.domain.access import OPERATORS, PRODUCERS
-from duly.domain.breaker import Phase, phase_of
+from duly.domain.breaker import BreakerKind, Phase, phase_of
+from duly.domain.limits import Problem
 from duly.store.breakers import BreakerRow, close_breaker, list_breakers
 
 Host = Annotated[str, Meta(min_length=1, max_length=300, pattern=r"^[\x21-\x7e]+$")]
@@ -26,9 +27,12 @@ class BreakerQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BreakerItem(msgspec.Struct, frozen=True):
-    """`open_until` is also the instant of the next probe."""
+    """`name` is that of a host, of a type of workers' tasks, or of a pool; `host` the same if it is
+    one. `open_until` is also the instant of the next probe."""
 
-    host: str
+    kind: BreakerKind
+    name: str
+    host: str | None
     phase: Phase
     reason: str
     open_until: datetime
@@ -36,11 +40,17 @@ class BreakerItem(msgspec.Struct, frozen=True):
 
 
 class CloseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    host: Host
+    """One of them."""
+
+    host: Host | None = None
+    type: TypeName | None = None
+    pool: PoolName | None = None
 
 
 class ClosedBreaker(msgspec.Struct, frozen=True):
-    host: str
+    kind: BreakerKind
+    name: str
+    host: str | None
     phase: Phase
 
 
@@ -52,7 +62,7 @@ class BreakerDoor:
             route(
                 "GET",
                 "/v1/breakers",
-                "List receivers that are left alone for now",
+                "List hosts, types and pools that get no work for now",
                 self.list_page,
                 Kind.READ,
                 access=PRODUCERS,
@@ -77,13 +87,30 @@ class BreakerDoor:
         return Answer(200, page([item_of(row) for row in found], following))
 
     async def close(self, call: Call, asked: CloseRequest) -> Answer:
-        host = asked.host.lower()
-        if not await close_breaker(call.session, call.tenant, host):
-            raise not_found("open breaker for host", host)
-        call.note("breaker.close", host)
-        return Answer(200, ClosedBreaker(host, Phase.CLOSED))
+        kind, name = subject_of(asked)
+        if not await close_breaker(call.session, call.tenant, kind, name):
+            raise not_found(f"open breaker for {kind}", name)
+        call.note("breaker.close", name if kind is BreakerKind.HOST else f"{kind} {name}")
+        host = name if kind is BreakerKind.HOST else None
+        return Answer(200, ClosedBreaker(kind, name, host, Phase.CLOSED))
 
 
 def item_of(row: BreakerRow) -> BreakerItem:
     phase = phase_of(row.now, row.open_until, row.ramp_at)
-    return BreakerItem(row.host, phase, row.reason, row.open_until, row.ramp_at)
+    host = row.name if row.kind is BreakerKind.HOST else None
+    return BreakerItem(row.kind, row.name, host, phase, row.reason, row.open_until, row.ramp_at)
+
+
+def subject_of(asked: CloseRequest) -> tuple[BreakerKind, str]:
+    named = [
+        (kind, name)
+        for kind, name in (
+            (BreakerKind.HOST, asked.host and asked.host.lower()),
+            (BreakerKind.TYPE, asked.type),
+            (BreakerKind.POOL, asked.pool),
+        )
+        if name is not None
+    ]
+    if len(named) != 1:
+        raise invalid([Problem("", "must name one of host, type and pool")])
+    return named[0]

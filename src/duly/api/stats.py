@@ -13,6 +13,7 @@ from duly.api.problems import Code, Refused
 from duly.api.wire import Instant, TypeName
 from duly.domain import limits
 from duly.domain.access import PRODUCERS
+from duly.domain.breaker import BreakerKind
 from duly.domain.histogram import quantile
 from duly.domain.ids import EPOCH
 from duly.domain.limits import Problem
@@ -86,7 +87,9 @@ class BandView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BreakerView(msgspec.Struct, frozen=True, kw_only=True):
-    host: str
+    kind: BreakerKind
+    name: str
+    host: str | None
     reason: str
     open_until: datetime
 
@@ -168,7 +171,13 @@ class StatsDoor:
             in_flight=standing.in_flight,
             dead_letters=standing.dead_letters,
             breakers=[
-                BreakerView(host=each.host, reason=each.reason, open_until=each.open_until)
+                BreakerView(
+                    kind=each.kind,
+                    name=each.name,
+                    host=each.name if each.kind is BreakerKind.HOST else None,
+                    reason=each.reason,
+                    open_until=each.open_until,
+                )
                 for each in standing.breakers
             ],
             started_per_s=pace,

@@ -39,6 +39,7 @@ COMMANDS = {
     "types": ("duly.cli.types", "Task types: schemas, defaults, who may submit them."),
     "tenants": ("duly.cli.tenants", "Tenants and their limits."),
     "keys": ("duly.cli.keys", "Make, rotate and revoke API keys."),
+    "breakers": ("duly.cli.breakers", "List breakers, and close one by hand."),
     "pauses": ("duly.cli.pauses", "Pause and resume a tenant, a type or a pool."),
     "nodes": ("duly.cli.nodes", "The processes of the installation."),
     "workers": ("duly.cli.workers", "The tenant's live workers."),

@@ -37,7 +37,7 @@ TENANT_COLUMNS = (
     "dead_letters",
 )
 BAND_COLUMNS = ("tenant", "band", "ready", "scheduled", "oldest_ready_s")
-BREAKER_COLUMNS = ("tenant", "host", "open_until", "reason")
+BREAKER_COLUMNS = ("tenant", "kind", "name", "open_until", "reason")
 
 
 @click.command("status")

@@ -1,18 +1,26 @@
-"""When a receiver is left alone, when it is tried again, and how fast it gets work back. Pure.
+"""When a breaker opens, when it lets a probe through, and how fast work comes back. Pure.
 
-A breaker belongs to one host as one tenant calls it. It opens when nearly everything fails, lets
-one probe through each minute, and after a success gives the host its work back at a growing rate.
+A breaker belongs to a tenant and one of: a host that it calls, a type of its workers' tasks, a pool
+of its workers. It opens when nearly everything fails, lets one probe through each minute, and after
+a success gives the work back at a growing rate.
 """
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from uuid import UUID
 
 WINDOW_S = 300.0
 BUCKET_S = 15.0
 ATTEMPTS_MIN = 20
 FAILED_SHARE_MAX = 0.9
+# Failures of workers: of so many tasks at least (a part of the attempts that are needed), so that
+# one task that is tried again and again opens nothing; in a pool, of so many types, and so many of
+# each.
+FAILED_TASKS_PART = 2
+FAILED_TYPES_MIN = 2
+FAILED_OF_TYPE_PART = 4
 OPEN_S = 60.0
 PROBE_EVERY_S = 60.0
 RAMP_S = 60.0
@@ -23,6 +31,27 @@ RAMP_DOUBLING_S = 6.0
 RETRY_SHARE_MAX = 0.5
 RETRY_ATTEMPTS_MIN = 50
 RETRY_STRETCH_S = 60.0
+
+
+class BreakerKind(StrEnum):
+    HOST = "host"
+    TYPE = "type"
+    POOL = "pool"
+
+
+def type_subject(name: str) -> str:
+    """What a breaker of a type is stored under; a host has no slash."""
+    return f"{BreakerKind.TYPE}/{name}"
+
+
+def pool_subject(number: int) -> str:
+    return f"{BreakerKind.POOL}/{number}"
+
+
+def kind_of(subject: str) -> tuple[BreakerKind, str]:
+    """Its kind, and the rest: a host, the name of a type, the number of a pool."""
+    kind, slash, name = subject.partition("/")
+    return (BreakerKind(kind), name) if slash else (BreakerKind.HOST, subject)
 
 
 class Phase(StrEnum):
@@ -52,18 +81,18 @@ class Counts:
 
 @dataclass(slots=True)
 class FailureWindow:
-    """How one host did over the last minutes; time is handed in, in seconds."""
+    """How one subject did over the last minutes; time is handed in, in seconds."""
 
     buckets: deque[tuple[float, Counts]] = field(default_factory=deque)
 
-    def note(self, now: float, *, ok: bool, is_retry: bool) -> None:
+    def note(self, now: float, *, ok: bool, is_retry: bool = False, count: int = 1) -> None:
         if not self.buckets or now >= self.buckets[-1][0] + BUCKET_S:
             self.buckets.append((now, Counts()))
         self.forget(now)
         counts = self.buckets[-1][1]
-        counts.attempts += 1
-        counts.failures += not ok
-        counts.retries += is_retry
+        counts.attempts += count
+        counts.failures += 0 if ok else count
+        counts.retries += count if is_retry else 0
 
     def forget(self, now: float) -> None:
         while self.buckets and self.buckets[0][0] <= now - WINDOW_S:
@@ -88,3 +117,51 @@ class FailureWindow:
             total.attempts >= RETRY_ATTEMPTS_MIN
             and total.retries > total.attempts * RETRY_SHARE_MAX
         )
+
+
+@dataclass(slots=True)
+class TypeWindow(FailureWindow):
+    """Of a type of workers' tasks."""
+
+    tasks: set[UUID] = field(default_factory=set)
+
+    def note_failure(self, now: float, task: UUID) -> None:
+        if not self.total(now).failures:
+            self.tasks.clear()
+        self.note(now, ok=False)
+        if len(self.tasks) < ATTEMPTS_MIN:
+            self.tasks.add(task)
+
+    def is_failing(self, now: float, attempts_min: int = ATTEMPTS_MIN) -> bool:
+        return len(self.tasks) >= attempts_min // FAILED_TASKS_PART and FailureWindow.is_failing(
+            self, now, attempts_min
+        )
+
+
+@dataclass(slots=True)
+class PoolWindow(FailureWindow):
+    """Of a pool of workers: what fails in one type alone is that type's trouble."""
+
+    types: Counter[str] = field(default_factory=Counter)
+
+    def note_failure(self, now: float, task_type: str) -> None:
+        if not self.total(now).failures:
+            self.types.clear()
+        self.note(now, ok=False)
+        if task_type in self.types or len(self.types) < ATTEMPTS_MIN:
+            self.types[task_type] += 1
+
+    def is_failing(self, now: float, attempts_min: int = ATTEMPTS_MIN) -> bool:
+        enough = max(attempts_min // FAILED_OF_TYPE_PART, 1)
+        failing = sum(count >= enough for count in self.types.values())
+        return failing >= FAILED_TYPES_MIN and FailureWindow.is_failing(self, now, attempts_min)
+
+
+def make_window(subject: str) -> FailureWindow:
+    match kind_of(subject)[0]:
+        case BreakerKind.TYPE:
+            return TypeWindow()
+        case BreakerKind.POOL:
+            return PoolWindow()
+        case _:
+            return FailureWindow()

@@ -41,7 +41,9 @@ class GateFacts:
     paused_unblock: str | None = None
     start_by: datetime | None = None
     breaker_open_until: datetime | None = None
-    breaker_host: str | None = None
+    # "host example.com", "type invoice.charge", "pool billing".
+    breaker_of: str = ""
+    breaker_unblock: str | None = None
     handover_until: datetime | None = None
     rate_ready_at: datetime | None = None
     in_flight: int = 0
@@ -71,8 +73,9 @@ def expired(facts: GateFacts) -> Refusal | None:
 def breaker(facts: GateFacts) -> Refusal | None:
     if facts.breaker_open_until is None or facts.now >= facts.breaker_open_until:
         return None
-    reason = f"too many calls to {facts.breaker_host} failed; the next probe is due then"
-    return Refusal(Gate.BREAKER, reason, until=facts.breaker_open_until)
+    reason = f"nearly all attempts of the {facts.breaker_of} failed; the next probe is due then"
+    until = facts.breaker_open_until
+    return Refusal(Gate.BREAKER, reason, until=until, unblock=facts.breaker_unblock)
 
 
 def handover(facts: GateFacts) -> Refusal | None:

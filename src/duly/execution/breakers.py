@@ -1,10 +1,11 @@
-"""Breakers, as the executor sees them: what it learns from each delivery, and tells the others.
+"""Breakers, where attempts end: what a process learns from them, and tells the others.
 
-Every executor judges by its own deliveries; what it finds is a row that every scheduler reads.
+A process judges by the attempts that end in it: its own deliveries, what workers settle there, and
+leases that it found lost. What it finds is a row that every scheduler reads.
 
 | event | what happens |
 |---|---|
-| nearly everything to a host fails | opened: nothing goes there for a minute |
+| nearly everything to a host, of a type or in a pool fails | opened: it gets nothing for a minute |
 | the probe fails | open for another minute |
 | the probe succeeds | ramp: the host gets its work back at a growing rate, then the row is over |
 | the probe is lost with its executor | another one is let through a minute later |
@@ -12,16 +13,38 @@ Every executor judges by its own deliveries; what it finds is a row that every s
 | how the rows stand is not known (restart, a quiet time) | results are kept until they were read |
 | the database is away | results are kept, and told when it is back |
 | this process restarts | the rows stand; its own counts begin anew |
+| a worker completes a task | counted only if its tenant's workers failed lately or have a breaker |
 """
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from datetime import datetime
+from uuid import UUID
 
-from duly.domain.breaker import ATTEMPTS_MIN, OPEN_S, RETRY_STRETCH_S, FailureWindow
+from duly.domain.breaker import (
+    ATTEMPTS_MIN,
+    OPEN_S,
+    RETRY_STRETCH_S,
+    WINDOW_S,
+    FailureWindow,
+    PoolWindow,
+    TypeWindow,
+    make_window,
+    pool_subject,
+    type_subject,
+)
+from duly.domain.states import State
+from duly.domain.task import WEBHOOK_POOL
 from duly.environment import Environment
-from duly.store.breakers import open_breaker, ramp_breaker, read_watched, reopen_breaker
+from duly.store.breakers import (
+    open_breaker,
+    ramp_breaker,
+    read_watched,
+    read_worker_tasks,
+    reopen_breaker,
+)
 from duly.store.database import Database
+from duly.store.settle import SettleAnswer
 from duly.telemetry import get_logger
 
 HOSTS_MAX = 10_000
@@ -32,17 +55,35 @@ STALE_S = 2 * WATCH_EVERY_S
 QUIET_S = 120.0
 IDLE_S = 60.0
 RAMP_ATTEMPTS_MIN = 5
+# Completed tasks of workers looked up in one tick; of more, these stand for all.
+COMPLETED_MAX = 1000
 
 log = get_logger("duly.execution.breakers")
 Place = tuple[int, str]
 
 
+def no_tenants() -> Collection[int]:
+    return ()
+
+
 class Breakers:
-    """A role; `on_outcome` is told of every delivery."""
+    """A role; `on_outcome` is told of every delivery. `watched_workers`: tenants of which a type or
+    a pool has a breaker, as far as the gates know."""
 
     name = "breakers"
 
-    def __init__(self, database: Database, environment: Environment) -> None:
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        watched_workers: Callable[[], Collection[int]] = no_tenants,
+    ) -> None:
+        self.watched_workers = watched_workers
+        # Tenants whose workers failed, and when they last did.
+        self.failing_workers: dict[int, float] = {}
+        # Tasks that their workers completed meanwhile, and how many more there were.
+        self.completed: list[tuple[int, UUID]] = []
+        self.completed_more = 0
         self.database = database
         self.environment = environment
         self.windows: OrderedDict[Place, FailureWindow] = OrderedDict()
@@ -57,18 +98,79 @@ class Breakers:
 
     def on_outcome(self, tenant: int, host: str, ok: bool, attempt: int = 1) -> None:
         now = self.environment.clock.monotonic()
-        is_first = now - self.heard_at > QUIET_S
-        self.heard_at = now
         place = (tenant, host)
-        window = self.window_of(place)
-        window.note(now, ok=ok, is_retry=attempt > 1)
+        self.window_of(place).note(now, ok=ok, is_retry=attempt > 1)
+        is_news = self.judge(place, now, ok=ok)
+        if (self.hear(now) or is_news) and self.wake is not None:
+            self.wake()
+
+    def hear(self, now: float) -> bool:
+        """Whether it was quiet before."""
+        was_quiet = now - self.heard_at > QUIET_S
+        self.heard_at = now
+        return was_quiet
+
+    def judge(self, place: Place, now: float, *, ok: bool) -> bool:
+        """Keep what has to be told; whether there is something new."""
         # It may have been a probe: until the rows were read, nobody can say that it was none.
         may_be_watched = place in self.watched or now - self.read_at > STALE_S
-        is_news = False
-        if may_be_watched or (not ok and window.is_failing(now)):
-            is_news = self.keep(self.recovered if ok else self.failed, place)
-        if (is_first or is_news) and self.wake is not None:
+        if may_be_watched or (not ok and self.window_of(place).is_failing(now)):
+            return self.keep(self.recovered if ok else self.failed, place)
+        return False
+
+    def on_worker_failure(self, tenant: int, task_type: str, pool: int, task: UUID) -> None:
+        """An attempt of a worker failed, or its lease was lost."""
+        now = self.environment.clock.monotonic()
+        self.failing_workers[tenant] = now
+        of_type, of_pool = (tenant, type_subject(task_type)), (tenant, pool_subject(pool))
+        type_window, pool_window = self.window_of(of_type), self.window_of(of_pool)
+        assert isinstance(type_window, TypeWindow)
+        assert isinstance(pool_window, PoolWindow)
+        type_window.note_failure(now, task)
+        pool_window.note_failure(now, task_type)
+        news = [self.judge(place, now, ok=False) for place in (of_type, of_pool)]
+        if (self.hear(now) or any(news)) and self.wake is not None:
             self.wake()
+
+    def on_lost(self, lost: Sequence[tuple[UUID, SettleAnswer]]) -> None:
+        """Leases that ran out. Those of webhooks were this installation's own."""
+        for task, answer in lost:
+            if is_worker_failure(answer):
+                self.on_worker_failure(answer.tenant or 0, answer.type, answer.pool, task)
+
+    def heard_workers(self) -> Collection[int]:
+        """The tenants whose workers' successes count: mostly none."""
+        watched = self.watched_workers()
+        return {*self.failing_workers, *watched} if watched else self.failing_workers
+
+    def on_worker_successes(self, completed: Sequence[tuple[int, UUID]]) -> None:
+        """Tasks of these tenants; of which type and pool they were is looked up later."""
+        room = COMPLETED_MAX - len(self.completed)
+        self.completed += completed[:room]
+        self.completed_more += max(len(completed) - room, 0)
+        if self.hear(self.environment.clock.monotonic()) and self.wake is not None:
+            self.wake()
+
+    async def count_completed(self, now: float) -> None:
+        """Before anything is judged: failures alone would be all failures."""
+        self.failing_workers = {
+            tenant: at for tenant, at in self.failing_workers.items() if at > now - WINDOW_S
+        }
+        if not self.completed:
+            return
+        completed, more = self.completed, self.completed_more
+        found = await read_worker_tasks(self.database, [task for _, task in completed])
+        self.completed, self.completed_more = self.completed[len(completed) :], 0
+        each_counts = 1 + more // len(completed)
+        for tenant, task in completed:
+            task_type, pool = found.get(task, ("", WEBHOOK_POOL))
+            if pool == WEBHOOK_POOL:
+                continue
+            for subject in (type_subject(task_type), pool_subject(pool)):
+                place = (tenant, subject)
+                if place in self.windows or place in self.watched:
+                    self.window_of(place).note(now, ok=True, count=each_counts)
+                    self.judge(place, now, ok=True)
 
     def keep(self, results: set[Place], place: Place) -> bool:
         """Whether it was not there yet. Bounded: while nothing can be read, all hosts come here."""
@@ -80,7 +182,7 @@ class Breakers:
     def window_of(self, place: Place) -> FailureWindow:
         window = self.windows.get(place)
         if window is None:
-            window = self.windows[place] = FailureWindow()
+            window = self.windows[place] = make_window(place[1])
             if len(self.windows) > HOSTS_MAX:
                 self.windows.popitem(last=False)
         self.windows.move_to_end(place)
@@ -99,6 +201,7 @@ class Breakers:
             return IDLE_S
         if now >= self.watch_at:
             self.learn(await read_watched(self.database), now)
+        await self.count_completed(now)
         for place in list(self.recovered):
             self.recovered.discard(place)
             if place not in self.failed:
@@ -130,8 +233,8 @@ class Breakers:
         if place not in self.watched or self.watched[place] is not None:
             return
         if await ramp_breaker(self.database, *place):
-            log.info("a receiver is back", tenant=place[0], host=place[1])
-            self.windows[place] = FailureWindow()
+            log.info("breaker in its ramp: a probe succeeded", tenant=place[0], of=place[1])
+            self.windows[place] = make_window(place[1])
             # Ours: what is read next must not look like a ramp that began elsewhere.
             self.watched[place] = self.environment.clock.now()
             self.watch_at = now
@@ -146,11 +249,16 @@ class Breakers:
         if not window.is_failing(now, RAMP_ATTEMPTS_MIN if is_watched else ATTEMPTS_MIN):
             return
         total = window.total(now)
-        reason = f"{total.failures} of {total.attempts} calls failed"
+        reason = f"{total.failures} of {total.attempts} attempts failed"
         if await open_breaker(self.database, *place, OPEN_S, reason) is not None:
-            log.warning("a receiver is left alone", tenant=place[0], host=place[1], why=reason)
-            self.windows[place] = FailureWindow()
+            log.warning("breaker opened", tenant=place[0], of=place[1], why=reason)
+            self.windows[place] = make_window(place[1])
             self.watch_at = now
 
     async def close(self) -> None:
         """What was found stands in the database already."""
+
+
+def is_worker_failure(answer: SettleAnswer) -> bool:
+    """Of a failed or lost attempt: whether it says something about workers."""
+    return answer.pool != WEBHOOK_POOL and answer.state is not State.CANCELLED

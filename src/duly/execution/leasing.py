@@ -24,6 +24,7 @@ from duly.domain.fairness import band_order
 from duly.domain.lanes import Lane
 from duly.domain.states import Outcome, State
 from duly.environment import Environment
+from duly.execution.breakers import Breakers, is_worker_failure
 from duly.store.batching import Batcher
 from duly.store.database import Database
 from duly.store.handover import hand_over
@@ -115,6 +116,7 @@ class WorkerDesk:
         metrics: Metrics,
         stats: StatsBook,
         beating: Database | None = None,
+        breakers: Breakers | None = None,
     ) -> None:
         self.database = database
         # Connections that nothing else can use up: a heartbeat that waits is a lease lost.
@@ -124,6 +126,7 @@ class WorkerDesk:
         self.settling = settling
         self.metrics = metrics
         self.stats = stats
+        self.breakers = breakers or Breakers(database, environment)
         self.pools = PoolNumbers(database)
         self.turn = 0
         self.requests: OrderedDict[UUID, str | None] = OrderedDict()
@@ -230,6 +233,9 @@ class WorkerDesk:
                 continue
             settlement = settlements[key]
             outcomes[settlement.outcome] += 1
+            if settlement.outcome is Outcome.FAILED and is_worker_failure(answer):
+                tenant = answer.tenant or 0
+                self.breakers.on_worker_failure(tenant, answer.type, answer.pool, settlement.id)
             if known is not None and answer.tenant is not None:
                 ending = ending_of(settlement.outcome, answer.state)
                 rows.append((answer.tenant, known[0], ending, now - known[1]))
@@ -239,6 +245,14 @@ class WorkerDesk:
             self.metrics.settled.labels(outcome.value).inc(count)
         self.metrics.run_time.observe_many(run_s for _, _, _, run_s in rows)
         self.stats.note_settled(rows)
+        if heard := self.breakers.heard_workers():
+            completed = [
+                (answer.tenant or 0, task)
+                for (task, _), answer in answers.items()
+                if answer.state is State.COMPLETED and answer.tenant in heard
+            ]
+            if completed:
+                self.breakers.on_worker_successes(completed)
 
 
 def holder_of(tenant: int, worker_id: str) -> UUID:

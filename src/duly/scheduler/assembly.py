@@ -21,7 +21,7 @@ from duly.scheduler.doorbell import Doorbell
 from duly.scheduler.freed import Freed
 from duly.scheduler.gatekeeper import Bounds, BoundsKeeper
 from duly.scheduler.loader import Loader
-from duly.scheduler.reaper import Reaper
+from duly.scheduler.reaper import OnLost, Reaper, forget_lost
 from duly.scheduler.recur import Recur
 from duly.scheduler.spread import SpreadKeeper
 from duly.scheduler.straight import Straight
@@ -94,14 +94,15 @@ def make_scheduler(
     send: Send | None = None,
     aging_s: float = AGING_S,
     lane_depth: int = LANE_DEPTH_MAX,
+    on_lost: OnLost = forget_lost,
 ) -> Scheduler:
     time = DatabaseTime(environment.clock)
     board = Board(0.0, aging_s=aging_s, lane_depth=lane_depth)
     dispatcher = Dispatcher(environment, coordinator, board, time, broker, metrics, lane_depth)
-    scope = dispatcher.scope
-    loader = Loader(database, environment, coordinator, board, time, scope)
-    doorbell = Doorbell(scope, loader, dispatcher, send)
-    reaper = Reaper(database, environment, loader, dispatcher, metrics, doorbell.ring_hints)
+    loader = Loader(database, environment, coordinator, board, time, dispatcher.scope)
+    doorbell = Doorbell(dispatcher.scope, loader, dispatcher, send)
+    expect = doorbell.ring_hints
+    reaper = Reaper(database, environment, loader, dispatcher, metrics, expect, on_lost)
 
     def place_by(bounds: Bounds) -> None:
         submitter.spreads = {tenant.id: tenant.spread for tenant in bounds.tenants.values()}
@@ -134,8 +135,7 @@ def make_scheduler(
 
     coordinator.on_change = change_slots
     submitter.on_stored = doorbell.ring
-    straight = Straight(coordinator, loader, dispatcher, broker, metrics)
-    submitter.find_hands = straight.find_hands
+    submitter.find_hands = Straight(coordinator, loader, dispatcher, broker, metrics).find_hands
     submitter.inform = inform
     spread = SpreadKeeper(database, environment, submitter, dispatcher.gatekeeper)
     freed = Freed(dispatcher, send)

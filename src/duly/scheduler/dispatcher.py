@@ -331,8 +331,8 @@ class Dispatcher:
             if entry is None:
                 continue
             self.expect(entry.place, entry.due.due_at)
-            breaker = self.gatekeeper.breaker_of(entry.due)
-            if breaker is not None and self.gatekeeper.probes.wasted(breaker):
+            wasted = map(self.gatekeeper.probes.wasted, self.gatekeeper.breakers_of(entry))
+            if sum(wasted):
                 # Cancelled while it was parked: its receiver was not asked, so the next one is.
                 self.board.unpark(obstacle_of(entry, Gate.BREAKER), 1)
 
@@ -404,7 +404,7 @@ def obstacle_of(entry: Ready, gate: Gate) -> Obstacle:
             assert key is not None
             return gate.value, due.tenant, key[1]
         case Gate.BREAKER:
-            return gate.value, due.tenant, due.host or ""
+            return gate.value, due.tenant, due.host or f"{due.type}|{entry.member[1]}"
         case Gate.PAUSED:
             return gate.value, due.tenant, f"{due.type}|{entry.member[1]}"
         case _:

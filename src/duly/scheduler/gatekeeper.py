@@ -8,6 +8,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 from duly.coordinator.ownership import Coordinator
+from duly.domain.breaker import BreakerKind, kind_of, pool_subject, type_subject
 from duly.domain.explain import RateLevel
 from duly.domain.gates import GateFacts, Refusal, first_refusal
 from duly.domain.task import Policy
@@ -35,6 +36,10 @@ class Bounds:
         self.tenants: dict[int, Tenant] = inputs.tenants
         self.pauses = {(p.tenant, p.kind, pause_subject(p)): p for p in inputs.pauses}
         self.breakers = {(b.tenant, b.host): b for b in inputs.breakers}
+        # Tenants whose workers' attempts are watched: a success may end a breaker.
+        self.watched_workers = frozenset(
+            b.tenant for b in inputs.breakers if kind_of(b.host)[0] is not BreakerKind.HOST
+        )
         self.capped = frozenset(
             tenant.id for tenant in inputs.tenants.values() if tenant.in_flight_max is not None
         )
@@ -161,17 +166,22 @@ class Gatekeeper:
             bucket = self.bucket_of(entry.due.tenant, now)
             if bucket is not None:
                 bucket.spend(now)
-            breaker = self.breaker_of(entry.due)
-            if breaker is not None:
+            for breaker in self.breakers_of(entry):
                 self.probes.passed(breaker, now)
         return refusal
 
-    def breaker_of(self, due: Due) -> Breaker | None:
-        return None if due.host is None else self.bounds.breakers.get((due.tenant, due.host))
+    def breakers_of(self, entry: Ready) -> list[Breaker]:
+        """Of its host, or of its type and pool: it must pass all of them."""
+        due = entry.due
+        subjects: tuple[str, ...] = (due.host or "",)
+        if due.host is None:
+            subjects = (type_subject(due.type), pool_subject(entry.member[1]))
+        known = (self.bounds.breakers.get((due.tenant, subject)) for subject in subjects)
+        return [breaker for breaker in known if breaker is not None]
 
-    def breaker_until(self, due: Due, now: float) -> datetime | None:
-        breaker = self.breaker_of(due)
-        return None if breaker is None else instant(self.probes.ready_at(breaker, now))
+    def breaker_until(self, entry: Ready, now: float) -> datetime | None:
+        ready = [self.probes.ready_at(breaker, now) for breaker in self.breakers_of(entry)]
+        return instant(max(ready)) if ready else None
 
     def facts(self, entry: Ready, depth: int, depth_max: int) -> GateFacts:
         due, now = entry.due, self.time.now()
@@ -184,8 +194,7 @@ class Gatekeeper:
             tenant=tenant.name if tenant is not None else "",
             paused_by=f"paused by {pause.actor}: {pause.reason}" if pause is not None else None,
             start_by=due.start_by,
-            breaker_open_until=self.breaker_until(due, now),
-            breaker_host=due.host,
+            breaker_open_until=self.breaker_until(entry, now),
             handover_until=self.handover_until(due, now) if self.is_counted(due) else None,
             rate_ready_at=instant(bucket.ready_at(now)) if bucket is not None else None,
             in_flight=self.accounts.in_flight(due.tenant),

@@ -1,8 +1,10 @@
 """Looking after what is leased: lost leases taken back, late starts ended, counts corrected."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import islice
+from typing import TypeAlias
+from uuid import UUID
 
 from duly.domain.ids import shard_of
 from duly.domain.states import FailureReason
@@ -13,7 +15,16 @@ from duly.scheduler.loader import Loader
 from duly.store.database import Database
 from duly.store.load import Place, find_standing, list_capped_leases
 from duly.store.reap import LOOKOUTS_MAX, expire_unstarted, reap_leases
+from duly.store.settle import SettleAnswer
 from duly.telemetry import Metrics
+
+# Told of leases that ran out: each task, and what became of it.
+OnLost: TypeAlias = Callable[[Sequence[tuple[UUID, SettleAnswer]]], None]
+
+
+def forget_lost(_lost: Sequence[tuple[UUID, SettleAnswer]]) -> None:
+    """For a scheduler without breakers."""
+
 
 REAP_S = 1.0
 REAP_PLACES_MAX = 5000
@@ -36,6 +47,7 @@ class Reaper:
         dispatcher: Dispatcher,
         metrics: Metrics,
         expect: Callable[[list[tuple[Place, datetime]]], None],
+        on_lost: OnLost,
     ) -> None:
         self.database = database
         self.environment = environment
@@ -43,6 +55,7 @@ class Reaper:
         self.dispatcher = dispatcher
         self.metrics = metrics
         self.expect = expect
+        self.on_lost = on_lost
         self.next_place = 0
         self.wake: Callable[[], None] = lambda: None
 
@@ -63,6 +76,7 @@ class Reaper:
         reaped = await reap_leases(self.database, self.environment, places, REAP_LEASES_MAX)
         if reaped.lost:
             self.metrics.leases_lost.inc(len(reaped.lost))
+            self.on_lost(reaped.lost)
             self.metrics.count_dead_letters(answer.reason for _, answer in reaped.lost)
             retried = [
                 (answer.place, answer.due_at)

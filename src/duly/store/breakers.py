@@ -1,9 +1,14 @@
-"""Breakers as rows: opened by executors, read by every scheduler, closed by time or by a person."""
+"""Breakers as rows: opened where attempts end, read by every scheduler, closed by time or by a
+person. A row's `host` is its subject: a host, or `type/NAME` or `pool/NUMBER` of workers' tasks.
+"""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
+from uuid import UUID
 
-from duly.domain.breaker import RAMP_S
+from duly.domain.breaker import RAMP_S, BreakerKind, kind_of, type_subject
+from duly.domain.ids import shard_of
 from duly.store.database import Session
 from duly.store.statements import statements_beside
 
@@ -13,8 +18,10 @@ WATCHED_MAX = 10_000
 
 
 class BreakerRow(NamedTuple):
-    tenant: int
-    host: str
+    """`name` is a host, or that of a type or pool."""
+
+    kind: BreakerKind
+    name: str
     reason: str
     open_until: datetime
     ramp_at: datetime | None
@@ -51,9 +58,33 @@ async def list_breakers(
     session: Session, tenant: int, cursor: str | None, limit: int
 ) -> tuple[list[BreakerRow], str | None]:
     rows = await session.fetch(SQL.list_breakers, tenant, cursor or "", RAMP_S, limit)
-    found = [BreakerRow(*row) for row in rows]
-    return found, found[-1].host if len(found) == limit else None
+    found = [
+        BreakerRow(
+            *named(row["host"], row["pool_name"]),
+            row["reason"],
+            row["open_until"],
+            row["ramp_at"],
+            row["now"],
+        )
+        for row in rows
+    ]
+    return found, rows[-1]["host"] if len(found) == limit else None
 
 
-async def close_breaker(session: Session, tenant: int, host: str) -> bool:
-    return bool(await session.fetch(SQL.close_breaker, tenant, host))
+def named(subject: str, pool_name: str | None) -> tuple[BreakerKind, str]:
+    """What people call the subject of a row."""
+    kind, name = kind_of(subject)
+    return kind, pool_name or name if kind is BreakerKind.POOL else name
+
+
+async def close_breaker(session: Session, tenant: int, kind: BreakerKind, name: str) -> bool:
+    if kind is BreakerKind.POOL:
+        return bool(await session.fetch(SQL.close_pool_breaker, tenant, name))
+    subject = type_subject(name) if kind is BreakerKind.TYPE else name
+    return bool(await session.fetch(SQL.close_breaker, tenant, subject))
+
+
+async def read_worker_tasks(session: Session, ids: Sequence[UUID]) -> dict[UUID, tuple[str, int]]:
+    """Type and pool of tasks that ended a moment ago."""
+    rows = await session.fetch(SQL.read_worker_tasks, [shard_of(each) for each in ids], list(ids))
+    return {row["id"]: (row["type"], row["pool"]) for row in rows}

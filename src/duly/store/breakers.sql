@@ -40,13 +40,16 @@ SELECT tenant, host, ramp_at
  LIMIT $2
 
 -- name: list_breakers
--- One tenant's, in the order of their hosts.
-SELECT tenant, host, reason, open_until, ramp_at, duly.now() AS now
+-- One tenant's, in the order of their subjects. A pool is stored by its number and shown by its name.
+SELECT breakers.host, pools.name AS pool_name, breakers.reason, breakers.open_until, breakers.ramp_at,
+       duly.now() AS now
   FROM duly.breakers
- WHERE tenant = $1
-   AND host > $2
-   AND (ramp_at IS NULL OR ramp_at > duly.now() - make_interval(secs => $3))
- ORDER BY host
+  LEFT JOIN duly.pools
+    ON pools.tenant = breakers.tenant AND breakers.host = 'pool/' || pools.number
+ WHERE breakers.tenant = $1
+   AND breakers.host > $2
+   AND (breakers.ramp_at IS NULL OR breakers.ramp_at > duly.now() - make_interval(secs => $3))
+ ORDER BY breakers.host
  LIMIT $4
 
 -- name: close_breaker
@@ -54,3 +57,20 @@ SELECT tenant, host, reason, open_until, ramp_at, duly.now() AS now
 DELETE FROM duly.breakers
  WHERE tenant = $1 AND host = $2
 RETURNING tenant
+
+-- name: close_pool_breaker
+-- By the name that people know.
+DELETE FROM duly.breakers
+ USING duly.pools
+ WHERE breakers.tenant = $1
+   AND pools.tenant = $1
+   AND pools.name = $2
+   AND breakers.host = 'pool/' || pools.number
+RETURNING breakers.tenant
+
+-- name: read_worker_tasks
+-- Successes count for breakers only where failures are on record, so nothing carries type and pool of
+-- a completed task to this place.
+SELECT tasks.id, tasks.type, tasks.pool
+  FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
+  JOIN duly.tasks ON tasks.shard = asked.shard AND tasks.id = asked.id

@@ -16,6 +16,7 @@ from duly.domain.lanes import LANE_DEPTH_MAX, SHARED_LANES, Lane, depth_max, que
 from duly.domain.states import State, live_state
 from duly.domain.task import BANDS, WEBHOOK_POOL
 from duly.domain.tokens import burst_of
+from duly.store.breakers import named
 from duly.store.database import Session
 from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
@@ -170,7 +171,7 @@ def gate_facts(row: Any, around: Around) -> GateFacts:
         paused_unblock=pause_unblock(row),
         start_by=row["start_by"],
         breaker_open_until=row["breaker_open_until"],
-        breaker_host=row["host"],
+        **breaker_facts(row),
         handover_until=row["void_at"] if is_counted and row["has_owner"] else None,
         rate_ready_at=rate_ready_at(row, around.ahead),
         in_flight=around.in_flight,
@@ -186,6 +187,13 @@ def gate_facts(row: Any, around: Around) -> GateFacts:
         if row["pool"] == WEBHOOK_POOL
         else f"start more workers for the pool {row['pool_name']}",
     )
+
+
+def breaker_facts(row: Any) -> dict[str, str]:
+    if row["breaker_subject"] is None:
+        return {}
+    kind, name = named(row["breaker_subject"], row["pool_name"])
+    return {"breaker_of": f"{kind} {name}", "breaker_unblock": f"duly breakers close {kind} {name}"}
 
 
 def pause_words(row: Any) -> str | None:

@@ -16,7 +16,7 @@ SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
        tenants.dispatch_burst, tenants.weight,
        pause.kind AS pause_kind, pause.name AS pause_name, pause.actor AS pause_actor,
        pause.reason AS pause_reason, pause.paused_at,
-       breakers.open_until AS breaker_open_until,
+       breaker.open_until AS breaker_open_until, breaker.host AS breaker_subject,
        ownership.number AS slot, ownership.void_at,
        coalesce(ownership.holder IS NOT NULL AND ownership.expires_at > duly.now(), false)
            AS has_owner,
@@ -30,7 +30,14 @@ SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
   LEFT JOIN duly.timers ON timers.shard = $2 AND timers.id = $3
   LEFT JOIN duly.pools ON pools.tenant = $1 AND pools.number = tasks.pool
   LEFT JOIN duly.tenants ON tenants.id = $1
-  LEFT JOIN duly.breakers ON breakers.tenant = $1 AND breakers.host = timers.host
+  LEFT JOIN LATERAL (
+       SELECT breakers.host, breakers.open_until
+         FROM duly.breakers
+        WHERE breakers.tenant = $1
+          AND breakers.host = ANY (CASE WHEN timers.host IS NOT NULL THEN ARRAY[timers.host]
+                ELSE ARRAY['type/' || tasks.type, 'pool/' || tasks.pool] END)
+        ORDER BY breakers.open_until DESC
+        LIMIT 1) AS breaker ON true
   LEFT JOIN duly.ownership
     ON ownership.kind = 'slot'
    AND ownership.number = CASE WHEN tenants.in_flight_max IS NULL AND tenants.dispatch_rate IS NULL

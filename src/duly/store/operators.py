@@ -8,6 +8,8 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
+from duly.domain.breaker import BreakerKind
+from duly.store.breakers import named
 from duly.store.database import Database, Session
 from duly.store.statements import statements_beside
 from duly.store.tenants import count_in_flight
@@ -65,7 +67,8 @@ class Depth(NamedTuple):
 
 
 class OpenBreaker(NamedTuple):
-    host: str
+    kind: BreakerKind
+    name: str
     reason: str
     open_until: datetime
 
@@ -109,5 +112,8 @@ async def read_standing(session: Session, tenant: int, count_max: int = COUNT_MA
         [Depth(*row) for row in depths],
         in_flight[tenant],
         letters["letters"],
-        [OpenBreaker(*row) for row in breakers],
+        [
+            OpenBreaker(*named(row["host"], row["pool_name"]), row["reason"], row["open_until"])
+            for row in breakers
+        ],
     )

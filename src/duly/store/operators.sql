@@ -110,9 +110,11 @@ SELECT count(*) FILTER (WHERE replayed_as IS NULL) AS letters
          LIMIT $2) AS newest
 
 -- name: list_open_breakers
--- Hosts that are left alone for a while.
-SELECT host, reason, open_until
+-- Hosts, types and pools that get no work for a while.
+SELECT breakers.host, pools.name AS pool_name, breakers.reason, breakers.open_until
   FROM duly.breakers
- WHERE tenant = $1 AND open_until > duly.now()
- ORDER BY host
+  LEFT JOIN duly.pools
+    ON pools.tenant = breakers.tenant AND breakers.host = 'pool/' || pools.number
+ WHERE breakers.tenant = $1 AND breakers.open_until > duly.now()
+ ORDER BY breakers.host
  LIMIT $2

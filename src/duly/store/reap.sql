@@ -5,7 +5,8 @@
 -- its leases comes alone: it is done. Offset and bounds keep the planner to the key.
 SELECT found.id, found.fence, found.holder, found.attempt, found.losses, found.confirmed,
        found.cancel_requested, found.lease_until, found.lease_until <= duly.now() AS is_lost,
-       tasks.policy, tasks.type, place.tenant, place.shard, found.look_at, found.number
+       tasks.policy, tasks.type, place.tenant, place.shard, found.look_at, found.number,
+       tasks.pool
   FROM unnest($1::integer[], $2::smallint[]) AS place(tenant, shard)
  CROSS JOIN LATERAL (
        (SELECT timers.shard, timers.id, timers.fence, timers.holder, timers.attempt, timers.losses,

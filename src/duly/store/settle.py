@@ -23,6 +23,7 @@ from duly.domain.fingerprint import fingerprint
 from duly.domain.ids import in_address_order, shard_of
 from duly.domain.retry import Failure, GiveUp, decide
 from duly.domain.states import UNCHARGED, FailureReason, Outcome, State
+from duly.domain.task import WEBHOOK_POOL
 from duly.environment import CrashPoint, Environment
 from duly.store.columns import runs
 from duly.store.database import Database
@@ -65,6 +66,9 @@ class SettleAnswer(msgspec.Struct, frozen=True, gc=False):
     has_key: bool = False
     # Why it is a dead letter, if it just became one.
     reason: str | None = None
+    # Of a failed or lost attempt: what breakers count.
+    type: str = ""
+    pool: int = WEBHOOK_POOL
 
 
 STALE = SettleAnswer(SettleStatus.STALE)
@@ -81,6 +85,8 @@ class End:
     losses: int = 0
     reason: FailureReason | None = None
     fingerprint: str = ""
+    type: str = ""
+    pool: int = WEBHOOK_POOL
 
 
 class Settler:
@@ -183,7 +189,7 @@ class Settler:
         )
         ended = {(row["id"], row["fence"]): row for row in rows}
         return {
-            ordinal: final_answer(ended[key])
+            ordinal: final_answer(ended[key], end)
             for ordinal, end in final.items()
             if (key := (end.settlement.id, end.settlement.fence)) in ended
         }
@@ -204,7 +210,7 @@ class Settler:
         )
         moved = {(row["id"], row["fence"]): row for row in rows}
         return {
-            ordinal: again_answer(moved[key])
+            ordinal: again_answer(moved[key], end)
             for ordinal, end in again.items()
             if (key := (end.settlement.id, end.settlement.fence)) in moved
         }
@@ -235,32 +241,42 @@ def completed_answer(group: Any) -> SettleAnswer:
     return SettleAnswer(SettleStatus.SETTLED, State.COMPLETED, tenant=tenant, has_key=has_key)
 
 
-def final_answer(row: Any) -> SettleAnswer:
+def final_answer(row: Any, end: End) -> SettleAnswer:
     return SettleAnswer(
         SettleStatus.SETTLED,
         State(row["state"]),
         tenant=row["tenant"],
         has_key=row["has_key"],
         reason=row["reason"],
+        type=end.type,
+        pool=end.pool,
     )
 
 
-def again_answer(row: Any) -> SettleAnswer:
-    tenant = row["tenant"]
-    place = Place(tenant, row["shard"], row["lane"])
-    return SettleAnswer(SettleStatus.SETTLED, None, row["due_at"], place, tenant, row["has_key"])
+def again_answer(row: Any, end: End) -> SettleAnswer:
+    return SettleAnswer(
+        SettleStatus.SETTLED,
+        due_at=row["due_at"],
+        place=Place(row["tenant"], row["shard"], row["lane"]),
+        tenant=row["tenant"],
+        has_key=row["has_key"],
+        type=end.type,
+        pool=end.pool,
+    )
 
 
 def decided(
     item: Settlement, facts: Any, losses: int, failure: Failure, environment: Environment
 ) -> End:
-    """`facts` has the policy, the type and the charged attempts before this one."""
+    """`facts` has the policy, the type, the pool and the charged attempts before this one."""
     policy = decode_policy(facts["policy"])
     verdict = decide(policy.retry, facts["attempt"] + 1, losses, failure, environment.random)
     if isinstance(verdict, GiveUp):
         mark = fingerprint(facts["type"], verdict.reason, item.error)
-        return End(item, State.FAILED, reason=verdict.reason, losses=losses, fingerprint=mark)
-    return End(item, None, delay_s=verdict.in_s, losses=losses)
+        end = End(item, State.FAILED, reason=verdict.reason, losses=losses, fingerprint=mark)
+    else:
+        end = End(item, None, delay_s=verdict.in_s, losses=losses)
+    return replace(end, type=facts["type"], pool=facts["pool"])
 
 
 def key_columns(

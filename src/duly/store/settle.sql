@@ -128,7 +128,7 @@ SELECT asked.ordinal,
 
 -- name: read_policies
 -- What decides between another attempt and the end; the fence makes a stale answer harmless.
-SELECT timers.id, timers.attempt, tasks.policy, tasks.type
+SELECT timers.id, timers.attempt, tasks.policy, tasks.type, tasks.pool
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
   JOIN duly.timers ON timers.shard = asked.shard AND timers.id = asked.id
   JOIN duly.tasks ON tasks.shard = timers.shard AND tasks.id = timers.id

@@ -1,0 +1,33 @@
+"""`duly breakers`: hosts, types and pools that get no work because nearly everything failed."""
+
+import click
+
+from duly.cli.calling import Talk, over_api
+from duly.cli.options import list_flags
+from duly.cli.screen import print_card, print_table
+
+COLUMNS = ("kind", "name", "phase", "open_until", "reason")
+KINDS = ("host", "type", "pool")
+
+
+@click.group("breakers")
+def command() -> None:
+    """List breakers, and close one by hand."""
+
+
+@command.command("list")
+@list_flags
+@over_api
+def list_breakers(talk: Talk, limit: int, cursor: str | None) -> None:
+    """List hosts, types and pools that get no work for now, and why."""
+    page = talk.page("/v1/breakers", {}, limit, cursor)
+    talk.show_page(page, lambda items: print_table(items, COLUMNS, "no breaker is open"))
+
+
+@command.command("close")
+@click.argument("kind", type=click.Choice(KINDS))
+@click.argument("name")
+@over_api
+def close(talk: Talk, kind: str, name: str) -> None:
+    """Close the breaker of the host, type or pool NAME: its tasks are dispatched again."""
+    talk.show(talk.ask("POST", "/v1/breakers/close", {kind: name}), print_card)
