@@ -5,7 +5,7 @@ import base64
 import contextlib
 import hashlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from random import Random
 
 import msgspec
@@ -13,7 +13,7 @@ import pytest
 
 from duly.api.admission import Admission, AdmissionLimits, FairLimiter
 from duly.api.credentials import UNPROVEN_BYTES_MAX, sign
-from duly.api.list_body import ITEM_BYTES_MAX, WHOLE_BYTES_MAX
+from duly.api.list_body import ITEM_BYTES_MAX, SHORT_BYTES_MAX, WHOLE_BYTES_MAX
 from duly.api.problems import Code, Refused
 from duly.environment import Environment, SystemClock
 from duly.store.database import Database
@@ -210,35 +210,39 @@ async def test_a_batch_holds_a_thousand_and_not_one_more(front: Front) -> None:
         assert (reply.status, reply.json["errors"][0]["pointer"]) == (422, "/tasks")
 
 
-FILLER = b'{"type":"a","payload":"' + b"x" * 2 * WHOLE_BYTES_MAX + b'"}'
+FILLER = b'{"type":"a","payload":"' + b"x" * 60_000 + b'"}'
+# Past the first it is counted, past the second also decoded in slices.
+COUNTS = [SHORT_BYTES_MAX // len(FILLER) + 1, WHOLE_BYTES_MAX // len(FILLER) + 1]
 
 
+@pytest.mark.parametrize("count", COUNTS)
 @pytest.mark.parametrize(
-    ("body", "status", "pointer"),
+    ("spoil", "status", "pointer"),
     [
-        (items(2, FILLER)[:-1], 400, None),
-        (items(1, FILLER) + b"x", 400, None),
-        (items(1, FILLER)[:-1] + b',"tasks":[{"type":"b"}]}', 400, None),
-        (items(1, FILLER)[:-1] + b',"t\\u0061sks":[{"type":"b"}]}', 400, None),
-        (items(1, FILLER)[:-1] + b',"more":1}', 422, "/more"),
-        (b"[" + items(1, FILLER) + b"]", 422, ""),
-        (items(1, FILLER).replace(b"tasks", b"tusks"), 422, "/tusks"),
-        (items(1, FILLER)[:-2] + b',{"type":"b","type":"c"}]}', 400, "/tasks/1"),
-        (items(1, FILLER)[:-2] + b',{"type":"b","payload":NaN}]}', 400, None),
-        (items(1, FILLER)[:-2] + b',{"tipe":"b"},{"type":7}]}', 422, "/tasks/1/tipe"),
-        (b'{"tasks":' + b"[" * 100_000, 422, "/tasks/0"),
-        (b'{"tasks":[{"type":"a","payload":' + b"[" * 100_000, 400, None),
-        (b'{"tasks":[],"tasks":' + items(1, FILLER)[9:], 422, "/tasks"),
+        (lambda sound: sound[:-1], 400, None),
+        (lambda sound: sound + b"x", 400, None),
+        (lambda sound: sound[:-1] + b',"tasks":[{"type":"b"}]}', 400, None),
+        (lambda sound: sound[:-1] + b',"t\\u0061sks":[{"type":"b"}]}', 400, None),
+        (lambda sound: sound[:-1] + b',"more":1}', 422, "/more"),
+        (lambda sound: b"[" + sound + b"]", 422, ""),
+        (lambda sound: sound.replace(b"tasks", b"tusks"), 422, "/tusks"),
+        (lambda sound: sound[:-2] + b',{"type":"b","type":"c"}]}', 400, None),
+        (lambda sound: sound[:-2] + b',{"type":"b","payload":NaN}]}', 400, None),
+        (lambda sound: sound[:-2] + b',{"tipe":"b"},{"type":7}]}', 422, "/tasks/{count}/tipe"),
+        (lambda sound: sound[:-2] + b',{"type":7}]}', 422, "/tasks/{count}/type"),
+        (lambda sound: b'{"tasks":' + b"[" * len(sound), 422, "/tasks/0"),
+        (lambda sound: sound[:-4] + b"[" * len(sound), 400, None),
+        (lambda sound: b'{"tasks":[],' + sound[1:], 422, "/tasks"),
     ],
 )
 async def test_what_is_wrong_with_a_large_batch_is_said_as_of_a_small_one(
-    front: Front, body: bytes, status: int, pointer: str | None
+    front: Front, spoil: Callable[[bytes], bytes], status: int, pointer: str | None, count: int
 ) -> None:
     """Decoded in parts, a second member or a broken end could slip through."""
-    reply = await post(front, body)
+    reply = await post(front, spoil(items(count, FILLER)))
     assert reply.status == status, reply.body
     if pointer is not None:
-        assert reply.json["errors"][0]["pointer"] == pointer
+        assert reply.json["errors"][0]["pointer"] == pointer.format(count=count)
 
 
 async def test_an_item_may_be_as_long_as_a_task_of_its_own(front: Front) -> None:

@@ -13,7 +13,7 @@ a few milliseconds at a time.
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -30,8 +30,9 @@ from duly.api.body import (
 from duly.api.problems import Code, Refused, invalid
 from duly.domain.limits import Problem
 
-# Up to here everything is decoded at once.
-WHOLE_BYTES_MAX = 16 * 1024
+# Up to here its items need not be counted before; up to there it is decoded at once all the same.
+SHORT_BYTES_MAX = 16 * 1024
+WHOLE_BYTES_MAX = 256 * 1024
 ITEM_BYTES_MAX = 256 * 1024
 # Everything but the list.
 REST_BYTES_MAX = 16 * 1024
@@ -98,10 +99,12 @@ def is_list(hint: Any) -> bool:
 
 async def decode_list(body: bytes, model: type[Model], pace: Pace) -> Model:
     """Of this model, or Refused with what is wrong, as far as it was looked."""
-    if len(body) <= WHOLE_BYTES_MAX:
+    if len(body) <= SHORT_BYTES_MAX:
         return decode(body, model)
     shape = shape_of(model)
     count = count_items(body, shape, model)
+    if len(body) <= WHOLE_BYTES_MAX:
+        return decode(body, model)
     if len(body) > count * ITEM_BYTES_MAX + REST_BYTES_MAX:
         raise invalid([Problem(f"/{shape.list_name}", too_long_reason())])
     await pace.step(len(body))
@@ -111,7 +114,7 @@ async def decode_list(body: bytes, model: type[Model], pace: Pace) -> Model:
     await pace.step(len(body))
     fields = {name: decode_member(raw, shape, name) for name, raw in members.items()}
     pointer = f"/{shape.list_name}"
-    fields[shape.list_name] = await decode_items(items, shape.item, pointer, pace)
+    fields[shape.list_name] = await decode_chunks(items, shape.item, pointer, pace)
     return model(**fields)
 
 
@@ -163,6 +166,40 @@ def decode_member(raw: msgspec.Raw, shape: Shape, name: str) -> Any:
     except msgspec.ValidationError as error:
         found = problem_from(str(error), shape.types[name])
         raise invalid([Problem(f"/{name}{found.pointer}", found.reason)]) from None
+
+
+async def decode_chunks(
+    items: Sequence[msgspec.Raw], kind: Any, pointer: str, pace: Pace
+) -> list[Any]:
+    """Many at a time, which takes half as long as one by one; where something is wrong, one by one
+    to find it."""
+    decoded: list[Any] = []
+    for chunk in chunks_of(items):
+        whole = b"[" + b",".join(chunk) + b"]"
+        await pace.step(len(whole))
+        try:
+            if len(whole) > ITEM_BYTES_MAX:
+                break
+            decoded += decode(whole, list[kind])
+        except Refused:
+            break
+    if len(decoded) == len(items):
+        return decoded
+    return await decode_items(items, kind, pointer, pace)
+
+
+def chunks_of(items: Sequence[msgspec.Raw]) -> Iterator[list[bytes]]:
+    """Each a slice's worth, or one item that is longer."""
+    chunk: list[bytes] = []
+    size = 0
+    for item in items:
+        raw = bytes(item)
+        if chunk and size + len(raw) > Pace.SLICE:
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(raw)
+        size += len(raw)
+    yield chunk
 
 
 async def decode_items(
