@@ -138,6 +138,7 @@ class Executor:
         self.running: dict[tuple[UUID, int], Run] = {}
         # Ticks that ask the broker and are not answered yet.
         self.asking = 0
+        self.is_reconsidering = False
         self.room = asyncio.Event()
         # Attempts that ended at once and are not settled yet.
         self.ended: deque[tuple[Lease, Settlement]] = deque()
@@ -229,9 +230,15 @@ class Executor:
         was_scarce = self.shares.is_scarce
         self.shares.add(lease.tenant, -1)
         self.room.set()
-        if was_scarce:
-            # A consumer may wait beside tickets for which there was no slot.
-            self.broker.reconsider(self.lanes)
+        if was_scarce and not self.is_reconsidering:
+            # A consumer may wait beside tickets for which there was no slot. Once for all attempts
+            # that end in this turn of the loop: each by itself would be a statement for one lease.
+            self.is_reconsidering = True
+            asyncio.get_running_loop().call_soon(self.reconsider)
+
+    def reconsider(self) -> None:
+        self.is_reconsidering = False
+        self.broker.reconsider(self.lanes)
 
     def watch(self, run: Run) -> None:
         """By the loop's own timer: it must work when nothing that can be asked answers."""
