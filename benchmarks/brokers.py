@@ -19,16 +19,17 @@ import uvloop
 from duly.bench.machine import machine_facts
 from duly.bench.stage import BATCH, TENANT
 from duly.bench.store_alone import PIPELINES, Heart
-from duly.broker.contract import Broker
-from duly.broker.memory import MemoryBroker
-from duly.broker.postgres import PostgresBroker
+from duly.broker.contract import Delivery
+from duly.broker.lease_queue import LeaseQueue
+from duly.broker.memory import MemoryCarrier
+from duly.broker.postgres import PostgresCarrier
 from duly.domain.lanes import Lane, Ticket
 from duly.environment import Environment
 from duly.settings import Settings
+from duly.store.bootstrap import open_place, prepare_place
 from duly.store.database import Database
 from duly.store.load import BEFORE_ALL, Cursor, list_placements, load_due
 from duly.store.measure import read_server_settings
-from duly.store.place import open_place, prepare_place
 
 POOL_CONNECTIONS = 10
 LANE = Lane(TENANT, 1, 1)
@@ -36,22 +37,25 @@ LEASE_S = 600.0
 WAIT_S = 5.0
 # Short, so that the last consumers notice soon that everything is leased.
 END_WAIT_S = 0.05
-Tickets = list[tuple[Lane, Ticket]]
-Carrier = Callable[[Database, Environment], Broker]
-CARRIERS: dict[str, Carrier] = {"memory": MemoryBroker, "postgres": PostgresBroker}
+Tickets = list[Delivery]
+CARRIERS: dict[str, Callable[[Database, Environment], MemoryCarrier | PostgresCarrier]] = {
+    "memory": lambda _database, environment: MemoryCarrier(environment.clock),
+    "postgres": PostgresCarrier,
+}
 
 
 async def measure(name: str, database: Database, tasks: int) -> dict[str, Any]:
-    broker = CARRIERS[name](database, Environment())
+    environment = Environment()
+    queue = LeaseQueue(CARRIERS[name](database, environment), database, environment)
     try:
         tickets = await fresh_tickets(database, tasks)
-        publish_s = await timed(publish(broker, tickets))
-        lease_s = await timed(consume(broker, tasks))
+        publish_s = await timed(publish(queue, tickets))
+        lease_s = await timed(consume(queue, tasks))
         tickets = await fresh_tickets(database, tasks)
-        both_s = await timed(asyncio.gather(publish(broker, tickets), consume(broker, tasks)))
-        waits = await lone_tickets(broker, await fresh_tickets(database, BATCH))
+        both_s = await timed(asyncio.gather(publish(queue, tickets), consume(queue, tasks)))
+        waits = await lone_tickets(queue, await fresh_tickets(database, BATCH))
     finally:
-        await broker.close()
+        await queue.close()
     return {
         "carrier": name,
         "tasks": tasks,
@@ -70,39 +74,39 @@ async def fresh_tickets(database: Database, tasks: int) -> Tickets:
     due = await load_due(database, {place: Cursor() for place in places}, 0.0, tasks)
     assert len(due) == tasks
     # No deadline of their own, so that a slow machine measures leases and not voids.
-    return [(LANE, Ticket(timer.id, timer.fence)) for timer in due]
+    return [Delivery(LANE, Ticket(timer.id, timer.fence)) for timer in due]
 
 
-async def publish(broker: Broker, tickets: Tickets) -> None:
+async def publish(queue: LeaseQueue, tickets: Tickets) -> None:
     for start in range(0, len(tickets), BATCH):
-        await broker.publish(tickets[start : start + BATCH])
+        await queue.publish(tickets[start : start + BATCH])
         await asyncio.sleep(0)
 
 
-async def consume(broker: Broker, tasks: int) -> None:
+async def consume(queue: LeaseQueue, tasks: int) -> None:
     holder = uuid4()
     had = 0
 
     async def take() -> None:
         nonlocal had
         while had < tasks:
-            leases = await broker.lease([LANE], holder, BATCH, LEASE_S, END_WAIT_S)
+            leases = await queue.lease([LANE], holder, BATCH, LEASE_S, END_WAIT_S)
             had += len(leases)
 
     async with asyncio.timeout(600.0):
         await asyncio.gather(*(take() for _ in range(PIPELINES)))
 
 
-async def lone_tickets(broker: Broker, tickets: Tickets) -> list[float]:
+async def lone_tickets(queue: LeaseQueue, tickets: Tickets) -> list[float]:
     """From publish to lease, one ticket at a time, with a consumer that waits."""
     holder = uuid4()
     waits = []
     for ticket in tickets:
-        consumer = asyncio.create_task(broker.lease([LANE], holder, 1, LEASE_S, WAIT_S))
-        while not broker.waiting():
+        consumer = asyncio.create_task(queue.lease([LANE], holder, 1, LEASE_S, WAIT_S))
+        while not queue.waiting():
             await asyncio.sleep(0)
         before = time.perf_counter()
-        await broker.publish([ticket])
+        await queue.publish([ticket])
         await consumer
         waits.append(time.perf_counter() - before)
     return sorted(waits)

@@ -29,10 +29,11 @@ from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment, SystemClock
 from duly.settings import Settings
+from duly.store.bootstrap import open_place, prepare_place
 from duly.store.database import Database
+from duly.store.finish import Settlement
 from duly.store.lease import Lease, lease_tasks
-from duly.store.place import open_place, prepare_place
-from duly.store.settle import Settlement, Settler
+from duly.store.settle import Settler
 from duly.store.submit import Stored, Submitter
 from duly.store.tenants import create_tenant
 

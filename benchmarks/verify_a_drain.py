@@ -19,14 +19,16 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
 from duly.environment import system_environment
-from duly.execution.executor import DONE, Verdict
+from duly.execution.executor import DONE, AttemptResult
 from duly.store.lease import Lease
 
 ATTEMPTS_PER_S_MIN = 20_000
 LOOKS = 3
 PLAIN, RETRIED, FAILED = "bench.plain", "bench.retried", "bench.failed"
 TWICE = Policy(retry=RetryPolicy(max_attempts=2, initial_s=1.0))
-FAILURE = Verdict(Outcome.FAILED, error="ValueError: no such invoice", error_kind="ValueError")
+FAILURE = AttemptResult(
+    Outcome.FAILED, error="ValueError: no such invoice", error_kind="ValueError"
+)
 # The command itself, which then says how much memory it had at its largest. Asked from outside,
 # a process answers with the size of whoever started it, if that was larger.
 COMMAND = """
@@ -41,7 +43,7 @@ sys.exit(code)
 ODD_PER_FAILED = 10
 
 
-def handle(lease: Lease) -> Verdict:
+def handle(lease: Lease) -> AttemptResult:
     is_failing = lease.type == FAILED or (lease.type == RETRIED and lease.attempt == 1)
     return FAILURE if is_failing else DONE
 

@@ -19,11 +19,11 @@ from urllib.parse import quote, urlsplit, urlunsplit
 import asyncpg
 
 from duly.environment import Environment
+from duly.store.bootstrap import EMBEDDED_LOGIN, MAINTENANCE_DATABASE, run_if_needed
 from duly.store.database import SQL, prepare_login
 from duly.store.embedded import EmbeddedPostgres
 from duly.store.migrate import Migrator
 from duly.store.partitions import create_partitions
-from duly.store.place import EMBEDDED_LOGIN, MAINTENANCE_DATABASE, run_if_needed
 
 Answer = TypeVar("Answer")
 # Of the application's login on the test server, which DULY_TEST_DATABASE_URL may have named.

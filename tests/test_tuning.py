@@ -22,15 +22,15 @@ async def test_what_is_set_is_what_the_parts_do(database: Database) -> None:
     tuning = tuning_of(settings)
     parts = make_parts(database, Environment(), Metrics(), is_alone=True, tuning=tuning)
     dispatcher = parts.scheduler.dispatcher
-    assert (dispatcher.lane_depth, dispatcher.board.come_back_max) == (20, 10)
-    assert dispatcher.board.queue_of((1, 1)).aging_s == 7.0
+    assert (dispatcher.lane_depth, dispatcher.ready_state.come_back_max) == (20, 10)
+    assert dispatcher.ready_state.queue_of((1, 1)).aging_s == 7.0
     (maintenance,) = [role for role in parts.roles if isinstance(role, Maintenance)]
     services = {service.name: service for service in maintenance.make()}
     partitions: Any = services["partitions"]
     assert isinstance(partitions, Partitions)
-    kept = [partitions.retention_s]
-    for name, attribute in (("survivors", "retention_s"), ("old_occurrences", "keep_s")):
-        kept.append(getattr(services[name], attribute))
+    pinned: Any = services["pinned_partitions"]
+    occurrences: Any = services["old_occurrences"]
+    kept = [partitions.retention_s, pinned.retention_s, occurrences.delete.keywords["retention_s"]]
     assert kept == [90 * 86_400.0] * 3
 
 

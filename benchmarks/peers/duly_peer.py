@@ -12,9 +12,9 @@ from benchmarks.peers.contract import Payload, note_start, read_order, run_async
 from duly.app import calm_collector
 from duly.domain.task import Submission
 from duly.environment import Environment
-from duly.execution.executor import DONE, Verdict
+from duly.execution.executor import DONE, AttemptResult
 from duly.store.database import Database
-from duly.store.desk import SubmitDesk
+from duly.store.group_commit import GroupCommit
 from duly.store.lease import Lease
 from duly.store.submit import Submitter
 from duly.telemetry import configure_logs
@@ -37,7 +37,7 @@ class DulyPeer:
         database = await Database.open(ORDER.url, size)
         await asyncio.gather(*(database.fetch("SELECT 1") for _ in range(size)))
         self.submitter = Submitter(database, Environment())
-        self.desk = SubmitDesk(self.submitter)
+        self.desk = GroupCommit(self.submitter)
 
     async def submit_one(self, kind: str, payload: Payload) -> None:
         await self.desk.submit(task_of(kind, payload, 0.0))
@@ -61,7 +61,7 @@ def task_of(kind: str, payload: Payload, run_at: float) -> Submission:
     return Submission(tenant=TENANT, type=f"bench.{kind}", payload=body, url=URL, run_at=due)
 
 
-def handle(lease: Lease) -> Verdict:
+def handle(lease: Lease) -> AttemptResult:
     if lease.type == "bench.timed":
         note_start(lease.run_at.timestamp())
     return DONE

@@ -19,8 +19,8 @@ from benchmarks.peers.catalogue import PeerInfo
 from duly.bench.stage import WAL_SEGMENTS
 from duly.environment import Environment
 from duly.settings import Settings
+from duly.store.bootstrap import EMBEDDED_LOGIN, DatabaseTarget, open_place, prepare_place
 from duly.store.measure import make_wal_segments
-from duly.store.place import EMBEDDED_LOGIN, Place, open_place, prepare_place
 
 START_MAX_S = 20.0
 
@@ -28,7 +28,7 @@ START_MAX_S = 20.0
 class Postgres:
     """Databases that come and go on the embedded server."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: DatabaseTarget) -> None:
         assert place.embedded is not None
         self.place = place
         self.server = place.embedded

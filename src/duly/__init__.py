@@ -9,10 +9,10 @@ if TYPE_CHECKING:
     from duly.client import transactional as transactional
     from duly.client.asynchronous import AsyncClient, AsyncTask
     from duly.client.context import Context
+    from duly.client.outcomes import Reject, Retry
     from duly.client.receiver import Delivery
     from duly.client.receiver_app import WebhookReceiver
     from duly.client.synchronous import Client, Task
-    from duly.client.verdicts import Reject, Retry
     from duly.client.worker import Worker
 
 __version__ = "0.1.0.dev0"
@@ -40,8 +40,8 @@ EXPORTS = {
     "Client": "duly.client.synchronous",
     "Context": "duly.client.context",
     "Delivery": "duly.client.receiver",
-    "Reject": "duly.client.verdicts",
-    "Retry": "duly.client.verdicts",
+    "Reject": "duly.client.outcomes",
+    "Retry": "duly.client.outcomes",
     "Task": "duly.client.synchronous",
     "WebhookReceiver": "duly.client.receiver_app",
     "Worker": "duly.client.worker",

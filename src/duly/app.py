@@ -25,14 +25,15 @@ import msgspec
 from duly import __version__
 from duly.api.admission import Admission, AdmissionLimits
 from duly.api.bearer_tokens import JwtSettings, jwt_settings
-from duly.api.front import FrontDoor
-from duly.api.health import HealthDoor
-from duly.api.protocol import HttpLimits
+from duly.api.health import HealthRoutes
+from duly.api.http_limits import HttpLimits
+from duly.api.routes import ApiRoutes
 from duly.api.server import HttpServer, Listener, make_server, read_tls
 from duly.broker.bell import LaneBell
-from duly.broker.contract import Broker
-from duly.broker.memory import MemoryBroker
-from duly.broker.postgres import PostgresBroker
+from duly.broker.contract import Carrier, LeasingCarrier
+from duly.broker.lease_queue import LeaseQueue
+from duly.broker.memory import MemoryCarrier
+from duly.broker.postgres import PostgresCarrier
 from duly.client.server import LOCAL_FILE, LocalServer, read_local
 from duly.coordinator.ownership import Coordinator
 from duly.domain.addresses import OutboundRules
@@ -50,22 +51,22 @@ from duly.execution.assembly import (
 from duly.execution.breakers import Breakers
 from duly.execution.executor import Handler
 from duly.execution.foreign_starts import ForeignStarts
-from duly.execution.leasing import SettleDesk, WorkerDesk
 from duly.execution.webhooks import WebhookSender
-from duly.maintenance.keeper import ServerKeeper, StatsKeeper
+from duly.execution.worker_leases import SettleQueue, WorkerLeases
+from duly.maintenance.process_roles import EmbeddedServerRole, StatsRole
 from duly.maintenance.role import Maintenance, make_services
 from duly.role import Role, RoleLoop, problems_of, stop_roles
 from duly.scheduler.assembly import Scheduler, make_scheduler
 from duly.settings import ROLES, Settings
-from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Channel, Notifier
+from duly.store.bootstrap import DatabaseTarget, open_place, prepare_place
 from duly.store.database import Database, address_of
 from duly.store.embedded import open_lock, prepare_folder
 from duly.store.failover import FailoverWatch
 from duly.store.hosts import Hosts
 from duly.store.keys import is_any_key, make_first_key
+from duly.store.notify import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Channel, Notifier
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.partitions import RETENTION_S
-from duly.store.place import Place, open_place, prepare_place
 from duly.store.stats import StatsBook
 from duly.store.submit import Submitter
 from duly.telemetry import Metrics, get_logger
@@ -105,7 +106,7 @@ class Ready:
     """What a person or a program needs to know once duly answers."""
 
     url: str
-    place: Place
+    place: DatabaseTarget
     key: FirstKey
     # Webhooks may go to this machine and its network.
     allows_private: bool = False
@@ -130,12 +131,12 @@ class Parts:
     """Everything of one process that does work, before any of it runs."""
 
     roles: list[Role]
-    broker: Broker
+    lease_queue: LeaseQueue
     submitter: Submitter
     scheduler: Scheduler
     stats: StatsBook
-    settling: SettleDesk
-    workers: WorkerDesk
+    settling: SettleQueue
+    workers: WorkerLeases
     breakers: Breakers
     notifier: Notifier | None
 
@@ -203,8 +204,8 @@ async def run_until(
         sender = make_sender(database, environment, outbound, parts.breakers, settings)
         stack.push_async_callback(sender.close)
         key = await provide_key(database, environment, is_alone=is_alone)
-        health = HealthDoor(beating, metrics, migrator.latest, problems)
-        lane_depth = parts.broker.depth if is_alone else None
+        health = HealthRoutes(beating, metrics, migrator.latest, problems)
+        lane_depth = parts.lease_queue.depth if is_alone else None
         front = make_front(
             pools, environment, metrics, parts, health, tokens, outbound, lane_depth, settings
         )
@@ -246,7 +247,10 @@ async def create_first_key(settings: Settings, environment: Environment) -> str 
 
 
 async def open_pools(
-    stack: contextlib.AsyncExitStack, place: Place, settings: Settings, kind: type[Database]
+    stack: contextlib.AsyncExitStack,
+    place: DatabaseTarget,
+    settings: Settings,
+    kind: type[Database],
 ) -> list[Database]:
     """One for everything; a small one for heartbeats and probes, which callers cannot exhaust; and
     one for what people look through or change in bulk. The stack closes them."""
@@ -277,7 +281,7 @@ def share_of_connections(settings: Settings) -> int:
 
 async def stop_all(
     server: HttpServer,
-    front: FrontDoor,
+    front: ApiRoutes,
     parts: Parts,
     loops: list[RoleLoop],
     running: list["asyncio.Task[None]"],
@@ -290,7 +294,7 @@ async def stop_all(
     server.should_exit = True
     for loop in loops:
         loop.stop()
-    await parts.broker.close()
+    await parts.lease_queue.close()
     try:
         # A database that hangs answers nobody; the limit holds all the same.
         async with asyncio.timeout(limit_s / 2):
@@ -308,15 +312,15 @@ def make_front(
     environment: Environment,
     metrics: Metrics,
     parts: Parts,
-    health: HealthDoor,
+    health: HealthRoutes,
     tokens: JwtSettings | None,
     outbound: OutboundRules,
     lane_depth: Callable[[Lane], int] | None,
     settings: Settings,
-) -> FrontDoor:
+) -> ApiRoutes:
     """`lane_depth` only where this process knows all lanes."""
     database, beating, bulk = pools
-    return FrontDoor(
+    return ApiRoutes(
         database,
         environment,
         metrics,
@@ -335,7 +339,7 @@ def make_front(
     )
 
 
-def make_http(front: FrontDoor, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
+def make_http(front: ApiRoutes, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
     per_address = settings.http_connections_per_address_max or share_of_connections(settings)
     limits = HttpLimits(
         connections_max=settings.http_connections_max, connections_per_address_max=per_address
@@ -363,9 +367,8 @@ def make_parts(
     # Behind a transaction-mode pooler nobody can listen: loads and polls find everything.
     is_heard = not is_alone and not database.is_pooled
     notifier = Notifier(database) if is_heard else None
-    broker: Broker = (
-        MemoryBroker(database, environment) if is_alone else PostgresBroker(database, environment)
-    )
+    carrier = make_carrier(database, environment, is_alone=is_alone)
+    lease_queue = LeaseQueue(carrier, database, environment)
     breakers = Breakers(
         database, environment, lambda: scheduler.dispatcher.gatekeeper.bounds.watched_workers
     )
@@ -373,7 +376,7 @@ def make_parts(
         database,
         environment,
         coordinator,
-        broker,
+        lease_queue,
         metrics,
         submitter,
         send=notifier.ring if notifier is not None else None,
@@ -381,9 +384,8 @@ def make_parts(
         lane_depth=tuning.lane_depth,
         on_lost=breakers.on_lost,
     )
-    is_scheduler = SCHEDULER_ROLE in roles
-    ticking = scheduler.roles if is_scheduler else scheduler.bystander_roles
-    ticking += [StatsKeeper(database, stats), breakers]
+    ticking = scheduler.roles if SCHEDULER_ROLE in roles else scheduler.bystander_roles
+    ticking += [lease_queue, StatsRole(database, stats), breakers]
     if MAINTENANCE in roles:
         ticking.append(
             Maintenance(
@@ -394,33 +396,42 @@ def make_parts(
             )
         )
     if notifier is not None:
-        listeners = make_listeners(scheduler, broker, notifier)
+        listeners = make_listeners(scheduler, lease_queue, notifier)
         ticking.append(Channel(database, environment, listeners, coordinator.look))
-    settling = SettleDesk(database, environment)
+    settling = SettleQueue(database, environment)
     settling.listeners.append(scheduler.on_settled)
     connect_metrics(metrics, coordinator, settling)
-    workers = WorkerDesk(database, environment, broker, settling, metrics, stats, beating, breakers)
+    workers = WorkerLeases(
+        database, environment, lease_queue, settling, metrics, stats, beating, breakers
+    )
     return Parts(
-        ticking, broker, submitter, scheduler, stats, settling, workers, breakers, notifier
+        ticking, lease_queue, submitter, scheduler, stats, settling, workers, breakers, notifier
     )
 
 
+def make_carrier(
+    database: Database, environment: Environment, *, is_alone: bool
+) -> Carrier | LeasingCarrier:
+    """Memory is for one process that owns the whole installation."""
+    if is_alone:
+        return MemoryCarrier(environment.clock)
+    return PostgresCarrier(database, environment)
+
+
 def make_listeners(
-    scheduler: Scheduler, broker: Broker, notifier: Notifier
+    scheduler: Scheduler, lease_queue: LeaseQueue, notifier: Notifier
 ) -> dict[str, Callable[[list[str]], None]]:
     """Who hears what other processes tell."""
-    listeners: dict[str, Callable[[list[str]], None]] = {
+    return {
         OWNERSHIP: scheduler.coordinator.heard,
         DOORBELL: scheduler.doorbell.heard,
         FREED: scheduler.freed.heard,
         SCHEDULES: scheduler.recur.heard,
+        READY: LaneBell(lease_queue, notifier.ring).heard,
     }
-    if isinstance(broker, PostgresBroker):
-        listeners[READY] = LaneBell(broker, notifier.ring).heard
-    return listeners
 
 
-def connect_metrics(metrics: Metrics, coordinator: Coordinator, settling: SettleDesk) -> None:
+def connect_metrics(metrics: Metrics, coordinator: Coordinator, settling: SettleQueue) -> None:
     """Figures that their owners do not show by themselves. A reason that never occurred is 0."""
     for reason in FailureReason:
         metrics.dead_letters.labels(reason.value)
@@ -469,7 +480,7 @@ def webhook_roles(
     executor = make_webhook_executor(
         database,
         environment,
-        parts.broker,
+        parts.lease_queue,
         parts.settling,
         handler,
         metrics,
@@ -495,7 +506,7 @@ class LocalClients:
         self.path = path
         self.is_cluster = is_cluster
 
-    def tell(self, url: str, first_key: str | None, place: Place) -> None:
+    def tell(self, url: str, first_key: str | None, place: DatabaseTarget) -> None:
         """A process of a cluster leaves no address: its clients are mostly elsewhere."""
         if self.is_cluster:
             return
@@ -551,10 +562,10 @@ def local_clients(settings: Settings, *, is_alone: bool) -> Iterator[LocalClient
             yield LocalClients(data_dir / LOCAL_FILE)
 
 
-def keepers(place: Place, pools: list[Database]) -> list[Role]:
+def keepers(place: DatabaseTarget, pools: list[Database]) -> list[Role]:
     """Watches over the server: ours is started again, one of several hosts is followed."""
     if place.keeper is not None:
-        return [ServerKeeper(place.keeper)]
+        return [EmbeddedServerRole(place.keeper)]
     return [FailoverWatch(pools)] if pools[0].hosts.are_many else []
 
 

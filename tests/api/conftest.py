@@ -18,15 +18,17 @@ import pytest_asyncio
 
 from duly.api.admission import Admission
 from duly.api.bearer_tokens import JwtSettings
-from duly.api.front import FrontDoor
-from duly.api.health import HealthDoor
+from duly.api.health import HealthRoutes
+from duly.api.routes import ApiRoutes
 from duly.api.server import Listener, make_server
 from duly.app import start_loop
-from duly.broker.memory import MemoryBroker
+from duly.broker.contract import Delivery
+from duly.broker.lease_queue import LeaseQueue
+from duly.broker.memory import MemoryCarrier
 from duly.domain.lanes import Lane, Ticket
 from duly.domain.task import BANDS
 from duly.environment import Environment, SystemClock
-from duly.execution.leasing import SettleDesk, WorkerDesk
+from duly.execution.worker_leases import SettleQueue, WorkerLeases
 from duly.role import stop_roles
 from duly.store.database import Database
 from duly.store.keys import NewKey, create_key
@@ -80,12 +82,12 @@ class Front:
     url: str
     database: Database
     environment: Environment
-    door: FrontDoor
+    door: ApiRoutes
     client: aiohttp.ClientSession
     tenant: Tenant
     other: Tenant
     rung: list[Hint]
-    broker: MemoryBroker
+    queue: LeaseQueue
     # Schedules that would be expected to fire, as they were told.
     expecting: list[tuple[UUID, datetime | None, datetime]] = field(default_factory=list)
     keys: dict[str, str] = field(default_factory=dict)
@@ -100,13 +102,13 @@ class Front:
     async def make_ready(self) -> None:
         """What a scheduler does: a ticket for everything that is due and unleased."""
         rows = await self.database.fetch(
-            "SELECT tenant, pool, lane, id, fence FROM duly.timers"
+            "SELECT tenant, pool, queue, id, fence FROM duly.timers"
             " WHERE holder IS NULL AND due_at <= duly.now() ORDER BY due_at"
         )
-        await self.broker.publish(
+        await self.queue.publish(
             [
-                (
-                    Lane(row["tenant"], row["pool"], (row["lane"] - 1) % BANDS),
+                Delivery(
+                    Lane(row["tenant"], row["pool"], (row["queue"] - 1) % BANDS),
                     Ticket(row["id"], row["fence"]),
                 )
                 for row in rows
@@ -165,11 +167,11 @@ async def open_front(
     rung: list[Hint] = []
     expecting: list[tuple[UUID, datetime | None, datetime]] = []
     metrics = Metrics()
-    health = HealthDoor(database, metrics, len(read_migrations()), dict)
-    broker = MemoryBroker(database, environment)
-    settling = SettleDesk(database, environment)
-    workers = WorkerDesk(database, environment, broker, settling, metrics, StatsBook(environment))
-    door = FrontDoor(
+    health = HealthRoutes(database, metrics, len(read_migrations()), dict)
+    queue = LeaseQueue(MemoryCarrier(environment.clock), database, environment)
+    settling = SettleQueue(database, environment)
+    workers = WorkerLeases(database, environment, queue, settling, metrics, StatsBook(environment))
+    door = ApiRoutes(
         database,
         environment,
         metrics,
@@ -200,7 +202,7 @@ async def open_front(
             tenant,
             other,
             rung,
-            broker,
+            queue,
             expecting,
         )
         await front.make_keys()
@@ -211,7 +213,7 @@ async def open_front(
         finally:
             await stop_roles([loop], [waiting], STOP_S)
             await client.close()
-            await broker.close()
+            await queue.close()
             server.should_exit = True
             await serving
             await door.close()

@@ -7,8 +7,9 @@ from uuid import UUID
 from duly.domain.gates import Gate
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome
+from duly.store.finish import Settlement
 from duly.store.lease import Lease, lease_tasks
-from duly.store.settle import Settlement, Settler
+from duly.store.settle import Settler
 from duly.store.tenants import TenantLimits, update_tenant
 from tests.api.conftest import Front
 

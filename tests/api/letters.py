@@ -7,8 +7,9 @@ from duly.domain.lanes import Ticket
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
+from duly.store.finish import Settlement
 from duly.store.lease import lease_tasks
-from duly.store.settle import Settlement, Settler
+from duly.store.settle import Settler
 from duly.store.submit import Stored, Submitter
 from tests.api.conftest import Front
 

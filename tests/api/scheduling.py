@@ -3,7 +3,7 @@
 from typing import Any
 
 from duly.domain.recurrence import Recurrence
-from duly.store.recur import look_ahead
+from duly.store.fire_schedules import look_ahead
 from duly.store.schedules import read_schedules
 from tests.api.conftest import Front
 

@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import msgspec
 
-from duly.api.call import Answer, Call
-from duly.api.door import Door, Endpoint, Kind
-from duly.api.protocol import HttpLimits
+from duly.api.asgi import AsgiApplication, Endpoint, Kind
+from duly.api.http_limits import HttpLimits
+from duly.api.request import Answer, Call
 from duly.api.server import HttpServer, Listener, make_server
 from duly.telemetry import Metrics
 from tests.api.conftest import STOP_S, Reply
@@ -39,19 +39,19 @@ class Echo:
         await self.release.wait()
         return Answer(200, {"path": call.path})
 
-    def door(self) -> Door:
+    def door(self) -> AsgiApplication:
         endpoints = [
             Endpoint(method="POST", path="/echo", summary="", handler=self.echo, kind=Kind.OPEN),
             Endpoint(method="GET", path="/echo", summary="", handler=self.echo, kind=Kind.OPEN),
             Endpoint(method="GET", path="/held", summary="", handler=self.held, kind=Kind.OPEN),
         ]
         nobody = cast(Any, None)
-        return Door(endpoints, nobody, nobody, Metrics())
+        return AsgiApplication(endpoints, nobody, nobody, Metrics())
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    door: Door, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None
+    door: AsgiApplication, limits: HttpLimits | None = None, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[tuple[HttpServer, Listener]]:
     listener = Listener("127.0.0.1", 0, is_secure=tls is not None)
     server = make_server(door, STOP_S, limits or HttpLimits(), tls)

@@ -125,7 +125,7 @@ async def test_a_key_that_is_gone_is_looked_up_once_in_a_while(
 ) -> None:
     """Its program goes on calling; and made-up keys with sound check characters push out no key
     that exists."""
-    monkeypatch.setattr("duly.api.recall.ABSENT_MAX", 3)
+    monkeypatch.setattr("duly.api.ttl_cache.ABSENT_MAX", 3)
     assert (await front.call("GET", PATH, key=front.producer)).status == 200
     looked = count_looks(front)
     gone = str(draw_key(Random(3)))
@@ -213,9 +213,9 @@ async def test_a_token_from_the_future_is_turned_away(scene: Scene) -> None:
     """An issuer's clock may be a little ahead, and no more."""
     now = scene.clock.now().timestamp()
     for claim in ("nbf", "iat"):
-        near: dict[str, Any] = {claim: now + 10}
+        local_tickets: dict[str, Any] = {claim: now + 10}
         far: dict[str, Any] = {claim: now + 11}
-        assert (await scene.bearing(scene.token(**near))).status == 200
+        assert (await scene.bearing(scene.token(**local_tickets))).status == 200
         assert turned_away(await scene.bearing(scene.token(**far)))
 
 
@@ -307,8 +307,8 @@ async def test_a_token_may_reach_the_installation_only_as_operator_or_admin(scen
     """The claim `reach` lets a call name another tenant."""
     far = scene.token(role="admin", reach="installation")
     assert (await scene.bearing(far, f"{PATH}?tenant=other")).status == 200
-    near = scene.token(role="admin")
-    assert (await scene.bearing(near, f"{PATH}?tenant=other")).status == 404
+    local_tickets = scene.token(role="admin")
+    assert (await scene.bearing(local_tickets, f"{PATH}?tenant=other")).status == 404
 
 
 def unsigned(claims: dict[str, Any]) -> str:

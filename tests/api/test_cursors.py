@@ -7,8 +7,8 @@ from uuid import UUID
 
 import pytest
 
+from duly.api.asgi import Endpoint
 from duly.api.cursors import CURSOR_CHARACTERS_MAX, Cursors, encoded
-from duly.api.door import Endpoint
 from duly.api.server import Listener, make_server
 from tests.api.conftest import STOP_S, Front, Reply
 from tests.api.scheduling import define

@@ -6,8 +6,8 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from duly.domain.verification import Verification
 from duly.store.verify import verify
+from duly.verify.report import Verification
 from tests.api.conftest import Front, Reply
 from tests.api.letters import fail, fail_many
 

@@ -10,7 +10,7 @@ from duly.domain.ids import shard_of
 from duly.domain.lanes import LANE_DEPTH_MAX, Lane, Ticket
 from duly.store.breakers import open_breaker
 from duly.store.explain import HOLDERS_MAX, read_situation, tell_rate_levels
-from duly.store.ready_queue import publish_tickets
+from duly.store.ready_tickets import publish_tickets
 from duly.store.tenants import PauseKind, set_pause, suspend_tenant
 from tests.api.conftest import Front
 from tests.api.explaining import (

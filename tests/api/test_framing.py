@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duly.api.body import DEPTH_MAX, check_framing, count_names, is_written_once
+from duly.api.json_body import DEPTH_MAX, check_framing, count_names, is_written_once
 from duly.api.problems import Refused
 
 NAMES = st.sampled_from(["a", "b", "", '":', '" ', "\\", '\\"', ":", '{"a":1}', "\n", "ä"])

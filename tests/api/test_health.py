@@ -6,8 +6,8 @@ import asyncpg
 import msgspec
 import pytest
 
-from duly.api.call import Answer, Call
-from duly.api.health import HealthDoor
+from duly.api.health import HealthRoutes
+from duly.api.request import Answer, Call
 from duly.api.server import Listener
 from duly.domain.errors import PortInUse
 from duly.store.database import Database
@@ -24,7 +24,7 @@ class Doors:
     def __init__(self, database: Database) -> None:
         self.problems: dict[str, str | None] = {}
         self.metrics = Metrics()
-        self.door = HealthDoor(database, self.metrics, LATEST, lambda: self.problems)
+        self.door = HealthRoutes(database, self.metrics, LATEST, lambda: self.problems)
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import time
 import msgspec
 import pytest
 
-from duly.api.body import decode
+from duly.api.json_body import decode
 from duly.api.problems import Refused
+from duly.api.rate_limit import Throttle
 from duly.api.task_batch import Batch
-from duly.api.throttle import Throttle
 from duly.api.wire import TaskRequest
 from duly.store.tenants import TenantLimits, update_tenant
 from tests.api.conftest import Front

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from duly.api import recall
+from duly.api import ttl_cache
 from duly.api.credentials import sign
-from duly.api.recall import Recall
+from duly.api.ttl_cache import Recall
 from duly.store import keys as store
 from duly.store.keys import revoke_key
 from duly.testing.clock import ManualClock
@@ -87,8 +87,8 @@ async def test_a_key_revoked_elsewhere_is_refused_within_seconds(
     key = await made(front, PRODUCER)
     assert await is_let_in(front, key["key"])
     await revoke_key(front.database, front.tenant.id, key["id"])
-    clock.advance(recall.KEEP_S)
-    assert recall.KEEP_S <= 5
+    clock.advance(ttl_cache.KEEP_S)
+    assert ttl_cache.KEEP_S <= 5
     assert not await is_let_in(front, key["key"])
 
 

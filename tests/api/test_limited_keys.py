@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.api.door import Endpoint
+from duly.api.asgi import Endpoint
 from tests.api.conftest import Front, Reply
 from tests.api.letters import fail
 from tests.api.scheduling import define

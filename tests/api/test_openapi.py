@@ -10,10 +10,10 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-from duly.api.body import decode
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.api.examples import EXAMPLES
 from duly.api.explanations import EXPLANATIONS
+from duly.api.json_body import decode
 from duly.api.openapi import describe, operation_id
 from duly.api.problems import Code
 from tests.api.conftest import Front

@@ -6,7 +6,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from tests.api.conftest import Front
 
 CONTROL = ["\x00", "\x01", "\n", "\x1f", "\x7f", "\x85", "a\x00", "a\x00b", f"{UUID(int=7)}\x00"]

@@ -3,7 +3,7 @@
 import pytest
 
 from duly.api.problems import Refused
-from duly.api.throttle import RequestRates
+from duly.api.rate_limit import RequestRates
 from tests.api.conftest import Front
 
 # So slow that none comes back while a test runs.

@@ -121,16 +121,16 @@ async def test_a_backfill_that_breaks_off_keeps_its_bites_and_goes_on(
     monkeypatch.setattr("duly.api.schedule_backfill.BITE", 2)
     made, first_at = await missed(front, clock)
     firer, calls = front.door.scheduling.firer, 0
-    fire_by_hand = firer.fire_by_hand
+    fire_manually = firer.fire_manually
 
     async def break_off(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 2:
             raise DatabaseUnavailable(address="x", problem="gone")
-        return await fire_by_hand(*arguments)
+        return await fire_manually(*arguments)
 
-    monkeypatch.setattr(firer, "fire_by_hand", break_off)
+    monkeypatch.setattr(firer, "fire_manually", break_off)
     span = {"since": first_at, "until": first_at + 4 * HOUR}
     assert (await backfill(front, made, **span)).status == 503
     assert await verdicts(front, made) == ["BACKFILLED"] * 2 + ["SKIPPED_MISFIRE"] * 3

@@ -10,8 +10,8 @@ from duly.domain.histogram import index_of
 from duly.domain.lanes import Ticket
 from duly.domain.task import Submission
 from duly.store.breakers import open_breaker
+from duly.store.cluster import read_standing
 from duly.store.lease import lease_tasks
-from duly.store.operators import read_standing
 from duly.store.stats import read_points
 from duly.store.submit import Stored, Submitter
 from tests.api.conftest import Front

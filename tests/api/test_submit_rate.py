@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from duly.api.problems import Refused
-from duly.api.throttle import TOKEN_LEASE_S, Throttle
+from duly.api.rate_limit import TOKEN_LEASE_S, Throttle
 from duly.environment import Environment
 from duly.store.ownership import Node, keep_seats
 from duly.store.tenants import TenantLimits, create_tenant, update_tenant

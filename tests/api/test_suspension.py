@@ -1,6 +1,6 @@
 """A suspended tenant: whose calls are refused, what may still be done, and who undoes it."""
 
-from duly.api.recall import KEEP_S
+from duly.api.ttl_cache import KEEP_S
 from duly.store.tenants import PauseKind, read_gate_inputs
 from duly.testing.clock import ManualClock
 from tests.api.conftest import Front

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from duly.api.protocol import HttpLimits
+from duly.api.http_limits import HttpLimits
 from duly.api.server import read_tls
 from duly.domain.errors import ConfigurationError
 from tests.api.certificates import Pair

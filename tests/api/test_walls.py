@@ -9,7 +9,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.domain.access import Access
 from tests.api.conftest import Front, Reply
 

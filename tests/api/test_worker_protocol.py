@@ -8,9 +8,8 @@ import pytest
 from duly.domain.lanes import Lane, Ticket
 from duly.domain.limits import RESULT_BYTES_MAX
 from duly.domain.task import NORMAL, Submission
-from duly.store.entries import Entry
-from duly.store.handover import hand_over
-from duly.store.hands import Hands
+from duly.store.async_webhooks import hand_over
+from duly.store.insert import IdleConsumer, InsertRow
 from duly.store.lease import HANDED_OVER, lease_tasks
 from duly.store.stats import Ending
 from duly.store.submit import Stored, Submitter
@@ -119,7 +118,7 @@ async def test_a_poll_waits_for_the_first_task(front: Front) -> None:
     """A worker that polls in a loop is slow or a load."""
     body = {"worker_id": "w1", "wait_s": 30}
     polling = asyncio.create_task(front.call("POST", "/v1/worker/lease", body, key=front.worker))
-    while not front.broker.waiting():  # noqa: ASYNC110 (until the call has arrived)
+    while not front.queue.waiting():  # noqa: ASYNC110 (until the call has arrived)
         await asyncio.sleep(0.005)
     task_id = await ready_task(front)
     assert [task["id"] for task in (await polling).json["tasks"]] == [task_id]
@@ -132,14 +131,14 @@ async def test_a_task_stored_in_a_workers_hands_is_an_ordinary_lease(front: Fron
     (first,) = await lease(front)
     await settle(front, first)
 
-    def straight(entries: list[Entry]) -> Hands | None:
+    def straight(entries: list[InsertRow]) -> IdleConsumer | None:
         (entry,) = entries
-        return front.broker.reserve(Lane(entry.task.tenant, entry.pool, NORMAL), 1)
+        return front.queue.reserve(Lane(entry.task.tenant, entry.pool, NORMAL), 1)
 
-    front.door.desk.submitter.find_hands = straight
+    front.door.desk.submitter.find_consumer = straight
     body = {"worker_id": "w1", "wait_s": 30, "lease_s": 10, "request_id": "r"}
     polling = asyncio.create_task(front.call("POST", "/v1/worker/lease", body, key=front.worker))
-    while not front.broker.waiting():  # noqa: ASYNC110 (until the call has arrived)
+    while not front.queue.waiting():  # noqa: ASYNC110 (until the call has arrived)
         await asyncio.sleep(0.005)
     asked = {"type": "mail.send", "payload": {"to": "a"}, "idempotency_key": "k"}
     reply = await front.call("POST", "/v1/tasks", asked, key=front.producer)
@@ -156,10 +155,10 @@ async def test_a_worker_that_hangs_up_takes_nothing(front: Front) -> None:
     """Its lease would run out with nobody to run the task."""
     body = {"worker_id": "w1", "wait_s": 30}
     polling = asyncio.create_task(front.call("POST", "/v1/worker/lease", body, key=front.worker))
-    while not front.broker.waiting():  # noqa: ASYNC110 (until the call has arrived)
+    while not front.queue.waiting():  # noqa: ASYNC110 (until the call has arrived)
         await asyncio.sleep(0.005)
     polling.cancel()
-    while front.broker.waiting():  # noqa: ASYNC110 (until the hang-up has arrived)
+    while front.queue.waiting():  # noqa: ASYNC110 (until the hang-up has arrived)
         await asyncio.sleep(0.005)
     task_id = await ready_task(front)
     assert [task["id"] for task in await lease(front, "w2")] == [task_id]

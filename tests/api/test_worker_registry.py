@@ -3,7 +3,7 @@
 import asyncio
 from typing import Any
 
-from duly.execution.leasing import HUNG_UP_FOR_S, SEEN_FOR_S
+from duly.execution.worker_leases import HUNG_UP_FOR_S, SEEN_FOR_S
 from duly.testing.clock import MovableClock
 from tests.api.conftest import Front
 from tests.api.explaining import bound, explained, own_slots, submit
@@ -98,10 +98,10 @@ async def test_a_worker_that_hangs_up_is_missed_soon(
     front, clock = moving_front
     polling = asyncio.ensure_future(poll(front, "w-1", wait_s=20))
     async with asyncio.timeout(HANG_UP_S):
-        while not front.broker.waiting():  # noqa: ASYNC110 (until the poll waits)
+        while not front.queue.waiting():  # noqa: ASYNC110 (until the poll waits)
             await asyncio.sleep(0.005)
         polling.cancel()
-        while front.broker.waiting():  # noqa: ASYNC110 (until the hang-up has arrived)
+        while front.queue.waiting():  # noqa: ASYNC110 (until the hang-up has arrived)
             await asyncio.sleep(0.005)
     assert await live_workers(front) == ["w-1"]
     clock.advance(HUNG_UP_FOR_S + 1)

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from duly.broker.contract import Delivery
 from duly.domain.lanes import TICKET_S, WEBHOOK_LANES, Lane, Ticket
 from duly.domain.states import Outcome
 from duly.store.lease import Lease
@@ -17,7 +18,7 @@ STATEMENTS_WHILE_WAITING_MAX = 10
 
 
 class Conformance:
-    """A carrier's test class inherits this and gives a `stage` fixture with its broker."""
+    """A carrier's test class inherits this; its `stage` fixture has a lease queue over it."""
 
     async def test_tickets_of_a_lane_come_oldest_first(self, stage: Stage) -> None:
         """A lane is already in fair order; a carrier that shuffles undoes it."""
@@ -40,7 +41,7 @@ class Conformance:
         """The scheduler publishes a whole round of tenants at once."""
         tickets = await stage.submit(6)
         lanes = [LANE, HIGH_LANE] * 3
-        await stage.broker.publish(list(zip(lanes, tickets, strict=True)))
+        await stage.queue.publish(list(map(Delivery, lanes, tickets)))
         assert ids(await stage.lease(9, HIGH_LANE)) == ids(tickets[1::2])
         assert ids(await stage.lease(9, LANE)) == ids(tickets[0::2])
 
@@ -59,7 +60,7 @@ class Conformance:
         assert (lease.id, lease.fence, lease.attempt) == (ticket.id, 1, 1)
         timer = await stage.world.timer(ticket.id)
         assert timer is not None
-        assert (timer["holder"], timer["fence"], timer["lane"]) == (HOLDER, lease.fence, 0)
+        assert (timer["holder"], timer["fence"], timer["queue"]) == (HOLDER, lease.fence, 0)
         assert timer["lease_until"] == timer["due_at"] == lease.lease_until
         assert (lease.lease_until - lease.started_at).total_seconds() == LEASE_S
 
@@ -83,7 +84,7 @@ class Conformance:
         timer = await stage.world.timer(stale.id)
         assert timer is not None
         assert (timer["holder"], timer["fence"]) == (OTHER_HOLDER, 1)
-        assert stage.broker.depth(LANE) == 0
+        assert stage.queue.depth(LANE) == 0
 
     async def test_a_ticket_from_before_a_retry_is_void(self, stage: Stage) -> None:
         """The row is free and due again, yet its accounts belong to another ticket (I2)."""
@@ -140,7 +141,7 @@ class Conformance:
         await stage.publish(tickets)
         assert ids(await consumer) == ids(tickets)
         assert time.monotonic() - before < 0.4
-        assert stage.broker.waiting() == 0
+        assert stage.queue.waiting() == 0
 
     async def test_worthless_tickets_do_not_end_a_wait(self, stage: Stage) -> None:
         """Returning empty for each stale ticket would make the consumer spin."""
@@ -148,7 +149,7 @@ class Conformance:
         await stage.world.try_lease(stale, OTHER_HOLDER)
         consumer = await stage.wait_in_turn(1)
         await stage.publish([stale])
-        await until(lambda: stage.broker.depth(LANE) == 0 and stage.broker.waiting() == 1)
+        await until(lambda: stage.queue.depth(LANE) == 0 and stage.queue.waiting() == 1)
         await stage.publish([fresh])
         assert ids(await consumer) == [fresh.id]
 
@@ -201,9 +202,9 @@ class Conformance:
         tickets = await stage.submit(20)
         before = await stage.timers()
         await stage.publish(tickets)
-        await stage.broker.wipe()
-        await stage.broker.refresh([LANE])
-        assert stage.broker.depth(LANE) == 0
+        await stage.queue.purge()
+        await stage.queue.refresh([LANE])
+        assert stage.queue.depth(LANE) == 0
         assert await stage.lease(20) == []
         assert await stage.timers() == before
         await stage.publish(tickets)
@@ -213,10 +214,10 @@ class Conformance:
         """A herd of one instant arrives as one publish."""
         tickets = await stage.submit(MANY)
         await stage.publish(tickets)
-        await stage.broker.refresh([LANE])
-        assert stage.broker.depth(LANE) == MANY
+        await stage.queue.refresh([LANE])
+        assert stage.queue.depth(LANE) == MANY
         assert ids(await stage.lease(MANY)) == ids(tickets)
-        assert stage.broker.depth(LANE) == 0
+        assert stage.queue.depth(LANE) == 0
 
     async def test_a_lane_of_another_tenant_is_not_touched(self, stage: Stage) -> None:
         """One tenant's worker must never see another tenant's work (I9)."""
@@ -232,7 +233,7 @@ class Conformance:
         mine = await stage.submit(1)
         await stage.publish(mine)
         assert ids(await stage.lease(1)) == ids(mine)
-        assert stage.broker.depth(theirs) == 2
+        assert stage.queue.depth(theirs) == 2
         assert ids(await stage.lease(9, theirs)) == ids(tickets)
 
     async def test_tickets_that_nobody_took_are_let_go(self, stage: Stage) -> None:
@@ -242,14 +243,14 @@ class Conformance:
         stage.world.advance(TICKET_S)
         fresh = await stage.submit(2)
         await stage.publish(fresh)
-        await stage.broker.refresh([LANE, HIGH_LANE])
-        assert stage.broker.depth(LANE) == 2
+        await stage.queue.refresh([LANE, HIGH_LANE])
+        assert stage.queue.depth(LANE) == 2
         assert ids(await stage.lease(9)) == ids(fresh)
 
     async def test_the_scheduler_learns_what_was_taken_and_leased(self, stage: Stage) -> None:
         """Without it, caps are only corrected by the next look at the database."""
         told: list[tuple[list[Ticket], list[Lease]]] = []
-        stage.broker.on_taken = lambda tickets, leases: told.append((tickets, leases))
+        stage.queue.on_taken = lambda tickets, leases: told.append((tickets, leases))
         stale, fresh = await stage.submit(2)
         await stage.world.try_lease(stale, OTHER_HOLDER)
         await stage.publish([stale, fresh])
@@ -259,26 +260,26 @@ class Conformance:
     async def test_closing_sends_waiting_consumers_home(self, stage: Stage) -> None:
         """A process that stops must not wait for its longest poll."""
         consumers = [await stage.wait_in_turn(1), await stage.wait_in_turn(1)]
-        await stage.broker.close()
+        await stage.queue.close()
         assert await asyncio.gather(*consumers) == [[], []]
-        assert stage.broker.waiting() == 0
+        assert stage.queue.waiting() == 0
 
     async def test_a_reserved_consumer_gets_what_was_stored_for_it(self, stage: Stage) -> None:
         """Its lease came with the task: asking for one more would be a second commit."""
         consumer = await stage.wait_in_turn(2, LANE)
-        hands = stage.broker.reserve(LANE, 2)
-        assert hands is not None
-        assert (hands.holder, hands.lease_s, stage.broker.waiting()) == (HOLDER, LEASE_S, 0)
+        reserved = stage.queue.reserve(LANE, 2)
+        assert reserved is not None
+        assert (reserved.holder, reserved.lease_s, stage.queue.waiting()) == (HOLDER, LEASE_S, 0)
         tickets = await stage.submit(2)
         leases = [lease for ticket in tickets if (lease := await stage.world.try_lease(ticket))]
-        hands.take(leases)
+        reserved.take(leases)
         assert await consumer == leases
 
     async def test_a_reserved_consumer_is_handed_no_ticket(self, stage: Stage) -> None:
         """With one free hand it would get two tasks, and lose one to the clock."""
         first = await stage.wait_in_turn(1, LANE)
-        hands = stage.broker.reserve(LANE, 1)
-        assert hands is not None
+        reserved = stage.queue.reserve(LANE, 1)
+        assert reserved is not None
         (stored, published) = await stage.submit(2)
         await stage.publish([published])
         second = stage.wait_or_take(1, LANE)
@@ -286,16 +287,16 @@ class Conformance:
         assert not first.done()
         lease = await stage.world.try_lease(stored)
         assert lease is not None
-        hands.take([lease])
+        reserved.take([lease])
         assert await first == [lease]
 
     async def test_a_reserved_consumer_that_gets_nothing_waits_on(self, stage: Stage) -> None:
         """Whoever reserved it stored nothing: it still wants the next ticket."""
         consumer = await stage.wait_in_turn(1, LANE)
-        hands = stage.broker.reserve(LANE, 1)
-        assert hands is not None
-        hands.take([])
-        await until(lambda: stage.broker.waiting() == 1)
+        reserved = stage.queue.reserve(LANE, 1)
+        assert reserved is not None
+        reserved.take([])
+        await until(lambda: stage.queue.waiting() == 1)
         (ticket,) = await stage.submit(1)
         await stage.publish([ticket])
         assert ids(await consumer) == [ticket.id]
@@ -303,54 +304,54 @@ class Conformance:
     async def test_a_reserved_consumer_outlasts_its_time(self, stage: Stage) -> None:
         """Out of time while the statement is under way: a lease of its would have no holder."""
         consumer = asyncio.create_task(stage.lease(1, LANE, wait_s=0.05))
-        await until(lambda: stage.broker.waiting() == 1)
-        hands = stage.broker.reserve(LANE, 1)
-        assert hands is not None
+        await until(lambda: stage.queue.waiting() == 1)
+        reserved = stage.queue.reserve(LANE, 1)
+        assert reserved is not None
         await asyncio.sleep(0.1)
         assert not consumer.done()
         (ticket,) = await stage.submit(1)
         lease = await stage.world.try_lease(ticket)
         assert lease is not None
-        hands.take([lease])
+        reserved.take([lease])
         assert await consumer == [lease]
 
     async def test_a_reserved_consumer_may_leave(self, stage: Stage) -> None:
         """Cancelled meanwhile: whoever reserved it is not disturbed, and what it got runs out."""
         consumer = await stage.wait_in_turn(1, LANE)
-        hands = stage.broker.reserve(LANE, 1)
-        assert hands is not None
+        reserved = stage.queue.reserve(LANE, 1)
+        assert reserved is not None
         consumer.cancel()
         with pytest.raises(asyncio.CancelledError):
             await consumer
-        hands.take([])
-        assert stage.broker.waiting() == 0
+        reserved.take([])
+        assert stage.queue.waiting() == 0
 
     async def test_the_last_consumer_of_a_shared_lane_stays_free(self, stage: Stage) -> None:
         """One tenant's submit that hangs would keep everybody's webhooks waiting."""
         (shared, *_) = WEBHOOK_LANES
         first = await stage.wait_in_turn(1, shared)
-        assert stage.broker.reserve(shared, 1) is None
+        assert stage.queue.reserve(shared, 1) is None
         second = await stage.wait_in_turn(1, shared)
-        hands = stage.broker.reserve(shared, 1)
-        assert hands is not None
-        assert stage.broker.reserve(shared, 1) is None
-        hands.take([])
-        await stage.broker.close()
+        reserved = stage.queue.reserve(shared, 1)
+        assert reserved is not None
+        assert stage.queue.reserve(shared, 1) is None
+        reserved.take([])
+        await stage.queue.close()
         assert await first == await second == []
 
     async def test_only_who_waits_for_the_lane_with_room_is_reserved(self, stage: Stage) -> None:
-        """Another tenant's worker must never get it (I9), nor one with too few hands."""
+        """Another tenant's worker must never get it (I9), nor one with too few reserved."""
         consumer = await stage.wait_in_turn(2, HIGH_LANE)
-        assert stage.broker.reserve(LANE, 1) is None
-        assert stage.broker.reserve(Lane(OTHER_TENANT, 1, 0), 1) is None
-        assert stage.broker.reserve(HIGH_LANE, 3) is None
-        await stage.broker.close()
+        assert stage.queue.reserve(LANE, 1) is None
+        assert stage.queue.reserve(Lane(OTHER_TENANT, 1, 0), 1) is None
+        assert stage.queue.reserve(HIGH_LANE, 3) is None
+        await stage.queue.close()
         assert await consumer == []
-        assert stage.broker.reserve(HIGH_LANE, 1) is None
+        assert stage.queue.reserve(HIGH_LANE, 1) is None
 
 
 async def drain_all(stage: Stage) -> list[Lease]:
     had: list[Lease] = []
-    while stage.broker.depth(LANE):
+    while stage.queue.depth(LANE):
         had += await stage.lease(100)
     return had

@@ -1,18 +1,23 @@
 """A world with a carrier in it: verbs for tickets and consumers, and a count of statements."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from duly.broker.contract import Broker
-from duly.broker.postgres import PostgresBroker
+from duly.app import start_loop
+from duly.broker.contract import Carrier, Delivery, LeasingCarrier
+from duly.broker.lease_queue import LeaseQueue
+from duly.broker.postgres import PostgresCarrier
 from duly.domain.lanes import TICKET_S, Lane, Ticket
+from duly.role import stop_roles
 from duly.store.lease import Lease
 from duly.store.submit import Stored
+from duly.telemetry import Metrics
 from tests.store.world import HOLDER, LEASE_S, TENANT, TimedDatabase, World, wish
 
 LANE = Lane(TENANT, 1, 1)
@@ -22,9 +27,9 @@ READ_TIMERS = "SELECT * FROM duly.timers ORDER BY shard, id"
 
 
 class Stage:
-    def __init__(self, world: World, broker: Broker) -> None:
+    def __init__(self, world: World, queue: LeaseQueue) -> None:
         self.world = world
-        self.broker = broker
+        self.queue = queue
 
     async def submit(self, count: int, tenant: int = TENANT, delay_s: float = 0.0) -> list[Ticket]:
         """Fresh tasks, as tickets that are good for as long as tickets are."""
@@ -36,7 +41,7 @@ class Stage:
         return [Ticket(answer.id, 0, deadline) for answer in stored]
 
     async def publish(self, tickets: Sequence[Ticket], lane: Lane = LANE) -> None:
-        await self.broker.publish([(lane, ticket) for ticket in tickets])
+        await self.queue.publish([Delivery(lane, ticket) for ticket in tickets])
 
     async def lease(
         self,
@@ -44,15 +49,15 @@ class Stage:
         *lanes: Lane,
         wait_s: float = 0.0,
         holder: UUID = HOLDER,
-        broker: Broker | None = None,
+        queue: LeaseQueue | None = None,
     ) -> list[Lease]:
-        return await (broker or self.broker).lease(lanes or (LANE,), holder, count, LEASE_S, wait_s)
+        return await (queue or self.queue).lease(lanes or (LANE,), holder, count, LEASE_S, wait_s)
 
     async def wait_in_turn(self, count: int, *lanes: Lane) -> "asyncio.Task[list[Lease]]":
         """A consumer that is known to wait, behind those that waited before."""
-        before = self.broker.waiting()
+        before = self.queue.waiting()
         consumer = asyncio.create_task(self.lease(count, *lanes, wait_s=WAIT_MAX_S))
-        await until(lambda: self.broker.waiting() == before + 1)
+        await until(lambda: self.queue.waiting() == before + 1)
         return consumer
 
     def wait_or_take(self, count: int, *lanes: Lane) -> "asyncio.Task[list[Lease]]":
@@ -84,13 +89,26 @@ class CountedStatements:
         del self.database.fetch
 
 
-def own(stage: Stage) -> PostgresBroker:
-    assert isinstance(stage.broker, PostgresBroker)
-    return stage.broker
+@contextlib.asynccontextmanager
+async def staged(world: World, carrier: Carrier | LeasingCarrier) -> AsyncIterator[Stage]:
+    """A process with a lease queue that runs."""
+    queue = LeaseQueue(carrier, world.database, world.environment)
+    loop = start_loop(queue, world.environment, Metrics())
+    running = asyncio.create_task(loop.run())
+    yield Stage(world, queue)
+    await queue.close()
+    await stop_roles([loop], [running], WAIT_MAX_S)
 
 
-def other_process(stage: Stage) -> PostgresBroker:
-    return PostgresBroker(stage.world.database, stage.world.environment)
+def other_process(stage: Stage) -> LeaseQueue:
+    """One that only publishes and takes: nothing of it waits."""
+    world = stage.world
+    carrier = PostgresCarrier(world.database, world.environment)
+    return LeaseQueue(carrier, world.database, world.environment)
+
+
+def deliveries(tickets: Sequence[Ticket], lane: Lane = LANE) -> list[Delivery]:
+    return [Delivery(lane, ticket) for ticket in tickets]
 
 
 async def until(holds: Callable[[], bool]) -> None:

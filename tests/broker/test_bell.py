@@ -6,9 +6,19 @@ from collections.abc import AsyncIterator
 import pytest
 
 from duly.broker.bell import LaneBell
-from duly.broker.postgres import PostgresBroker
-from duly.store.channel import PACE_S, READY
-from tests.broker.stage import HIGH_LANE, LANE, CountedStatements, Stage, ids, until
+from duly.broker.contract import Delivery
+from duly.broker.postgres import PostgresCarrier
+from duly.store.notify import PACE_S, READY
+from tests.broker.stage import (
+    HIGH_LANE,
+    LANE,
+    CountedStatements,
+    Stage,
+    ids,
+    other_process,
+    staged,
+    until,
+)
 from tests.store.world import World
 
 TICKETS = 100
@@ -27,14 +37,12 @@ class Ears:
 
 @pytest.fixture
 async def stage(world: World) -> AsyncIterator[Stage]:
-    broker = PostgresBroker(world.database, world.environment)
-    yield Stage(world, broker)
-    await broker.close()
+    async with staged(world, PostgresCarrier(world.database, world.environment)) as stage:
+        yield stage
 
 
 def bell_of(stage: Stage, ears: Ears) -> LaneBell:
-    assert isinstance(stage.broker, PostgresBroker)
-    return LaneBell(stage.broker, ears)
+    return LaneBell(stage.queue, ears)
 
 
 async def test_publishing_rings_a_bounded_number_of_times_a_second(stage: Stage) -> None:
@@ -79,13 +87,13 @@ async def test_tickets_that_consumers_here_wait_for_are_nobody_elses_news(stage:
 async def test_a_ring_for_lanes_that_nobody_awaits_costs_no_statement(stage: Stage) -> None:
     """Every process hears every ring, also one that is not understood."""
     bell = bell_of(stage, Ears())
-    broker = bell.broker
+    queue = stage.queue
     consumer = await stage.wait_in_turn(1)
     bell.heard(["7 3 2", "not a lane", "1 2"])
-    assert not broker.watch.signal.is_set()
+    assert queue.look_at > 0.0
     (ticket,) = await stage.submit(1)
-    other = PostgresBroker(stage.world.database, stage.world.environment)
-    await other.publish([(LANE, ticket)])
+    other = other_process(stage)
+    await other.publish([Delivery(LANE, ticket)])
     bell.heard([f"{LANE.tenant} 1 1"])
     assert ids(await consumer) == [ticket.id]
 
@@ -93,20 +101,20 @@ async def test_a_ring_for_lanes_that_nobody_awaits_costs_no_statement(stage: Sta
 async def test_a_ring_during_a_look_makes_the_consumer_look_again(stage: Stage) -> None:
     """The ticket was committed after the look began; the ring came before it ended."""
     bell = bell_of(stage, Ears())
-    other = PostgresBroker(stage.world.database, stage.world.environment)
+    other = other_process(stage)
     (ticket,) = await stage.submit(1)
-    take, looks = bell.broker.take, 0
+    take, looks = stage.queue.take, 0
 
     async def looked_too_early(*arguments: object) -> object:
         nonlocal looks
         looks += 1
         taken = await take(*arguments)  # type: ignore[arg-type]
         if looks == 1:
-            await other.publish([(LANE, ticket)])
+            await other.publish([Delivery(LANE, ticket)])
             bell.heard([f"{LANE.tenant} 1 1"])
         return taken
 
-    bell.broker.take = looked_too_early  # type: ignore[method-assign, assignment]
+    stage.queue.take = looked_too_early  # type: ignore[method-assign, assignment]
     with CountedStatements(stage.world.database) as statements:
         assert ids(await stage.lease(1, wait_s=60.0)) == [ticket.id]
     # Two looks and a publish; no poll in between.

@@ -10,22 +10,24 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from duly.broker import watch
-from duly.broker.postgres import PostgresBroker
-from duly.broker.watch import POLL_LAST_S
+from duly.broker import lease_queue
+from duly.broker.contract import Delivery
+from duly.broker.lease_queue import POLL_LAST_S
+from duly.broker.postgres import PostgresCarrier
 from duly.domain.errors import DatabaseUnavailable
 from duly.domain.ids import shard_of
 from duly.domain.lanes import TICKET_S, Lane, Ticket
-from duly.store.ready_queue import FIRST_SPOT, SQL, rebuild_tickets, sweep_tickets
+from duly.store.ready_tickets import FIRST_SPOT, SQL, rebuild_tickets, sweep_tickets
 from tests.broker.conformance import Conformance
 from tests.broker.stage import (
     HIGH_LANE,
     LANE,
     CountedStatements,
     Stage,
+    deliveries,
     ids,
     other_process,
-    own,
+    staged,
     until,
 )
 from tests.store.world import LEASE_S, OTHER_HOLDER, World
@@ -40,9 +42,8 @@ EXECUTE = {
 
 @pytest.fixture
 async def stage(world: World) -> AsyncIterator[Stage]:
-    broker = PostgresBroker(world.database, world.environment)
-    yield Stage(world, broker)
-    await broker.close()
+    async with staged(world, PostgresCarrier(world.database, world.environment)) as stage:
+        yield stage
 
 
 class TestPostgres(Conformance):
@@ -50,7 +51,7 @@ class TestPostgres(Conformance):
         """Nobody rings here: polling alone must be enough."""
         tickets = await stage.submit(2)
         consumer = await stage.wait_in_turn(2)
-        await other_process(stage).publish([(LANE, ticket) for ticket in tickets])
+        await other_process(stage).publish(deliveries(tickets))
         assert ids(await consumer) == ids(tickets)
 
     async def test_a_wake_ends_the_wait_for_the_next_poll(
@@ -58,16 +59,16 @@ class TestPostgres(Conformance):
     ) -> None:
         """With a signal between processes a lone task must not wait half a second."""
         # Nobody polls for a minute, so only the ring can bring it.
-        monkeypatch.setattr(watch, "POLL_FIRST_S", 60.0)
-        monkeypatch.setattr(watch, "POLL_LAST_S", 60.0)
-        broker = own(stage)
+        monkeypatch.setattr(lease_queue, "POLL_FIRST_S", 60.0)
+        monkeypatch.setattr(lease_queue, "POLL_LAST_S", 60.0)
+        stage.queue.interval_s = 60.0
         (ticket,) = await stage.submit(1)
         consumer = await stage.wait_in_turn(1)
         ringing = other_process(stage)
-        ringing.on_published = broker.wake
+        ringing.on_published = stage.queue.look
         loop = asyncio.get_running_loop()
         before = loop.time()
-        await ringing.publish([(LANE, ticket)])
+        await ringing.publish([Delivery(LANE, ticket)])
         assert ids(await consumer) == [ticket.id]
         assert loop.time() - before < 30.0
 
@@ -75,7 +76,7 @@ class TestPostgres(Conformance):
         """A hundred workers on long polls would otherwise be two hundred statements a second."""
         lanes = [Lane(1, pool, 1) for pool in range(1, 31)]
         consumers = [asyncio.create_task(stage.lease(1, lane, wait_s=60.0)) for lane in lanes]
-        await until(lambda: stage.broker.waiting() == len(lanes))
+        await until(lambda: stage.queue.waiting() == len(lanes))
         loop = asyncio.get_running_loop()
         with CountedStatements(stage.world.database) as statements:
             before = loop.time()
@@ -83,12 +84,12 @@ class TestPostgres(Conformance):
             polls_max = (loop.time() - before) / POLL_LAST_S + 1
         # Beside the polls, the one look of the newcomer.
         assert 1 < statements.count <= polls_max + 1
-        await stage.broker.close()
+        await stage.queue.close()
         assert await asyncio.gather(*consumers) == [[] for _ in lanes]
 
     async def test_a_woken_consumer_that_leaves_wakes_the_next(self, stage: Stage) -> None:
         """The wake was spent on it; the others would wait for the next poll, here a minute away."""
-        own(stage).watch.interval_s = 60.0
+        stage.queue.interval_s = 60.0
         tickets = await stage.submit(2)
         leaving = await stage.wait_in_turn(2)
         staying = await stage.wait_in_turn(2)
@@ -101,9 +102,9 @@ class TestPostgres(Conformance):
         """Skipping what another has locked is all that stands between them (I2)."""
         tickets = await stage.submit(400)
         await stage.publish(tickets)
-        brokers = [own(stage), other_process(stage), other_process(stage)]
+        queues = [stage.queue, other_process(stage), other_process(stage)]
         had = []
-        while more := await asyncio.gather(*(stage.lease(11, broker=each) for each in brokers)):
+        while more := await asyncio.gather(*(stage.lease(11, queue=each) for each in queues)):
             if not any(more):
                 break
             had += [lease.id for part in more for lease in part]
@@ -133,7 +134,7 @@ class TestPostgres(Conformance):
             raise DatabaseUnavailable(address="here", problem="gone")
 
         stage.world.database.fetch = broken  # type: ignore[method-assign]
-        own(stage).wake([LANE])
+        stage.queue.look([LANE])
         with pytest.raises(DatabaseUnavailable):
             await consumer
         del stage.world.database.fetch
@@ -150,9 +151,11 @@ class TestPostgres(Conformance):
         for _ in range(3):
             stage.world.node_clock.advance(0.3)
             await stage.lease(1)
-        assert own(stage).bookmarks.trusted[LANE] > 0
+        carrier = stage.queue.carrier
+        assert isinstance(carrier, PostgresCarrier)
+        assert carrier.lane_cursors.trusted[LANE] > 0
         await owner.execute("TRUNCATE duly.ready_tickets")
-        await other_process(stage).publish([(LANE, ticket) for ticket in after])
+        await other_process(stage).publish(deliveries(after))
         await owner.execute("UPDATE duly.ready_tickets SET sequence = sequence - 3600000000")
         stage.world.database.sessions_opened += 1
         assert ids(await stage.lease(5)) == ids(after)
@@ -160,8 +163,8 @@ class TestPostgres(Conformance):
     async def test_two_publishers_at_one_instant_lose_no_ticket(self, stage: Stage) -> None:
         """Both draw the same places: a place is no key."""
         one, two = await stage.submit(3), await stage.submit(3)
-        for broker, tickets in ((own(stage), one), (other_process(stage), two)):
-            await broker.publish([(LANE, ticket) for ticket in tickets])
+        for queue, tickets in ((stage.queue, one), (other_process(stage), two)):
+            await queue.publish(deliveries(tickets))
         assert len(await stage.lease(2)) == 2
         assert len(await stage.lease(9)) == 4
 
@@ -182,11 +185,11 @@ class TestPostgres(Conformance):
             case "lease":
                 await stage.lease(1)
             case "count":
-                await own(stage).count([LANE])
+                await stage.queue.count([LANE])
             case "sweep":
                 await sweep_tickets(stage.world.database)
             case _:
-                await own(stage).wipe()
+                await stage.queue.purge()
         if met_by != "publish":
             await stage.publish(new)
         assert ids(await stage.lease(5)) == ids(new)

@@ -15,10 +15,10 @@ import asyncpg
 
 from duly.environment import Environment
 from duly.settings import Settings
+from duly.store.bootstrap import EMBEDDED_LOGIN, DatabaseTarget, create_database, prepare_place
 from duly.store.database import Database
 from duly.store.embedded import DATABASE, SUPERUSER, EmbeddedPostgres, Server, free_port
 from duly.store.keys import NewKey, create_key
-from duly.store.place import EMBEDDED_LOGIN, Place, create_database, prepare_place
 from duly.store.tenants import NO_BOUNDS, create_tenant
 from tests.chaos.link import Link
 from tests.chaos.member import Member
@@ -100,7 +100,7 @@ class Cluster:
     async def prepare(self) -> None:
         self.server = server = await asyncio.to_thread(self.postgres.attach)
         await create_database(server)
-        place = Place(server.url(), server.url(login=EMBEDDED_LOGIN), "chaos", server)
+        place = DatabaseTarget(server.url(), server.url(login=EMBEDDED_LOGIN), "chaos", server)
         await prepare_place(place, Settings(), self.environment)
         database = await Database.open(place.engine_url, 2)
         try:

@@ -12,8 +12,10 @@ from uuid import UUID
 
 import asyncpg
 
-from duly.domain.check import Violation, check, find_overdue
-from duly.domain.history import (
+from duly.domain.task import concurrency_limit_of
+from duly.store.policies import decode_policy
+from duly.verify.check import Violation, check, find_overdue
+from duly.verify.history import (
     AttemptRow,
     DeadLetterRow,
     Effect,
@@ -23,8 +25,6 @@ from duly.domain.history import (
     TaskRow,
     TimerRow,
 )
-from duly.domain.task import concurrency_limit_of
-from duly.store.policies import decode_policy
 from tests.simulation.tables import ATTEMPTS, CAPS, LETTERS, TIMERS
 
 GRACE = timedelta(seconds=30)

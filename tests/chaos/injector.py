@@ -14,8 +14,8 @@ from typing import IO
 
 import asyncpg
 
-from duly.domain.history import Fault
-from duly.store.place import EMBEDDED_LOGIN
+from duly.store.bootstrap import EMBEDDED_LOGIN
+from duly.verify.history import Fault
 from tests.chaos.cluster import Cluster
 from tests.chaos.link import LinkFault
 from tests.chaos.plan import Kind, Planned

@@ -19,7 +19,7 @@ from uuid import UUID
 import aiohttp
 import msgspec
 
-from duly.domain.history import Entry, Operation, Phase
+from duly.verify.history import Entry, Operation, Phase
 from tests.chaos.cluster import POOL, Cluster, Tenant
 from tests.chaos.worker import POISON_POOL
 

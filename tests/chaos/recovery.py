@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from duly.domain.history import Tables
 from duly.domain.states import Outcome
+from duly.verify.history import Tables
 from tests.chaos.evidence import Told
 from tests.chaos.injector import Measured
 from tests.chaos.plan import Kind

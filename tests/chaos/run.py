@@ -11,8 +11,8 @@ from typing import Any
 
 import asyncpg
 
-from duly.domain.check import Violation
-from duly.domain.history import Logs, Phase, Tables
+from duly.verify.check import Violation
+from duly.verify.history import Logs, Phase, Tables
 from tests.chaos.cluster import Cluster
 from tests.chaos.evidence import OWNERLESS, Told, effects_of, judge, read_effects, read_tables
 from tests.chaos.injector import Injector

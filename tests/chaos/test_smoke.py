@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.domain.history import Effect, Phase
+from duly.verify.history import Effect, Phase
 from tests.chaos.evidence import judge
 from tests.chaos.run import Result, run
 from tests.store.folders import server_folder

@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import asyncpg
 
-from duly.domain.history import Logs
 from duly.domain.lanes import LANE_DEPTH_MAX
+from duly.verify.history import Logs
 from tests.chaos.cluster import Cluster
 from tests.chaos.evidence import effects_of, judge, read_effects, read_tables
 from tests.chaos.link import LinkFault

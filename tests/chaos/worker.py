@@ -14,7 +14,7 @@ from pathlib import Path
 
 from duly import Context, Worker
 from duly.client.worker import LEASE_S, POOLS_MAX
-from duly.execution.leasing import holder_of
+from duly.execution.worker_leases import holder_of
 
 CONCURRENCY = 40
 # Poison has a pool and a short lease of its own: three losses in a row would take a minute else.

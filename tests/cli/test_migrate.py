@@ -8,6 +8,7 @@ import pytest
 
 from duly.cli.main import run
 from duly.store.migrate import read_migrations
+from tests.processes import child
 from tests.servers import ServerOfTheRun
 
 NAMES = [migration.name for migration in read_migrations()]
@@ -77,6 +78,32 @@ def test_a_newer_schema_is_exit_code_2(
     server.run(pretend_newer(owner_url))
     assert run(["migrate", "--database-url", owner_url]) == 2
     assert "upgrade duly" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["migrate"], ["migrate", "--status"], ["up", "--port", "0"], ["serve", "--port", "0"]],
+)
+def test_a_schema_from_before_the_first_release_is_exit_code_2(
+    owner_url: str, server: ServerOfTheRun, command: list[str]
+) -> None:
+    """Started on it, duly would fail later and somewhere else; one line says what to do instead."""
+    server.run(pretend_before_the_first_release(owner_url))
+    with child("-m", "duly", *command, "--database-url", owner_url) as process:
+        assert process.wait() == 2
+        assert "made by a version before 0.1" in process.said_on_errors
+        assert "new data directory (DULY_DATA_DIR) or an empty database" in process.said_on_errors
+        assert process.said_on_errors.count("\n") == 1
+
+
+async def pretend_before_the_first_release(url: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute("UPDATE duly.migrations SET name = '0001_pre_foundation'")
+        insert = "INSERT INTO duly.migrations (number, name) VALUES (2, '0002_pre_tasks')"
+        await connection.execute(insert)
+    finally:
+        await connection.close()
 
 
 async def pretend_newer(url: str) -> None:

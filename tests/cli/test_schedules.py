@@ -20,7 +20,7 @@ from duly.cli.schedule_fields import (
     WHEN_OPTIONS,
 )
 from duly.cli.schedules import VERDICTS
-from duly.domain.firing import Misfire, Overlap, Verdict
+from duly.domain.occurrence_plan import Misfire, OccurrenceDecision, Overlap
 from duly.domain.recurrence import Gap, Repeat
 from tests.api.conftest import Front
 from tests.api.scheduling import fire_due
@@ -236,4 +236,4 @@ def test_what_can_be_said_is_all_there_is() -> None:
     assert len(WHEN_FLAGS) == len(WHEN_OPTIONS) == len(DEFAULTS)
     for known, kind in ((MISFIRES, Misfire), (OVERLAPS, Overlap), (GAPS, Gap), (REPEATS, Repeat)):
         assert known == get_args(kind)
-    assert set(VERDICTS) == set(Verdict)
+    assert set(VERDICTS) == set(OccurrenceDecision)

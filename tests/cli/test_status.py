@@ -9,7 +9,7 @@ from duly.cli.status import (
     counted,
     with_bounds,
 )
-from duly.store.operators import COUNT_MAX
+from duly.store.cluster import COUNT_MAX
 from duly.store.tenants import create_tenant
 from tests.api.conftest import Front
 from tests.api.letters import fail

@@ -13,8 +13,9 @@ from duly.cli import options, task_submit
 from duly.cli.main import run
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome, State
+from duly.store.finish import Settlement
 from duly.store.lease import lease_tasks
-from duly.store.settle import Settlement, Settler
+from duly.store.settle import Settler
 from tests.api.conftest import Front
 from tests.api.letters import HOLDER, fail
 from tests.cli.conftest import CommandLine
@@ -198,13 +199,13 @@ async def test_a_match_behind_many_others_is_found(
     found = await duly.json("tasks", "list", "--type", "mail.send")
     assert [item["id"] for item in found["items"]] == [rare["id"]]
     assert found["next_cursor"] is None
-    monkeypatch.setattr("duly.cli.calling.SEARCH_S_MAX", 0.0)
+    monkeypatch.setattr("duly.cli.api_session.SEARCH_S_MAX", 0.0)
     assert await duly("tasks", "list", "--type", "mail.send") == ""
     told = duly.said_on_errors.splitlines()
     assert told[0] == "no match yet: 10 searched so far"
     assert told[1].startswith("10 searched so far, continue: --cursor ")
     cursor = told[1].split()[-1]
-    monkeypatch.setattr("duly.cli.calling.SEARCH_S_MAX", 60.0)
+    monkeypatch.setattr("duly.cli.api_session.SEARCH_S_MAX", 60.0)
     assert rare["id"] in await duly("tasks", "list", "--type", "mail.send", "--cursor", cursor)
 
 

@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from duly.cli import values
-from duly.cli.screen import clean, worded, worded_seconds
+from duly.cli.output import clean, worded, worded_seconds
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from enum import StrEnum
 
 from duly import Context, Worker
 from duly.client import session
-from duly.client.desk import Desk
 from duly.client.leased_tasks import LeasedTask, LeaseRequest, SettledItem, Settlement
+from duly.client.worker_api import WorkerApi
 from tests.client.worker_process import say
 
 
@@ -31,7 +31,7 @@ def die_at(moment: Moment) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-class DoomedDesk(Desk):
+class DoomedDesk(WorkerApi):
     async def lease(self, request: LeaseRequest) -> list[LeasedTask]:
         tasks = await super().lease(request)
         if tasks:
@@ -46,7 +46,7 @@ class DoomedDesk(Desk):
 
 
 def main() -> None:
-    session.Desk = DoomedDesk  # type: ignore[attr-defined]
+    session.WorkerApi = DoomedDesk  # type: ignore[attr-defined]
     worker = Worker(**json.loads(sys.argv[2]))
 
     @worker.task("wait")

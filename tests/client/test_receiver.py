@@ -13,6 +13,7 @@ from standardwebhooks.webhooks import Webhook
 
 from duly import Delivery, WebhookReceiver, receiver
 from duly.client import receiver_app
+from duly.client.clock import utc_now
 from duly.client.receiver import (
     HeaderInvalid,
     HeaderMissing,
@@ -22,7 +23,6 @@ from duly.client.receiver import (
     verify,
 )
 from duly.client.receiver_app import LocalMemory, Receive, Scope, Send
-from duly.client.world import utc_now
 from duly.domain.errors import ConfigurationError
 from duly.domain.webhook_headers import header_form
 from duly.environment import Environment

@@ -15,8 +15,8 @@ from duly.domain import limits
 from duly.domain.ids import key_shard, placement_time_of, shard_of, tenant_shard
 from duly.domain.webhook_headers import RESERVED, RESERVED_PREFIXES
 from duly.environment import Environment, SystemClock
-from duly.store.channel import DOORBELL
 from duly.store.database import Database
+from duly.store.notify import DOORBELL
 from duly.store.submit import DOORBELL_REACH
 from duly.store.task_types import put_task_type
 from duly.store.tenants import create_tenant
@@ -401,10 +401,10 @@ async def test_only_near_tasks_ring_and_only_when_asked(
     reach_s = DOORBELL_REACH.total_seconds()
     await call(producer, TENANT, "e", ring=False)
     await call(producer, TENANT, "e", delay_s=reach_s + 1)
-    near = await call(producer, TENANT, "e", delay_s=reach_s, options={"priority": 8})
+    local_tickets = await call(producer, TENANT, "e", delay_s=reach_s, options={"priority": 8})
     async with asyncio.timeout(10):
         while not rings:  # noqa: ASYNC110 (the driver calls back between awaits)
             await asyncio.sleep(0.01)
-    timer = await owner.fetchrow("SELECT * FROM duly.timers WHERE id = $1", near)
+    timer = await owner.fetchrow("SELECT * FROM duly.timers WHERE id = $1", local_tickets)
     heard = [msgspec.json.decode(ring, type=tuple[int, int, int, datetime]) for ring in rings]
-    assert heard == [(timer["tenant"], timer["shard"], timer["lane"], timer["due_at"])]
+    assert heard == [(timer["tenant"], timer["shard"], timer["queue"], timer["due_at"])]

@@ -83,7 +83,7 @@ async def test_a_commit_makes_all_of_it_visible(
     assert await count(owner, "tasks") == await count(owner, "timers") == 5
     assert (
         await owner.fetchval(
-            "SELECT count(*) FROM duly.timers JOIN duly.placements USING (tenant, shard, lane)"
+            "SELECT count(*) FROM duly.timers JOIN duly.placements USING (tenant, shard, queue)"
         )
         == 5
     )

@@ -8,7 +8,7 @@ import pytest
 
 from duly.client.errors import ApiError, Conflict, Invalid, error_of
 from duly.client.request import check_key, encode_task
-from duly.client.submits import SubmitQueue, Waiting
+from duly.client.submits import PendingSubmit, SubmitQueue
 
 WAIT_S = 5.0
 
@@ -35,19 +35,21 @@ class StubConnection:
         return msgspec.json.encode({"items": numbers} if isinstance(asked, dict) else numbers[0])
 
 
-async def fly(connection: StubConnection, size: int) -> list[bytes | BaseException]:
+async def run_batch(connection: StubConnection, size: int) -> list[bytes | BaseException]:
     queue = SubmitQueue(cast(Any, connection))
     loop = asyncio.get_running_loop()
-    batch = [Waiting(str(number).encode(), "k", loop.create_future()) for number in range(size)]
+    batch = [
+        PendingSubmit(str(number).encode(), "k", loop.create_future()) for number in range(size)
+    ]
     async with asyncio.timeout(WAIT_S):
-        await queue.fly(batch)
+        await queue.run_batch(batch)
         return await asyncio.gather(*(entry.answer for entry in batch), return_exceptions=True)
 
 
 async def test_a_conflict_that_may_come_after_the_commit_sends_no_task_again() -> None:
     """Each part of the batch is sent under a new key: what was stored already is stored twice."""
     connection = StubConnection(409, "conflict", bad=2)
-    answers = await fly(connection, 4)
+    answers = await run_batch(connection, 4)
     assert connection.sent == [[0, 1, 2, 3]]
     assert [type(answer) for answer in answers] == [Conflict] * 4
 
@@ -67,7 +69,7 @@ async def test_a_refusal_that_stored_nothing_reaches_only_the_task_it_is_about(
 ) -> None:
     """One caller's mistake must not fail the submits of those who happened to share its call."""
     connection = StubConnection(status, code, bad=2, points=points)
-    answers = await fly(connection, 4)
+    answers = await run_batch(connection, 4)
     assert answers[:2] + answers[3:] == [b"0", b"1", b"3"]
     assert isinstance(answers[2], ApiError)
     assert isinstance(answers[2], Invalid) == (status == 422)
@@ -117,7 +119,7 @@ async def test_what_is_put_while_the_last_call_lands_is_sent_before_the_end() ->
 
     async with asyncio.timeout(WAIT_S):
         await queue.put(b"1", None)
-        queue.take_off()
+        queue.start_batches()
         (flight,) = queue.flights
         flight.add_done_callback(lambda _: putting.append(loop.create_task(put_another())))
         putting: list[asyncio.Task[None]] = []

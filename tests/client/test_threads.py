@@ -3,18 +3,18 @@
 import queue
 import threading
 
+from duly.client.outcomes import DONE, HandlerOutcome
 from duly.client.threads import ThreadJob, ThreadPool
-from duly.client.verdicts import DONE, Verdict
 
 WAIT_S = 10.0
 
 
 def test_a_thread_is_interrupted_at_its_next_instruction() -> None:
     """A plain loop without any await has no other way to be stopped."""
-    ends: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[HandlerOutcome | None] = queue.SimpleQueue()
     started = threading.Event()
 
-    def loop_for_ever(_job: ThreadJob) -> Verdict:
+    def loop_for_ever(_job: ThreadJob) -> HandlerOutcome:
         started.set()
         while True:
             pass
@@ -30,7 +30,7 @@ def test_a_thread_is_interrupted_at_its_next_instruction() -> None:
 
 def test_an_interruption_never_hits_the_next_job() -> None:
     """The thread is the same; the attempt is another, and nobody cancelled it."""
-    ends: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[HandlerOutcome | None] = queue.SimpleQueue()
     pool = ThreadPool(1)
     for moment in range(200):
         job = ThreadJob(lambda _job: DONE, ends.put)
@@ -47,7 +47,7 @@ def test_an_interruption_never_hits_the_next_job() -> None:
     pool.close()
 
 
-def count_a_while(_job: ThreadJob) -> Verdict:
+def count_a_while(_job: ThreadJob) -> HandlerOutcome:
     for _ in range(50_000):
         pass
     return DONE
@@ -55,7 +55,7 @@ def count_a_while(_job: ThreadJob) -> Verdict:
 
 def test_there_are_never_more_threads_than_allowed_and_idle_ones_are_used_again() -> None:
     """A thread for each task would be the end of a busy worker."""
-    ends: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[HandlerOutcome | None] = queue.SimpleQueue()
     pool = ThreadPool(2)
     for _ in range(20):
         pool.start(ThreadJob(lambda _job: DONE, ends.put))
@@ -68,9 +68,9 @@ def test_there_are_never_more_threads_than_allowed_and_idle_ones_are_used_again(
 def test_a_job_that_was_interrupted_before_its_turn_does_not_run() -> None:
     """Its lease is gone; its effect must not come."""
     ran: list[int] = []
-    ends: queue.SimpleQueue[Verdict | None] = queue.SimpleQueue()
+    ends: queue.SimpleQueue[HandlerOutcome | None] = queue.SimpleQueue()
 
-    def work(_job: ThreadJob) -> Verdict:
+    def work(_job: ThreadJob) -> HandlerOutcome:
         ran.append(1)
         return DONE
 

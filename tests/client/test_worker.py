@@ -10,7 +10,7 @@ import pytest
 
 import duly as duly_package
 from duly import AsyncClient, Context
-from duly.client import desk, leased_tasks
+from duly.client import leased_tasks, worker_api
 from duly.client.errors import Unauthenticated
 from duly.domain.errors import ConfigurationError
 from tests.client import computing
@@ -347,7 +347,7 @@ async def test_a_drained_worker_is_gone_from_the_list(
     path: str,
 ) -> None:
     """Its pool would seem to be served; an older server, without the call, is no reason to fail."""
-    monkeypatch.setattr(desk, "DEREGISTER", path)
+    monkeypatch.setattr(worker_api, "DEREGISTER", path)
     worker = make_worker()
     worker.task("a.b")(lambda _ctx: None)
 

@@ -13,8 +13,8 @@ from uuid import UUID
 from duly.coordinator.ownership import Coordinator
 from duly.environment import Environment
 from duly.role import RoleLoop, stop_roles
-from duly.store.channel import OWNERSHIP, Channel
 from duly.store.database import Database
+from duly.store.notify import OWNERSHIP, Channel
 from duly.store.ownership import Node
 from duly.telemetry import Metrics, configure_logs
 

@@ -13,15 +13,15 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.task import (
     BANDS,
     HIGH,
-    LEASED_LANE,
+    LEASED_QUEUE,
     LOW,
     NORMAL,
     WEBHOOK_POOL,
     Policy,
     Submission,
     band_of,
-    lane_of,
     request_hash,
+    timer_queue,
 )
 
 SMALLINT_MAX = 2**15 - 1
@@ -61,18 +61,18 @@ def test_bands_change_where_they_are_documented_to(priority: int, band: int) -> 
 def test_a_lane_is_one_pool_and_one_band(pool: int, other: int, high: int, low: int) -> None:
     """Two pools in one lane would hand a worker what is not its own."""
     same_place = pool == other and band_of(high) == band_of(low)
-    assert (lane_of(pool, high) == lane_of(other, low)) is same_place
+    assert (timer_queue(pool, high) == timer_queue(other, low)) is same_place
 
 
 @given(pools, priorities)
 def test_a_lane_fits_its_column_and_is_never_the_leased_one(pool: int, priority: int) -> None:
     """Lane 0 means leased; past two bytes the insert of a whole batch would fail."""
-    assert LEASED_LANE < lane_of(pool, priority) <= SMALLINT_MAX
+    assert LEASED_QUEUE < timer_queue(pool, priority) <= SMALLINT_MAX
 
 
 def test_the_highest_lane_is_that_of_the_last_pool() -> None:
     """The bound on pools is what keeps lanes in two bytes."""
-    assert lane_of(POOLS_PER_TENANT_MAX, 0) == POOLS_PER_TENANT_MAX * BANDS + BANDS
+    assert timer_queue(POOLS_PER_TENANT_MAX, 0) == POOLS_PER_TENANT_MAX * BANDS + BANDS
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -12,9 +12,9 @@ from duly.domain.lanes import WEBHOOK_LANES, Lane
 from duly.domain.states import Outcome
 from duly.environment import Environment
 from duly.execution import executor as module
-from duly.execution.executor import DONE, Executor, Verdict
+from duly.execution.executor import DONE, AttemptResult, Executor
+from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.lease import Lease
-from duly.store.settle import SettleAnswer, Settlement, SettleStatus
 from duly.store.stats import StatsBook
 from duly.telemetry import Metrics
 
@@ -91,7 +91,7 @@ class Handler:
         self.ends: dict[int, asyncio.Event] = {}
         self.starts: list[int] = []
 
-    async def __call__(self, lease: Lease) -> Verdict:
+    async def __call__(self, lease: Lease) -> AttemptResult:
         self.starts.append(lease.fence)
         await self.ends.setdefault(lease.fence, asyncio.Event()).wait()
         return DONE
@@ -221,8 +221,8 @@ async def test_heartbeats_do_not_wait_for_the_connections_of_others() -> None:
     await run.task
 
 
-async def taken_over(_lease: Lease) -> Verdict:
-    return Verdict(is_handed_over=True)
+async def taken_over(_lease: Lease) -> AttemptResult:
+    return AttemptResult(is_handed_over=True)
 
 
 async def test_handing_over_is_tried_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from duly.domain.task import Submission
 from duly.environment import Environment
-from duly.execution.executor import DONE, Verdict
+from duly.execution.executor import DONE, AttemptResult
 from duly.store.database import Database
 from duly.store.lease import Lease
 from duly.store.submit import Stored
@@ -31,7 +31,7 @@ class Receivers:
         self.quick: Counter[int] = Counter()
         self.ends = asyncio.Semaphore(0)
 
-    async def __call__(self, lease: Lease) -> Verdict:
+    async def __call__(self, lease: Lease) -> AttemptResult:
         if lease.type == QUICK:
             self.quick[lease.tenant] += 1
             await asyncio.sleep(0)
@@ -114,7 +114,7 @@ async def test_tickets_that_find_no_slot_keep_no_others_from_being_published(
     await stand.submit(slow, SLOW, 600)
     await stand.running(slow, SLOTS * 9 // 10)
     dispatcher = stand.engine.scheduler.dispatcher
-    await until(lambda: bool(dispatcher.board.full))
+    await until(lambda: bool(dispatcher.ready_state.full))
     await stand.submit(quick, QUICK, 100)
     await until(lambda: stand.receivers.quick[quick] == 100)
 
@@ -182,6 +182,6 @@ async def at_rest(engine: Engine) -> None:
         lambda: (
             scheduler.dispatcher.is_at_rest()
             and all(map(scheduler.loader.has_read, scheduler.loader.places))
-            and engine.parts.broker.waiting() > 1
+            and engine.parts.lease_queue.waiting() > 1
         )
     )

@@ -13,12 +13,12 @@ from duly.domain.task import Policy, Submission
 from duly.environment import Environment
 from duly.execution import executor
 from duly.execution.webhooks import WebhookSender
+from duly.store.async_webhooks import hand_over
 from duly.store.database import Database
-from duly.store.handover import hand_over
+from duly.store.finish import Settlement, SettleStatus
 from duly.store.lease import HANDED_OVER
 from duly.store.read import Task, read_attempts, read_task
 from duly.store.reap import LATE_ERROR
-from duly.store.settle import Settlement, SettleStatus
 from duly.store.submit import Stored
 from duly.testing.engine import Engine
 from tests.execution.conftest import ANYWHERE

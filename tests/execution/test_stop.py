@@ -5,13 +5,14 @@ import asyncio
 import pytest
 
 from duly.app import start_loop
-from duly.broker.waiter import Waiter
-from duly.broker.watch import Watch
+from duly.broker.consumer import WaitingConsumer
+from duly.broker.lease_queue import LeaseQueue
+from duly.broker.memory import MemoryCarrier
 from duly.environment import Environment
 from duly.execution import executor as module
 from duly.execution.assembly import EXECUTOR_LOOPS
 from duly.execution.companions import companions_of
-from duly.execution.executor import DONE, Verdict
+from duly.execution.executor import DONE, AttemptResult
 from duly.role import stop_roles
 from duly.store.database import Database
 from duly.store.lease import Lease
@@ -24,7 +25,7 @@ FOREVER_S = 3600.0
 STOP_S = 20.0
 
 
-def done(_lease: Lease) -> Verdict:
+def done(_lease: Lease) -> AttemptResult:
     return DONE
 
 
@@ -39,14 +40,14 @@ async def test_nobody_who_waits_for_work_holds_up_a_stop(
     # Nothing has ended that could be settled.
     engine = Engine(database, Environment(), done, is_alone=is_alone, running_max=slots)
     async with engine:
-        await until(lambda: engine.parts.broker.waiting() == waiting)
+        await until(lambda: engine.parts.lease_queue.waiting() == waiting)
         coordinator = engine.scheduler.coordinator
         await until(lambda: bool(coordinator.owned))
         told: list[bool] = []
         coordinator.on_change = lambda _gained, _lost: told.append(
             all(task.done() and not task.cancelled() for task in engine.running)
         )
-        await engine.parts.broker.close()
+        await engine.parts.lease_queue.close()
         await stop_roles(engine.loops, engine.running, STOP_S)
         assert told == [True], "every tick had ended by itself when the slots were released"
 
@@ -66,14 +67,11 @@ async def test_settling_ends_its_wait_when_it_is_told(
         await running
 
 
-async def test_a_consumer_that_comes_after_the_close_does_not_wait() -> None:
+async def test_a_consumer_that_comes_after_the_close_does_not_wait(database: Database) -> None:
     """It was in its lease statement when the others were woken, and waits next."""
-
-    async def nothing(_lanes: object) -> dict[object, int]:
-        return {}
-
-    watch = Watch(nothing)  # type: ignore[arg-type]
-    await watch.close()
+    environment = Environment()
+    queue = LeaseQueue(MemoryCarrier(environment.clock), database, environment)
+    await queue.close()
     async with asyncio.timeout(STOP_S):
-        assert not await watch.wait(Waiter([LANE], HOLDER, 1, LEASE_S), FOREVER_S)
-    assert watch.polling is None
+        assert not await queue.wait(WaitingConsumer([LANE], HOLDER, 1, LEASE_S), FOREVER_S)
+    assert queue.waiting() == 0

@@ -7,7 +7,7 @@ import pytest
 from duly.domain.states import Outcome
 from duly.environment import Environment
 from duly.execution import webhooks
-from duly.execution.executor import Verdict
+from duly.execution.executor import AttemptResult
 from duly.store.lease import Lease
 from duly.testing.clock import ManualClock
 from tests.execution.conftest import Senders, lease_of
@@ -52,7 +52,7 @@ async def test_what_finds_no_place_is_given_back_uncharged(
     receiver.behave = hang
     sender = senders.open(host_concurrency=1)
 
-    def start(lease: Lease) -> "asyncio.Future[Verdict]":
+    def start(lease: Lease) -> "asyncio.Future[AttemptResult]":
         return asyncio.ensure_future(sender(lease))
 
     first = start(lease_of(receiver.url))
@@ -94,10 +94,10 @@ async def test_waiting_for_a_place_is_part_of_the_time_limit(
     limits: list[float] = []
     may_end = asyncio.Event()
 
-    async def deliver(_lease: Lease, _secrets: list[bytes], limit_s: float) -> Verdict:
+    async def deliver(_lease: Lease, _secrets: list[bytes], limit_s: float) -> AttemptResult:
         limits.append(limit_s)
         await may_end.wait()
-        return Verdict()
+        return AttemptResult()
 
     monkeypatch.setattr(sender, "deliver", deliver)
     both = [asyncio.ensure_future(sender(lease_of(receiver.url, number=n))) for n in (1, 2)]

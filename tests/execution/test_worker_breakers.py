@@ -5,7 +5,9 @@ from uuid import UUID
 
 import pytest
 
-from duly.broker.memory import MemoryBroker
+from duly.broker.contract import Delivery
+from duly.broker.lease_queue import LeaseQueue
+from duly.broker.memory import MemoryCarrier
 from duly.domain.breaker import ATTEMPTS_MIN, OPEN_S, BreakerKind, Phase, phase_of
 from duly.domain.lanes import Lane, Ticket
 from duly.domain.retry import RetryPolicy
@@ -13,12 +15,12 @@ from duly.domain.states import Outcome
 from duly.domain.task import NORMAL, Policy, Submission
 from duly.environment import Environment
 from duly.execution.breakers import COMPLETED_MAX, IDLE_S, Breakers
-from duly.execution.leasing import Asked, SettleDesk, WorkerDesk, holder_of
+from duly.execution.worker_leases import LeaseCall, SettleQueue, WorkerLeases, holder_of
 from duly.store.breakers import list_breakers
 from duly.store.database import Database
+from duly.store.finish import Settlement
 from duly.store.lease import Lease
 from duly.store.reap import reap_leases
-from duly.store.settle import Settlement
 from duly.store.stats import StatsBook
 from duly.store.submit import Stored, Submitter
 from duly.store.tenants import create_tenant
@@ -37,14 +39,14 @@ class Shop:
         self.database = database
         self.tenant = tenant
         self.environment = environment
-        self.broker = MemoryBroker(database, environment)
+        self.queue = LeaseQueue(MemoryCarrier(environment.clock), database, environment)
         self.submitter = Submitter(database, environment)
         self.breakers = Breakers(database, environment)
-        self.desk = WorkerDesk(
+        self.desk = WorkerLeases(
             database,
             environment,
-            self.broker,
-            SettleDesk(database, environment),
+            self.queue,
+            SettleQueue(database, environment),
             Metrics(),
             StatsBook(environment),
             breakers=self.breakers,
@@ -63,10 +65,15 @@ class Shop:
     async def take(self, ids: list[UUID], pool: str, fence: int = 0) -> list[Lease]:
         numbers = await self.desk.pools.resolve({(self.tenant, pool)})
         lane = Lane(self.tenant, numbers[self.tenant, pool], NORMAL)
-        await self.broker.publish([(lane, Ticket(each, fence)) for each in ids])
-        asked = Asked(self.tenant, WORKER, (pool,), (NORMAL,), len(ids), 0.0, 15.0)
-        granted = await self.desk.lease(asked)
-        return granted.leases
+        await self.queue.publish([Delivery(lane, Ticket(each, fence)) for each in ids])
+        leases: list[Lease] = []
+        while len(leases) < len(ids):
+            most = len(ids) - len(leases)
+            asked = LeaseCall(self.tenant, WORKER, (pool,), (NORMAL,), most, 0.0, 15.0)
+            granted = await self.desk.lease(asked)
+            assert granted.leases
+            leases += granted.leases
+        return leases
 
     async def settle(self, leases: list[Lease], outcome: Outcome) -> None:
         holder = holder_of(self.tenant, WORKER)
@@ -99,7 +106,7 @@ async def shop(database: Database, environment: Environment) -> AsyncIterator[Sh
     assert made is not None
     shop = Shop(database, environment, made.id)
     yield shop
-    await shop.broker.close()
+    await shop.queue.close()
 
 
 async def test_a_type_that_fails_in_every_attempt_opens_its_breaker(shop: Shop) -> None:
@@ -213,7 +220,7 @@ async def test_a_probe_that_another_process_settles_is_heard(
     other.breakers.watched_workers = lambda: {shop.tenant}
     await other.run(1, Outcome.COMPLETED)
     assert await other.open() == [(BreakerKind.TYPE, "a", Phase.RAMP)]
-    await other.broker.close()
+    await other.queue.close()
 
 
 async def test_successes_cost_nothing_while_nothing_fails(shop: Shop) -> None:

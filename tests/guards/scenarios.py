@@ -270,7 +270,7 @@ async def stored_in_hands(stage: Stage, delay_s: float) -> State:
     """The state of a task that somebody waited for when it was stored."""
     submitter, tenant = Submitter(stage.database, stage.environment), next(stage.tenants)
     await submitter.submit([Submission(tenant, "first in its place")])
-    submitter.find_hands = lambda _entries: Hasty()
+    submitter.find_consumer = lambda _entries: Hasty()
     (answer,) = await submitter.submit([Submission(tenant, "later", delay_s=delay_s)])
     task = await read_task(stage.database, tenant, answer.id)
     assert task is not None

@@ -3,12 +3,14 @@
 from duly.store import (
     control,
     dead_letters,
+    finish,
     idempotency,
+    insert,
     lease,
     purge,
     reap,
+    retry,
     settle,
-    submit,
 )
 from tests.guards import scenarios as acted
 from tests.guards.mutants import Mutant, with_edits, without
@@ -24,7 +26,10 @@ ANY_HOLDER = ("AND timers.holder = $4", "AND $4::uuid IS NOT NULL")
 UNREQUESTED = "AND NOT timers.cancel_requested"
 SAME_HOLDER = "attempts.holder = asked.holder\n                AND"
 FENCE_RISES = "fence = timers.fence + 1,"
-UNRECORDED = ("FROM ended\n)", "FROM ended WHERE false\n)")
+UNRECORDED = (
+    "result, run_at\n      FROM ended\n)",
+    "result, run_at\n      FROM ended WHERE false\n)",
+)
 
 PASSED_OVER = (
     "    RETURNING shard, id, tenant, pool,",
@@ -62,28 +67,10 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I1",
         acted.ends_are_recorded,
         [
-            with_edits("that records nothing", settle, "settle_completed", UNRECORDED),
-            with_edits(
-                "that records nothing",
-                settle,
-                "settle_final",
-                (
-                    "error, run_at\n      FROM ended\n)",
-                    "error, run_at\n      FROM ended WHERE false\n)",
-                ),
-            ),
-            with_edits(
-                "that records nothing",
-                control,
-                "cancel_tasks",
-                ("'CANCELLED', run_at FROM ended", "'CANCELLED', run_at FROM ended WHERE false"),
-            ),
-            with_edits(
-                "that records nothing",
-                reap,
-                "expire_unstarted",
-                ("'expired', run_at FROM ended", "'expired', run_at FROM ended WHERE false"),
-            ),
+            with_edits("that records nothing", finish, "finish_completed", UNRECORDED),
+            with_edits("that records nothing", finish, "finish_terminal", UNRECORDED),
+            with_edits("that records nothing", finish, "finish_cancelled", UNRECORDED),
+            with_edits("that records nothing", finish, "finish_unstarted", UNRECORDED),
         ],
     ),
     (
@@ -121,12 +108,12 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         acted.fences_rise,
         [
             without(lease, "lease_tasks", FENCE_RISES),
-            without(settle, "settle_again", FENCE_RISES),
+            without(retry, "retry_tasks", FENCE_RISES),
             without(control, "move_tasks", FENCE_RISES),
             with_edits(
                 "with the fence as it was",
-                control,
-                "cancel_tasks",
+                finish,
+                "finish_cancelled",
                 ("timers.fence + 1 AS fence", "timers.fence AS fence"),
             ),
         ],
@@ -149,9 +136,9 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I3",
         acted.a_stale_fence_changes_nothing,
         [
-            without(settle, "settle_completed", FENCE),
-            without(settle, "settle_final", FENCE),
-            without(settle, "settle_again", FENCE),
+            without(finish, "finish_completed", FENCE),
+            without(finish, "finish_terminal", FENCE),
+            without(retry, "retry_tasks", FENCE),
             without(lease, "extend_leases", "AND timers.fence = beat.fence"),
         ],
     ),
@@ -159,9 +146,9 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I3",
         acted.a_foreign_holder_changes_nothing,
         [
-            without(settle, "settle_completed", HOLDER),
-            without(settle, "settle_final", HOLDER),
-            without(settle, "settle_again", HOLDER),
+            without(finish, "finish_completed", HOLDER),
+            without(finish, "finish_terminal", HOLDER),
+            without(retry, "retry_tasks", HOLDER),
             with_edits("of any holder", lease, "extend_leases", ANY_HOLDER),
         ],
     ),
@@ -190,12 +177,12 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
     (
         "I3",
         acted.a_reaper_spares_the_living,
-        [with_edits("of any lease", settle, "settle_again", ANY_LEASE)],
+        [with_edits("of any lease", retry, "retry_tasks", ANY_LEASE)],
     ),
     (
         "I3",
         acted.a_reaper_spares_the_living_that_is_to_be_cancelled,
-        [with_edits("of any lease", settle, "settle_final", ANY_LEASE)],
+        [with_edits("of any lease", finish, "finish_terminal", ANY_LEASE)],
     ),
     (
         "I3",
@@ -213,16 +200,16 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I3",
         acted.only_the_unstarted_expire,
         [
-            without(reap, "expire_unstarted", "AND timers.fence = late.fence"),
-            without(reap, "expire_unstarted", "AND timers.started_at IS NULL"),
+            without(finish, "finish_unstarted", "AND timers.fence = late.fence"),
+            without(finish, "finish_unstarted", "AND timers.started_at IS NULL"),
             with_edits(
                 "of what runs",
-                reap,
-                "expire_unstarted",
+                finish,
+                "finish_unstarted",
                 ("AND timers.holder IS NULL", ""),
                 ("AND timers.started_at IS NULL", ""),
             ),
-            without(reap, "expire_unstarted", "AND timers.start_by <= duly.now()"),
+            without(finish, "finish_unstarted", "AND timers.start_by <= duly.now()"),
         ],
     ),
     (
@@ -231,8 +218,8 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         [
             with_edits(
                 "that passes over what exists and arms it",
-                submit,
-                "submit_tasks",
+                insert,
+                "insert_tasks",
                 PASSED_OVER,
                 UNGATED_TIMERS,
             ),
@@ -242,13 +229,8 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I5",
         acted.ends_are_recorded,
         [
-            with_edits("that records nothing", settle, "settle_completed", UNRECORDED),
-            with_edits(
-                "that records nothing",
-                settle,
-                "settle_again",
-                ("FROM again\n)", "FROM again WHERE false\n)"),
-            ),
+            with_edits("that records nothing", finish, "finish_completed", UNRECORDED),
+            with_edits("that records nothing", retry, "retry_tasks", UNRECORDED),
         ],
     ),
     (
@@ -256,15 +238,15 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         acted.only_charged_attempts_count,
         [
             with_edits(
-                "that charges all", settle, "settle_again", ("attempt + done.charge", "attempt + 1")
+                "that charges all", retry, "retry_tasks", ("attempt + done.charge", "attempt + 1")
             ),
             with_edits(
-                "that charges none", settle, "settle_again", ("attempt + done.charge", "attempt")
+                "that charges none", retry, "retry_tasks", ("attempt + done.charge", "attempt")
             ),
             with_edits(
                 "that charges all",
-                settle,
-                "settle_final",
+                finish,
+                "finish_terminal",
                 ("done.outcome IN ('released', 'snoozed')", "false"),
             ),
         ],
@@ -273,16 +255,16 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I8",
         acted.a_key_stands_for_one_request,
         [
-            without(submit, "submit_keyed", "WHERE held.expires_at <= duly.now()"),
+            without(insert, "insert_keyed", "WHERE held.expires_at <= duly.now()"),
             with_edits(
                 "that never frees a key",
-                submit,
-                "submit_keyed",
+                insert,
+                "insert_keyed",
                 ("WHERE held.expires_at <= duly.now()", "WHERE false"),
             ),
             without(
-                submit,
-                "submit_keyed",
+                insert,
+                "insert_keyed",
                 """ON CONFLICT (shard, tenant, key) DO UPDATE
        SET request_hash = excluded.request_hash,
            task_id = excluded.task_id,
@@ -291,8 +273,8 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
             ),
             with_edits(
                 "that keeps the old request",
-                submit,
-                "submit_keyed",
+                insert,
+                "insert_keyed",
                 ("request_hash = excluded.request_hash,\n           ", ""),
                 ("task_id = excluded.task_id,\n           ", ""),
             ),
@@ -317,15 +299,15 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
             without(lease, "lease_tasks", "AND timers.due_at <= duly.now()"),
             with_edits(
                 "that arms at once",
-                submit,
-                "submit_tasks",
+                insert,
+                "insert_tasks",
                 ("greatest(run_at, created_at)", "created_at"),
             ),
-            without(submit, "submit_tasks", "AND run_at <= created_at"),
+            without(insert, "insert_tasks", "AND run_at <= created_at"),
             with_edits(
                 "that retries at once",
-                settle,
-                "settle_again",
+                retry,
+                "retry_tasks",
                 ("duly.now() + make_interval(secs => done.delay_s)", "duly.now()"),
             ),
         ],
@@ -334,18 +316,18 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I13",
         acted.after_a_cancel_there_is_no_retry,
         [
-            without(settle, "settle_again", UNREQUESTED),
+            without(retry, "retry_tasks", UNREQUESTED),
             with_edits(
                 "that forgets the cancel",
-                settle,
-                "settle_again",
+                retry,
+                "retry_tasks",
                 (UNREQUESTED, ""),
                 CANCEL_FORGOTTEN,
             ),
             with_edits(
                 "that ends as decided",
-                settle,
-                "settle_final",
+                finish,
+                "finish_terminal",
                 (
                     "CASE WHEN timers.cancel_requested THEN 'CANCELLED' ELSE done.state END",
                     "done.state",
@@ -359,8 +341,8 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         [
             with_edits(
                 "that forgets the cancel",
-                settle,
-                "settle_again",
+                retry,
+                "retry_tasks",
                 (UNREQUESTED, ""),
                 CANCEL_FORGOTTEN,
             )
@@ -370,8 +352,8 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         "I13",
         acted.a_lease_and_a_cancel_agree,
         [
-            without(control, "cancel_tasks", "AND timers.holder IS NULL"),
-            without(control, "cancel_tasks", "AND timers.holder IS NOT NULL"),
+            without(finish, "finish_cancelled", "AND timers.holder IS NULL"),
+            without(finish, "finish_cancelled", "AND timers.holder IS NOT NULL"),
         ],
     ),
 ]

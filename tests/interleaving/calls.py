@@ -8,15 +8,16 @@ from random import Random
 from duly.domain.ids import shard_of
 from duly.domain.states import Outcome
 from duly.environment import Environment
+from duly.store.async_webhooks import hand_over
 from duly.store.control import Move, cancel_tasks, move_tasks, run_now
 from duly.store.database import Database
 from duly.store.dead_letters import replay_dead_letters
-from duly.store.handover import hand_over
+from duly.store.finish import SettleAnswer, Settlement, finish_unstarted
 from duly.store.lease import Beat, extend_leases, lease_tasks
 from duly.store.purge import purge_letters, purge_tasks
-from duly.store.ready_queue import lease_tickets
-from duly.store.reap import expire_unstarted, reap_leases
-from duly.store.settle import SettleAnswer, Settlement, Settler
+from duly.store.ready_tickets import lease_tickets
+from duly.store.reap import reap_leases
+from duly.store.settle import Settler
 from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene
 
 SceneCall = Callable[[Database, Scene], Awaitable[str]]
@@ -79,7 +80,7 @@ async def reap(database: Database, scene: Scene) -> str:
 
 
 async def expire(database: Database, scene: Scene) -> str:
-    return "expired" if await expire_unstarted(database, [scene.ticket]) else NOTHING
+    return "expired" if await finish_unstarted(database, [scene.ticket]) else NOTHING
 
 
 async def cancel(database: Database, scene: Scene) -> str:

@@ -15,9 +15,10 @@ from duly.domain.task import Policy, Submission
 from duly.environment import Environment
 from duly.store.control import ControlAnswer, cancel_tasks
 from duly.store.database import Database
+from duly.store.finish import Settlement
 from duly.store.lease import HANDED_OVER, Beat, Lease, extend_leases, lease_tasks
-from duly.store.ready_queue import publish_tickets
-from duly.store.settle import Settlement, Settler
+from duly.store.ready_tickets import publish_tickets
+from duly.store.settle import Settler
 from duly.store.submit import Stored, Submitter
 
 HOLDERS = {"first": UUID(int=1), "second": UUID(int=2)}
@@ -28,7 +29,7 @@ FAR_S = 3600.0
 READ_TASKS = """
 SELECT id, payload IS NULL AS is_blank, replay_of FROM duly.tasks WHERE tenant = $1 ORDER BY id"""
 READ_TIMERS = """
-SELECT id, fence, attempt, losses, holder, cancel_requested, confirmed, priority, lane,
+SELECT id, fence, attempt, losses, holder, cancel_requested, confirmed, priority, queue,
        due_at IS NULL AS is_waiting
   FROM duly.timers WHERE tenant = $1 ORDER BY id"""
 READ_ATTEMPTS = """

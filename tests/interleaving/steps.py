@@ -13,7 +13,7 @@ from typing import Any
 import asyncpg
 
 from duly.domain.errors import DulyError
-from duly.store.connections import Connections
+from duly.store.connection_pool import Connections
 from duly.store.database import Database, Session, translated_faults
 
 COMMENT = re.compile(r"^--.*$", re.MULTILINE)

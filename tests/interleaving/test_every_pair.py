@@ -40,17 +40,17 @@ RACED = {
     "lease_tickets": {"take"},
     "extend_leases": {"heartbeat"},
     "hand_over": {"hand over"},
-    "settle_completed": {"complete"},
-    "settle_final": {"reject", "reap"},
-    "settle_again": {"release", "reap"},
+    "finish_completed": {"complete"},
+    "finish_terminal": {"reject", "reap"},
+    "retry_tasks": {"release", "reap"},
     "rearm_leases": {"reap"},
-    "expire_unstarted": {"expire"},
-    "cancel_tasks": {"cancel"},
+    "finish_unstarted": {"expire"},
+    "finish_cancelled": {"cancel"},
     "move_tasks": {"postpone", "run now"},
     "replay_dead_letters": {"replay"},
 }
 # These only make tasks that nobody knows yet: test_submits.py, and a benchmark's own tenant.
-MAKES_NEW = {"submit_tasks", "submit_keyed", "submit_lone", "fill_waiting"}
+MAKES_NEW = {"insert_tasks", "insert_keyed", "insert_single", "fill_waiting"}
 
 # A reaper leaves what moved under its hands, and a taker what is in another's hand, to a next time.
 PASSING = {"reap", "take"}

@@ -177,7 +177,7 @@ async def test_a_steady_installation_costs_far_less_than_a_statement_a_second(
         world.environment,
         metrics,
         lambda: True,
-        lambda: make_services(database, metrics, sweeps_tickets=True),
+        lambda: make_services(database, metrics),
     )
     await world.submit()
     for _ in range(9):

@@ -1,30 +1,22 @@
-"""Each housekeeping service: a bounded bite, and the truth about whether more is left."""
+"""Each housekeeping service: a bounded batch, and the truth about whether more is left."""
 
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from duly.domain.lanes import Lane, Ticket
 from duly.domain.states import Outcome
 from duly.maintenance.backlog import Backlog
-from duly.maintenance.closed_breakers import ClosedBreakers
-from duly.maintenance.dead_nodes import DeadNodes
-from duly.maintenance.keys import Keys
-from duly.maintenance.nonces import Nonces
-from duly.maintenance.old_occurrences import OldOccurrences
-from duly.maintenance.old_stats import OldStats
+from duly.maintenance.expired_rows import ExpiredRows, make_expired_rows
 from duly.maintenance.oldest_ready import OldestReady
 from duly.maintenance.partitions import Partitions
-from duly.maintenance.remembered_calls import RememberedCalls
+from duly.maintenance.pinned_partitions import PinnedPartitions
 from duly.maintenance.service import Report
-from duly.maintenance.silent_workers import SilentWorkers
-from duly.maintenance.survivors import Survivors
-from duly.maintenance.tickets import Tickets
 from duly.store.breakers import open_breaker
-from duly.store.calls import CALL_TTL_S, claim_call
+from duly.store.call_idempotency import CALL_TTL_S, claim_call
+from duly.store.insert import KEY_TTL_S
 from duly.store.keys import claim_nonce
-from duly.store.ready_queue import publish_tickets
+from duly.store.partitions import RETENTION_S
 from duly.store.stats import StatsBook
-from duly.store.submit import KEY_TTL_S
 from duly.store.tenants import create_tenant
 from duly.telemetry import Metrics
 from tests.store.recurring import fire_due, schedule
@@ -33,11 +25,16 @@ from tests.store.world import START, TENANT, World
 DAY_S = 86400.0
 
 
-async def test_expired_keys_go_in_bites(world: World) -> None:
+def expired_rows(world: World, name: str, batch_size: int) -> ExpiredRows:
+    services = {each.name: each for each in make_expired_rows(world.database, RETENTION_S)}
+    return replace(services[name], batch_size=batch_size)
+
+
+async def test_expired_keys_go_in_batches(world: World) -> None:
     """Keys outlive their tasks by design; without an end they are the largest table."""
     for number in range(5):
         await world.submit(idempotency_key=str(number))
-    service = Keys(world.database, bite_rows=3)
+    service = expired_rows(world, "keys", 3)
     assert await service.run_once() == Report(0, has_more=False)
     world.advance(KEY_TTL_S)
     assert await service.run_once() == Report(3, has_more=True)
@@ -45,7 +42,7 @@ async def test_expired_keys_go_in_bites(world: World) -> None:
     assert await world.count("idempotency_keys") == 0
 
 
-async def test_a_pinned_month_is_emptied_bite_by_bite(world: World) -> None:
+async def test_a_pinned_month_is_emptied_batch_by_batch(world: World) -> None:
     """One live task would otherwise keep a month of millions on disk for a year."""
     for number in range(5):
         stored = await world.submit(tenant=number + 1)
@@ -53,7 +50,7 @@ async def test_a_pinned_month_is_emptied_bite_by_bite(world: World) -> None:
     survivor = await world.submit()
     await world.submit(run_at=START + timedelta(days=25))
     partitions = Partitions(world.database)
-    service = Survivors(world.database, lambda: partitions.pinned, examine_max=2)
+    service = PinnedPartitions(world.database, lambda: partitions.pinned, examine_max=2)
     assert await service.run_once() == Report()
     world.advance(100 * DAY_S)
     await partitions.run_once()
@@ -68,25 +65,25 @@ async def test_a_pinned_month_is_emptied_bite_by_bite(world: World) -> None:
     assert await world.count("attempts") == 0
 
 
-async def test_old_statistics_go_in_bites(world: World) -> None:
+async def test_old_statistics_go_in_batches(world: World) -> None:
     """A row for each minute, tenant and type is a lot of rows in a year."""
     book = StatsBook(world.environment)
     for name in ("a", "b", "c"):
         book.note_submitted(TENANT, name, 1)
     await book.flush(world.database)
-    service = OldStats(world.database, bite_rows=2)
+    service = expired_rows(world, "old_stats", 2)
     assert await service.run_once() == Report(0, has_more=False)
     world.advance(8 * DAY_S)
     assert await service.run_once() == Report(2, has_more=True)
     assert await service.run_once() == Report(1, has_more=False)
 
 
-async def test_old_occurrences_go_in_bites_and_only_past_a_backfills_reach(world: World) -> None:
+async def test_old_occurrences_go_in_batches_and_only_past_a_backfills_reach(world: World) -> None:
     """A verdict for each minute of each schedule; yet what a backfill relies on must stand."""
     await schedule(world, every_s=60, max_fires=3, misfire="fire_all")
     world.advance(180.0)
     await fire_due(world)
-    service = OldOccurrences(world.database, bite_rows=2)
+    service = expired_rows(world, "old_occurrences", 2)
     world.advance(30 * DAY_S)
     assert await service.run_once() == Report(0, has_more=False)
     world.advance(DAY_S + 1.0)
@@ -104,7 +101,7 @@ async def test_dead_nodes_are_forgotten_and_living_ones_are_not(world: World) ->
             UUID(int=number),
             expires_s,
         )
-    assert await DeadNodes(world.database).run_once() == Report(1, has_more=False)
+    assert await expired_rows(world, "dead_nodes", 2).run_once() == Report(1, has_more=False)
     assert await world.count("nodes") == 2
 
 
@@ -115,7 +112,7 @@ async def test_closed_breakers_are_forgotten(world: World) -> None:
     for host in ("a", "b", "c"):
         await open_breaker(world.database, acme.id, host, 1.0, "x")
     world.advance(2 * 3600)
-    service = ClosedBreakers(world.database, bite_rows=2)
+    service = expired_rows(world, "closed_breakers", 2)
     assert await service.run_once() == Report(2, has_more=True)
     assert await service.run_once() == Report(1, has_more=False)
 
@@ -124,7 +121,7 @@ async def test_used_nonces_go_when_no_signature_can_use_them(world: World) -> No
     """Every signed request leaves one; kept for ever, they outgrow the tasks."""
     for number in range(3):
         assert await claim_nonce(world.database, "key", str(number), 600.0)
-    service = Nonces(world.database, bite_rows=2)
+    service = expired_rows(world, "nonces", 2)
     assert await service.run_once() == Report(0, has_more=False)
     assert not await claim_nonce(world.database, "key", "0", 600.0)
     world.advance(600)
@@ -137,7 +134,7 @@ async def test_remembered_calls_are_forgotten_after_their_time(world: World) -> 
     for number in range(3):
         async with world.database.transaction() as session:
             assert await claim_call(session, TENANT, str(number), b"hash") is None
-    service = RememberedCalls(world.database, bite_rows=2)
+    service = expired_rows(world, "remembered_calls", 2)
     assert await service.run_once() == Report(0, has_more=False)
     world.advance(CALL_TTL_S)
     assert await service.run_once() == Report(2, has_more=True)
@@ -155,26 +152,10 @@ async def test_silent_workers_are_forgotten_and_living_ones_are_not(world: World
             UUID(int=number),
             expires_s,
         )
-    service = SilentWorkers(world.database, bite_rows=2)
+    service = expired_rows(world, "silent_workers", 2)
     assert await service.run_once() == Report(2, has_more=True)
     assert await service.run_once() == Report(1, has_more=False)
     assert await world.count("workers") == 2
-
-
-async def test_void_tickets_are_swept_in_bites(world: World) -> None:
-    """A pool whose workers went away would keep its tickets, and its lane would count as full."""
-    lane = Lane(TENANT, 1, 1)
-    late, live = START + timedelta(seconds=1), START + timedelta(seconds=60)
-    tickets = [Ticket(UUID(int=number), 0, late) for number in range(3)]
-    tickets += [Ticket(UUID(int=9), 0, live)]
-    await publish_tickets(world.database, [(lane, ticket) for ticket in tickets])
-    world.advance(10)
-    service = Tickets(world.database, bite=2)
-    reports = [await service.run_once()]
-    while reports[-1].has_more:
-        reports.append(await service.run_once())
-    assert sum(report.changed for report in reports) == 3
-    assert await world.count("ready_tickets") == 1
 
 
 async def test_the_oldest_ready_age_is_shown_when_all_places_were_seen(

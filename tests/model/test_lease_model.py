@@ -233,8 +233,10 @@ def violation(state: State) -> str | None:
 
 def explore(rules: Rules, until: str | None = None) -> Found[State]:
     def following(state: State) -> Iterator[State]:
-        near = steps(state, rules)
-        return (other for other in near if other.row is None or other.row.fence <= FENCE_MAX)
+        local_tickets = steps(state, rules)
+        return (
+            other for other in local_tickets if other.row is None or other.row.fence <= FENCE_MAX
+        )
 
     return search(State(), following, violation, until)
 

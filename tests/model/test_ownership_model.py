@@ -216,8 +216,8 @@ def violation(state: State) -> str | None:
 
 def explore(rules: Rules, until: str | None = None) -> Found[State]:
     def following(state: State) -> Iterator[State]:
-        near = map(alike, steps(state, rules))
-        return (other for other in near if other.row.epoch <= EPOCHS_MAX)
+        local_tickets = map(alike, steps(state, rules))
+        return (other for other in local_tickets if other.row.epoch <= EPOCHS_MAX)
 
     return search(State(), following, violation, until)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import asyncpg
 
-from duly.store.connections import Connections
+from duly.store.connection_pool import Connections
 from duly.store.database import Database, Session
 
 MODES = ("force_generic_plan", "force_custom_plan")

@@ -26,33 +26,33 @@ class Rule:
 
 LOOKUP = Rule(KEY, ("shard", "id"))
 # Ordered and bounded by the index itself: a filter on due_at would read what is not due.
-LOAD = Rule(DUE, ("tenant", "shard", "lane", "due_at"))
+LOAD = Rule(DUE, ("tenant", "shard", "queue", "due_at"))
 RULES = {
-    "submit_tasks": Rule(None),
-    "submit_keyed": Rule(None),
-    "submit_lone": Rule(None),
+    "insert_tasks": Rule(None),
+    "insert_keyed": Rule(None),
+    "insert_single": Rule(None),
     "load_due": LOAD,
-    # A lookout has the ids of its batch in order.
+    # An expiry batch has the ids of its batch in order.
     "lease_tasks": Rule(KEY, ("shard", "id"), may_sort=True),
     "extend_leases": LOOKUP,
-    "settle_completed": LOOKUP,
-    "settle_final": LOOKUP,
-    "settle_again": LOOKUP,
+    "finish_completed": LOOKUP,
+    "finish_terminal": LOOKUP,
+    "retry_tasks": LOOKUP,
     "classify_settlements": LOOKUP,
     "read_policies": LOOKUP,
-    # Lane 0 in its order, and by key what the lookouts name.
-    "find_expired": Rule(DUE, ("tenant", "shard", "lane", "due_at"), also=LOOKUP),
+    # Lane 0 in its order, and by key what the expiry batches name.
+    "find_expired": Rule(DUE, ("tenant", "shard", "queue", "due_at"), also=LOOKUP),
     "rearm_leases": LOOKUP,
-    "forget_lookouts": Rule(None),
+    "forget_expiry_batches": Rule(None),
     # Locks its rows in the order of their addresses, so it sorts what it was given.
-    "cancel_tasks": Rule(KEY, ("shard", "id"), may_sort=True),
+    "finish_cancelled": Rule(KEY, ("shard", "id"), may_sort=True),
     "move_tasks": LOOKUP,
     "classify_tasks": LOOKUP,
     "read_tasks": LOOKUP,
     # A page from each place, merged: sorted, but never more than the pages.
-    "list_live": Rule(DUE, ("tenant", "shard", "lane", "due_at"), may_sort=True),
+    "list_live": Rule(DUE, ("tenant", "shard", "queue", "due_at"), may_sort=True),
     "list_running": Rule(
-        DUE, ("tenant", "shard", "lane", "due_at"), may_sort=True, also=Rule(KEY, ("shard", "id"))
+        DUE, ("tenant", "shard", "queue", "due_at"), may_sort=True, also=Rule(KEY, ("shard", "id"))
     ),
     "list_created": Rule(None, months_max=1000, may_sort=True),
 }

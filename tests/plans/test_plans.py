@@ -6,21 +6,22 @@ from uuid import UUID
 import asyncpg
 import pytest
 
-from duly.broker.waiter import Waiter
+from duly.broker.consumer import WaitingConsumer
 from duly.domain.ids import shard_of
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome, State
 from duly.domain.task import Submission
 from duly.environment import Environment
-from duly.store import control, lease, load, read, reap, settle, submit
+from duly.store import control, finish, insert, lease, load, read, reap, retry, settle
 from duly.store.control import Move, cancel_tasks, move_tasks
 from duly.store.database import Database
+from duly.store.finish import Settlement
 from duly.store.lease import Beat, extend_leases, lease_tasks
 from duly.store.load import Cursor, Due, list_placements, load_due
 from duly.store.partitions import create_partitions
 from duly.store.read import Filter, list_tasks, read_tasks
 from duly.store.reap import reap_leases
-from duly.store.settle import Settlement, Settler
+from duly.store.settle import Settler
 from duly.store.submit import Submitter
 from tests.plans.explain import MODES, ExplainingDatabase, Plan
 from tests.plans.rules import RULES, complaints
@@ -32,7 +33,7 @@ TENANT = 1
 HOLDER = UUID(int=1)
 EMPTY, FULL, SUDDEN, BLOATED = "empty", "full", "suddenly full", "bloated"
 HERD, EMPTIED = "one tenant's herd", "emptied"
-MODULES = (submit, load, lease, settle, reap, control, read)
+MODULES = (insert, load, lease, retry, finish, settle, reap, control, read)
 NAMES = {
     text: name for module in MODULES for name, text in module.SQL.blocks.items() if name in RULES
 }
@@ -44,9 +45,9 @@ MANY_A_SECOND = {
     "load_due",
     "lease_tasks",
     "extend_leases",
-    "settle_completed",
-    "settle_final",
-    "settle_again",
+    "finish_completed",
+    "finish_terminal",
+    "retry_tasks",
     "find_expired",
     "rearm_leases",
 }
@@ -103,7 +104,7 @@ async def work(database: ExplainingDatabase, environment: Environment) -> None:
     await submitter.submit(tasks_of(TENANT, 100))
     keyed = enumerate(tasks_of(TENANT, 100))
     await submitter.submit([task._replace(idempotency_key=str(number)) for number, task in keyed])
-    submitter.find_hands = lambda _entries: Waiter([], HOLDER, 1, 60.0)
+    submitter.find_consumer = lambda _entries: WaitingConsumer([], HOLDER, 1, 60.0)
     await submitter.submit(tasks_of(TENANT, 1))
     places = await list_placements(database, 0, 1023)
     due = [
@@ -112,7 +113,7 @@ async def work(database: ExplainingDatabase, environment: Environment) -> None:
         if each.tenant == TENANT
     ]
     # Of neighbours one stays in place and one moves.
-    tickets = [Ticket(each.id, each.fence, stays=at % 2 == 0) for at, each in enumerate(due)]
+    tickets = [Ticket(each.id, each.fence, in_place=at % 2 == 0) for at, each in enumerate(due)]
     leases = await lease_tasks(database, environment, HOLDER, tickets, 0.0)
     assert len(leases) >= 10, "too few were due to try every end"
     beats = [Beat(each.id, each.fence) for each in leases[:5]]
@@ -126,7 +127,7 @@ async def work(database: ExplainingDatabase, environment: Environment) -> None:
     await settler.settle(ends)
     await settler.settle(ends)
     for _ in range(2):
-        # The second time, the lookouts are done.
+        # The second time, the expiry batches are done.
         await reap_leases(database, environment, [(TENANT, shard_of(tickets[0].id))], 100)
     await look_and_control(database, due)
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.store import dead_letters, forecast, operators, read, stats
+from duly.store import cluster, dead_letters, forecast, read, stats
 from duly.store.database import Database
 from tests.plans.explain import Node, parse_plan
 
@@ -18,32 +18,32 @@ LETTERS = dead_letters.SQL
 # By its key or by the tenant's own order; each with what the index itself must find.
 LOOKS: dict[str, tuple[str, list[Any], str, str, tuple[str, ...]]] = {
     "read_depths": (
-        operators.SQL.read_depths,
+        cluster.SQL.read_depths,
         [TENANT, 10, 10],
         "timers",
         "timers_due",
-        ("tenant", "shard", "lane", "due_at"),
+        ("tenant", "shard", "queue", "due_at"),
     ),
     "list_live (not yet due)": (
         read.SQL.list_live,
         [TENANT, NOW, LETTER, False, 10],
         "timers",
         "timers_due",
-        ("tenant", "shard", "lane", "due_at"),
+        ("tenant", "shard", "queue", "due_at"),
     ),
     "list_waiting": (
         read.SQL.list_waiting,
         [TENANT, LETTER, 10],
         "timers",
         "timers_due",
-        ("tenant", "shard", "lane", "due_at", "id"),
+        ("tenant", "shard", "queue", "due_at", "id"),
     ),
     "count_waiting": (
         forecast.SQL.count_waiting,
         [TENANT, NOW, NOW, 10, 10],
         "timers",
         "timers_due",
-        ("tenant", "shard", "lane", "due_at"),
+        ("tenant", "shard", "queue", "due_at"),
     ),
     "count_rules": (
         forecast.SQL.count_rules,
@@ -60,7 +60,7 @@ LOOKS: dict[str, tuple[str, list[Any], str, str, tuple[str, ...]]] = {
         ("tenant", "type"),
     ),
     "count_letters": (
-        operators.SQL.count_letters,
+        cluster.SQL.count_letters,
         [TENANT, 10],
         "dead_letters",
         "dead_letters_of_tenant",

@@ -6,11 +6,11 @@ from typing import NamedTuple
 import asyncpg
 
 from duly.domain.ids import key_shard, tenant_shard
-from duly.domain.task import WEBHOOK_POOL, lane_of
+from duly.domain.task import WEBHOOK_POOL, timer_queue
 
 URL = "http://receiver.example/hook"
 PRIORITY = 5
-LANE = lane_of(WEBHOOK_POOL, PRIORITY)
+LANE = timer_queue(WEBHOOK_POOL, PRIORITY)
 # Ids as `domain/ids.py` makes them: the placement time, version 7, the shard, and a number.
 INSERT_CROWD = """
 WITH made AS (
@@ -20,13 +20,13 @@ WITH made AS (
            now() - $4::interval + n * interval '1 microsecond' AS due_at
       FROM generate_series(1, $3::integer) AS n
 ), placed AS (
-    INSERT INTO duly.placements (tenant, shard, lane) VALUES ($1, $2, $8) ON CONFLICT DO NOTHING
+    INSERT INTO duly.placements (tenant, shard, queue) VALUES ($1, $2, $8) ON CONFLICT DO NOTHING
 ), stored AS (
     INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, type,
                             payload, policy, url)
     SELECT $2, id, $1, 0, 5, 60000, due_at, due_at, $5, 'null', $6, $7 FROM made
 )
-INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, type,
+INSERT INTO duly.timers (shard, id, tenant, queue, pool, priority, timeout_ms, due_at, type,
                          concurrency_key, concurrency_limit, host)
 SELECT $2, id, $1, $8, 0, 5, 60000, due_at, $5, duly.concurrency_key_of($6),
        duly.concurrency_limit_of($6), duly.host_of($7)

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import pytest
 
-from duly.store.account import ServerAccount
+from duly.store.server_user import ServerUser
 from tests.processes import eventually
 
 # Fewer sessions than duly has connections, so that statements of one meet those of another.
@@ -45,7 +45,7 @@ def pgbouncer(engine_url: str, folder: Path) -> Iterator[str]:
         f"pool_mode = transaction\ndefault_pool_size = {SESSIONS}\nmax_client_conn = 200\n"
     )
     # It refuses to run as root, like PostgreSQL itself, and must reach its socket.
-    account = ServerAccount.choose(folder, *([Path(host)] if host.startswith("/") else []))
+    account = ServerUser.choose(folder, *([Path(host)] if host.startswith("/") else []))
     account.own(configuration)
     process = subprocess.Popen(
         [*account.prefix, program, str(configuration)],

@@ -8,10 +8,10 @@ import pytest
 
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
-from duly.execution.executor import DONE, Verdict
-from duly.scheduler.board import PLACE_ENTRIES_MAX
+from duly.execution.executor import DONE, AttemptResult
 from duly.scheduler.dispatcher import DISPATCH_MAX
 from duly.scheduler.loader import PAGE
+from duly.scheduler.ready_state import PLACE_ENTRIES_MAX
 from duly.store.lease import Lease
 from duly.store.submit import Stored
 from duly.testing.engine import Engine
@@ -40,12 +40,12 @@ async def test_another_tenant_does_not_wait_behind_a_huge_backlog(
     await gather_crowd(owner, Crowd(BACKLOG, tenant=NOISY))
     watcher = Watcher()
 
-    def handle(lease: Lease) -> Verdict | asyncio.Future[Verdict]:
+    def handle(lease: Lease) -> AttemptResult | asyncio.Future[AttemptResult]:
         watcher(lease)
         return DONE if lease.tenant == QUIET else asyncio.ensure_future(work())
 
     async with Engine(pool, Environment(), handle, running_max=RUNNING_MAX) as engine:
-        board = engine.scheduler.dispatcher.board
+        ready_state = engine.scheduler.dispatcher.ready_state
         await until(lambda: watcher.counts[NOISY] >= LANE_DEPTH_MAX)
         for _ in range(PROBES):
             answer = await engine.desk.submit(task(QUIET))
@@ -53,10 +53,10 @@ async def test_another_tenant_does_not_wait_behind_a_huge_backlog(
             waited_s = await until(lambda: answer.id in watcher.started)  # noqa: B023 (awaited)
             assert waited_s < WAIT_MAX_S
             assert fullest_place(engine) <= PLACE_ENTRIES_MAX + PAGE
-            assert len(board.known) <= IN_MEMORY_MAX
+            assert len(ready_state.known) <= IN_MEMORY_MAX
         assert await count_timers(owner, NOISY) > BACKLOG / 10, "the backlog was gone too soon"
 
 
-async def work() -> Verdict:
+async def work() -> AttemptResult:
     await asyncio.sleep(WORK_S)
     return DONE

@@ -4,8 +4,8 @@ import asyncpg
 import pytest
 
 from duly.environment import Environment
-from duly.scheduler.board import PARKED_MAX, PLACE_ENTRIES_MAX
 from duly.scheduler.loader import PAGE
+from duly.scheduler.ready_state import PARKED_MAX, PLACE_ENTRIES_MAX
 from duly.store.submit import Stored
 from duly.store.tenants import PauseKind, clear_pause, create_tenant, set_pause
 from duly.testing.engine import Engine

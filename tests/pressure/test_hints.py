@@ -5,11 +5,11 @@ from functools import partial
 
 import pytest
 
-from duly.broker import watch
+from duly.broker import lease_queue
 from duly.domain.ids import key_shard
 from duly.domain.states import Outcome
 from duly.execution import executor
-from duly.execution.executor import DONE, Verdict
+from duly.execution.executor import DONE, AttemptResult
 from duly.scheduler import loader, reaper
 from duly.store.lease import Lease
 from duly.store.tenants import Tenant, TenantLimits, create_tenant
@@ -37,7 +37,7 @@ class Crowd:
         self.running = 0
         self.most = 0
 
-    async def __call__(self, _lease: Lease) -> Verdict:
+    async def __call__(self, _lease: Lease) -> AttemptResult:
         self.starts += 1
         self.running += 1
         self.most = max(self.most, self.running)
@@ -45,7 +45,7 @@ class Crowd:
         await asyncio.sleep(0.005)
         self.running -= 1
         self.ended += not is_released
-        return Verdict(Outcome.RELEASED) if is_released else DONE
+        return AttemptResult(Outcome.RELEASED) if is_released else DONE
 
 
 @pytest.fixture
@@ -55,8 +55,8 @@ def nobody_counts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def nobody_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "POLL_FIRST_S", NEVER_S)
-    monkeypatch.setattr(watch, "POLL_LAST_S", NEVER_S)
+    monkeypatch.setattr(lease_queue, "POLL_FIRST_S", NEVER_S)
+    monkeypatch.setattr(lease_queue, "POLL_LAST_S", NEVER_S)
     monkeypatch.setattr(executor, "TAKE_WAIT_S", NEVER_S)
 
 
@@ -115,7 +115,7 @@ async def test_an_idle_consumer_of_another_process_is_woken(pool: CountingDataba
     watcher = Watcher()
     async with owner_and_worker(pool, tenant, watcher) as (owner, worker):
         for number in range(1, 6):
-            await until(lambda: worker.parts.broker.waiting() > 0)
+            await until(lambda: worker.parts.lease_queue.waiting() > 0)
             await owner.desk.submit(task(tenant.id))
             await until(partial(has_started, watcher, number), SOON_S)
 

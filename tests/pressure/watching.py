@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from duly.domain.task import Policy, Submission
-from duly.execution.executor import DONE, Verdict
+from duly.execution.executor import DONE, AttemptResult
 from duly.store.lease import Lease
 from duly.testing.engine import Engine
 from tests.pressure.crowd import URL
@@ -25,7 +25,7 @@ class Watcher:
         self.is_held: Callable[[Lease], bool] = lambda _lease: False
         self.let_go = asyncio.Event()
 
-    def __call__(self, lease: Lease) -> Verdict | asyncio.Future[Verdict]:
+    def __call__(self, lease: Lease) -> AttemptResult | asyncio.Future[AttemptResult]:
         self.leases.append(lease)
         self.counts[lease.tenant] += 1
         self.started[lease.id] = time.monotonic()
@@ -33,7 +33,7 @@ class Watcher:
             return asyncio.ensure_future(self.hold())
         return DONE
 
-    async def hold(self) -> Verdict:
+    async def hold(self) -> AttemptResult:
         await self.let_go.wait()
         return DONE
 
@@ -54,4 +54,4 @@ async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -
 
 def fullest_place(engine: Engine) -> int:
     """Entries in memory of the place that has the most."""
-    return max(engine.scheduler.dispatcher.board.per_place.values(), default=0)
+    return max(engine.scheduler.dispatcher.ready_state.per_place.values(), default=0)

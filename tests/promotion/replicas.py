@@ -13,10 +13,10 @@ from pathlib import Path
 import asyncpg
 
 from duly.environment import Environment
-from duly.store.account import ServerAccount
 from duly.store.binaries import Binaries, find_binaries
 from duly.store.embedded import free_port, processes_in
 from duly.store.migrate import Migrator
+from duly.store.server_user import ServerUser
 from tests.processes import kill_all
 
 SUPERUSER = "owner"
@@ -39,7 +39,7 @@ FOLLOWERS = "SELECT count(*) FROM pg_stat_replication WHERE sync_state IN ('sync
 class Node:
     """One PostgreSQL of the pair."""
 
-    def __init__(self, folder: Path, binaries: Binaries, account: ServerAccount) -> None:
+    def __init__(self, folder: Path, binaries: Binaries, account: ServerUser) -> None:
         self.folder = folder
         self.binaries = binaries
         self.account = account
@@ -112,7 +112,7 @@ class Node:
 class Replicas:
     def __init__(self, folder: Path) -> None:
         binaries = find_binaries("")
-        account = ServerAccount.choose(folder, binaries.folder)
+        account = ServerUser.choose(folder, binaries.folder)
         self.primary = Node(folder / "primary", binaries, account)
         self.standby = Node(folder / "standby", binaries, account)
 

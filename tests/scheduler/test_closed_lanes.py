@@ -8,8 +8,8 @@ import structlog
 
 from duly.domain.lanes import Lane, queue_of
 from duly.domain.task import HIGH, LOW, NORMAL, WEBHOOK_POOL
-from duly.scheduler.board import Board
 from duly.scheduler.closed_lanes import ClosedLanes
+from duly.scheduler.ready_state import ReadyState
 from duly.store.database import Database
 from duly.store.pools import PoolNumbers
 from duly.store.tenants import Tenant, create_tenant
@@ -25,8 +25,8 @@ def lines() -> Iterator[list[Any]]:
 
 class Stage:
     def __init__(self, database: Database, tenant: Tenant, lane: Lane, lines: list[Any]) -> None:
-        self.board = Board(0.0)
-        self.lanes = ClosedLanes(database, self.board, 400)
+        self.ready_state = ReadyState(0.0)
+        self.lanes = ClosedLanes(database, self.ready_state, 400)
         self.tenant, self.lane, self.lines = tenant, lane, lines
 
     async def look(self) -> Told:
@@ -47,11 +47,11 @@ async def stage(database: Database, lines: list[Any]) -> Stage:
 
 async def test_a_lane_that_stays_full_is_told_once_and_again_when_it_opens(stage: Stage) -> None:
     """A line at every tick hides everything else; none at all leaves a stopped pool unexplained."""
-    stage.board.close(stage.lane)
+    stage.ready_state.close(stage.lane)
     assert await stage.look() == []
     assert await stage.look() == [("lane closed", "acme", "billing", "normal")]
     assert await stage.look() == []
-    stage.board.open(stage.lane)
+    stage.ready_state.open(stage.lane)
     assert await stage.look() == [("lane open again", "acme", "billing", "normal")]
     assert await stage.look() == []
 
@@ -59,18 +59,18 @@ async def test_a_lane_that_stays_full_is_told_once_and_again_when_it_opens(stage
 async def test_a_lane_that_opens_between_two_looks_is_no_news(stage: Stage) -> None:
     """Under load lanes fill and open many times a second."""
     for _ in range(5):
-        stage.board.close(stage.lane)
+        stage.ready_state.close(stage.lane)
         assert await stage.look() == []
-        stage.board.open(stage.lane)
+        stage.ready_state.open(stage.lane)
 
 
 async def test_a_told_lane_that_opened_and_is_full_again_is_told_again(stage: Stage) -> None:
     """Its consumers came and went meanwhile."""
-    stage.board.close(stage.lane)
+    stage.ready_state.close(stage.lane)
     await stage.look()
     await stage.look()
-    stage.board.open(stage.lane)
-    stage.board.close(stage.lane)
+    stage.ready_state.open(stage.lane)
+    stage.ready_state.close(stage.lane)
     assert [event for event, *_ in await stage.look()] == ["lane open again"]
     assert [event for event, *_ in await stage.look()] == ["lane closed"]
 
@@ -78,6 +78,6 @@ async def test_a_told_lane_that_opened_and_is_full_again_is_told_again(stage: St
 async def test_a_lane_of_webhooks_is_told_by_that_name(stage: Stage) -> None:
     """All tenants share it, and it has no pool of anybody's."""
     for band in (HIGH, LOW):
-        stage.board.close(queue_of(Lane(stage.tenant.id, WEBHOOK_POOL, band)))
+        stage.ready_state.close(queue_of(Lane(stage.tenant.id, WEBHOOK_POOL, band)))
     await stage.look()
     assert {told[2:] for told in await stage.look()} == {("webhooks", "high"), ("webhooks", "low")}

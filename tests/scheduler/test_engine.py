@@ -13,8 +13,8 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import HIGH, LOW, NORMAL, Policy, Submission, host_of
 from duly.environment import Environment
-from duly.execution.executor import DONE, Verdict
-from duly.execution.leasing import Asked
+from duly.execution.executor import DONE, AttemptResult
+from duly.execution.worker_leases import LeaseCall
 from duly.store.breakers import open_breaker
 from duly.store.control import cancel_tasks
 from duly.store.database import Database
@@ -55,7 +55,7 @@ class Watcher:
         self.changed = asyncio.Event()
         self.group_by: Callable[[Lease], object] = lambda lease: lease.tenant
 
-    async def __call__(self, lease: Lease) -> Verdict:
+    async def __call__(self, lease: Lease) -> AttemptResult:
         group = self.group_by(lease)
         self.leases.append(lease)
         self.running[group] += 1
@@ -138,8 +138,8 @@ async def test_a_wiped_ready_queue_is_published_again(pool: Database) -> None:
     await engine.submitter.submit([task() for _ in range(300)])
     taking, engine.executor.shares.slots = engine.executor.shares.slots, 0
     async with engine:
-        await until(lambda: bool(engine.scheduler.dispatcher.board.tickets))
-        await engine.parts.broker.wipe()
+        await until(lambda: bool(engine.scheduler.dispatcher.ready_state.tickets))
+        await engine.parts.lease_queue.purge()
         engine.executor.shares.slots = taking
         engine.executor.room.set()
         await watcher.count(300)
@@ -254,7 +254,7 @@ async def test_a_task_that_may_no_longer_start_is_a_dead_letter(pool: Database) 
 async def test_a_failing_handler_is_tried_again_and_then_given_up(pool: Database) -> None:
     """Every attempt on record, numbers without gaps, and an end."""
 
-    async def fail(_lease: Lease) -> Verdict:
+    async def fail(_lease: Lease) -> AttemptResult:
         raise ValueError("broken")
 
     policy = Policy(retry=RetryPolicy(max_attempts=3, backoff="fixed", initial_s=0.05))
@@ -282,7 +282,7 @@ async def test_a_probe_that_was_cancelled_is_followed_by_the_next(pool: Database
         first, second = await engine.submitter.submit([task(owner.id), task(owner.id, delay_s=0.1)])
         assert isinstance(first, Stored)
         assert isinstance(second, Stored)
-        parked = dispatcher.board.parked
+        parked = dispatcher.ready_state.parked
         await until(lambda: len(parked.get((Gate.BREAKER.value, owner.id, host), ())) == 2)
         await cancel_tasks(pool, owner.id, [first.id])
         await pool.fetch("UPDATE duly.breakers SET open_until = duly.now()")
@@ -307,7 +307,7 @@ async def test_a_breaker_of_a_type_or_a_pool_stops_nothing_else(pool: Database) 
                 for task_type, name in (("bad", "p"), ("good", "p"), ("good", "q"), ("good", "r"))
             ]
         )
-        asked = Asked(owner.id, "w", ("p", "q", "r"), (HIGH, NORMAL, LOW), 10, 5.0, 15.0)
+        asked = LeaseCall(owner.id, "w", ("p", "q", "r"), (HIGH, NORMAL, LOW), 10, 5.0, 15.0)
         taken: list[tuple[str, str]] = []
         while len(taken) < 2:
             granted = await engine.parts.workers.lease(asked)
@@ -315,7 +315,7 @@ async def test_a_breaker_of_a_type_or_a_pool_stops_nothing_else(pool: Database) 
                 read = await read_task(pool, owner.id, lease.id)
                 assert read is not None
                 taken.append((lease.type, read.pool or ""))
-        parked = engine.scheduler.dispatcher.board.parked
+        parked = engine.scheduler.dispatcher.ready_state.parked
         await until(lambda: sum(map(len, parked.values())) == 2)
         assert sorted(taken) == [("good", "p"), ("good", "r")]
         await pool.fetch("UPDATE duly.breakers SET open_until = duly.now()")
@@ -340,7 +340,7 @@ async def test_shares_follow_weights_under_saturation(pool: Database) -> None:
     engine.executor.shares.slots = 0
     async with engine:
         await learned(engine, big.id)
-        await until(lambda: len(engine.scheduler.dispatcher.board.queues) == 2)
+        await until(lambda: len(engine.scheduler.dispatcher.ready_state.queues) == 2)
         engine.executor.shares.slots = 1000
         engine.executor.room.set()
         await watcher.count(8000)

@@ -8,9 +8,9 @@ from duly.domain.ids import shard_of, tenant_shard
 from duly.domain.task import Submission
 from duly.environment import Environment, SystemClock
 from duly.execution.executor import DONE
-from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.loader import Loader
+from duly.scheduler.ready_state import ReadyState
 from duly.store.database import Database
 from duly.store.load import Due
 from duly.store.tenants import TenantLimits, create_tenant
@@ -22,12 +22,12 @@ NOBODY: Any = None
 
 def test_a_timer_that_comes_before_the_first_load_finds_a_turning_wheel() -> None:
     """A wheel that still stands in 1970 has no room for it, and the submitter would be told so."""
-    board, time = Board(0.0), DatabaseTime(SystemClock())
-    loader = Loader(NOBODY, Environment(), NOBODY, board, time, NOBODY)
+    ready_state, time = ReadyState(0.0), DatabaseTime(SystemClock())
+    loader = Loader(NOBODY, Environment(), NOBODY, ready_state, time, NOBODY)
     loader.observe(NOW)
     due_at = NOW + timedelta(seconds=5)
     loader.admit([Due(1, 0, 1, UUID(int=1), 0, due_at, 5, None, "t", None, None, None)])
-    assert len(board.wheel) == 1
+    assert len(ready_state.wheel) == 1
 
 
 async def test_whoever_waits_for_the_time_hears_of_it_at_once(engine_url: str) -> None:

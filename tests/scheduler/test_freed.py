@@ -7,18 +7,19 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from duly.broker.memory import MemoryBroker
+from duly.broker.lease_queue import LeaseQueue
+from duly.broker.memory import MemoryCarrier
 from duly.domain.ids import make_task_id, shard_of
 from duly.domain.states import Outcome, State
 from duly.environment import Environment, SystemClock
-from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.freed import Freed
 from duly.scheduler.gatekeeper import Bounds
-from duly.store.channel import FREED
+from duly.scheduler.ready_state import ReadyState
+from duly.store.finish import STALE, SettleAnswer, Settlement, SettleStatus
 from duly.store.load import Due
-from duly.store.settle import STALE, SettleAnswer, Settlement, SettleStatus
+from duly.store.notify import FREED
 from duly.store.tenants import GateInputs, Tenant
 from duly.telemetry import Metrics
 
@@ -42,8 +43,8 @@ class Desk:
         self.sent: list[tuple[str, list[str]]] = []
         shards: Any = Shards()
         environment, time = Environment(), DatabaseTime(SystemClock())
-        broker = MemoryBroker(NOBODY, environment)
-        self.dispatcher = Dispatcher(environment, shards, Board(0.0), time, broker, Metrics())
+        queue = LeaseQueue(MemoryCarrier(environment.clock), NOBODY, environment)
+        self.dispatcher = Dispatcher(environment, shards, ReadyState(0.0), time, queue, Metrics())
         capped = Tenant(CAPPED, "capped", 1.0, 1, None, None, 1)
         self.dispatcher.gatekeeper.bounds = Bounds(GateInputs({CAPPED: capped}, [], []))
         self.freed = Freed(self.dispatcher, self.send)

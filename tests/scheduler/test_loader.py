@@ -12,15 +12,15 @@ from msgspec.structs import astuple
 from duly.coordinator.ownership import Coordinator
 from duly.domain.ids import SLOTS
 from duly.environment import Environment
-from duly.scheduler.board import PLACE_ENTRIES_MAX, Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.loader import Loader
+from duly.scheduler.ready_state import PLACE_ENTRIES_MAX, ReadyState
 from duly.store.database import Database
-from duly.store.load import SQL, Cursor, Due, Place
-from duly.store.ownership import SLOT, Owned, Seat
+from duly.store.load import SQL, Cursor, Due, TimerQueue
+from duly.store.ownership import SLOT, Assignment, Owned
 
-PLACE = Place(1, 5, 2)
+PLACE = TimerQueue(1, 5, 2)
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -30,14 +30,16 @@ def make_loader(environment: Environment) -> Loader:
     time.observe(environment.clock.now())
     nobody = cast("Coordinator", Everything())
     scope = DispatchScope(nobody)
-    return Loader(cast("Database", None), environment, nobody, Board(time.now()), time, scope)
+    return Loader(cast("Database", None), environment, nobody, ReadyState(time.now()), time, scope)
 
 
 class Everything:
     """Stands for a coordinator: every slot is ours."""
 
     def __init__(self) -> None:
-        self.seats = dict.fromkeys([Seat(SLOT, slot) for slot in range(SLOTS)], Owned(1, EPOCH))
+        self.assignments = dict.fromkeys(
+            [Assignment(SLOT, slot) for slot in range(SLOTS)], Owned(1, EPOCH)
+        )
 
 
 class Backlog:
@@ -58,7 +60,7 @@ class Backlog:
         return [astuple(timer) for timer in found[:limit]]
 
 
-def due(place: Place, number: int, due_at: datetime) -> Due:
+def due(place: TimerQueue, number: int, due_at: datetime) -> Due:
     return Due(*place, UUID(int=number), 0, due_at, 5, None, "t", None, None, None)
 
 
@@ -70,11 +72,11 @@ def test_a_doorbell_that_finds_no_room_is_read_next(environment: Environment) ->
     ahead = now + timedelta(seconds=9)
     loader.know(PLACE).cursor = Cursor(ahead)
     loader.loads.put(PLACE, environment.clock.monotonic() + 100.0)
-    loader.board.per_place[PLACE] = PLACE_ENTRIES_MAX
+    loader.ready_state.per_place[PLACE] = PLACE_ENTRIES_MAX
     due_at = now + timedelta(seconds=1)
     loader.admit([due(PLACE, 1, due_at)])
     state = loader.places[PLACE]
-    assert len(loader.board.known) == 0
+    assert len(loader.ready_state.known) == 0
     assert state.cursor.due_at < due_at
     assert loader.loads.next_at() <= environment.clock.monotonic()
 
@@ -86,7 +88,7 @@ def test_what_fires_among_what_was_read_needs_no_load(environment: Environment) 
     now = environment.clock.now()
     loader.know(PLACE).cursor = Cursor(now + timedelta(seconds=5))
     loader.admit([due(PLACE, number, now + timedelta(seconds=number)) for number in (4, 6)])
-    assert [entry.due.id.int for entry in loader.board.known.values()] == [4]
+    assert [entry.due.id.int for entry in loader.ready_state.known.values()] == [4]
     assert loader.places[PLACE].cursor == Cursor(now + timedelta(seconds=5))
 
 
@@ -101,7 +103,7 @@ async def test_what_is_brought_during_a_load_is_not_overlooked(environment: Envi
     database.meanwhile = lambda: loader.admit(brought)
     await loader.load(environment.clock.monotonic())
     assert not loader.places[PLACE].is_caught_up
-    numbers = {task_id.int for task_id in loader.board.known}
+    numbers = {task_id.int for task_id in loader.ready_state.known}
     assert 3000 in numbers
     assert 4000 not in numbers, "it is behind the last that was read, and will be read"
 
@@ -142,7 +144,7 @@ async def test_a_place_catches_up_though_something_is_submitted_during_every_loa
     for _ in range(8):
         await loader.load(environment.clock.monotonic())
     assert loader.places[PLACE].is_caught_up
-    assert len(loader.board.known) >= 6000
+    assert len(loader.ready_state.known) >= 6000
 
 
 def test_what_is_known_is_counted_and_read_past(environment: Environment) -> None:
@@ -150,12 +152,12 @@ def test_what_is_known_is_counted_and_read_past(environment: Environment) -> Non
     and never see what lies behind it."""
     loader = make_loader(environment)
     now = environment.clock.now()
-    other = Place(1, 5, 3)
+    other = TimerQueue(1, 5, 3)
     timers = [due(PLACE, 1, now), due(PLACE, 2, now), due(other, 3, now), due(PLACE, 4, now)]
     for _ in range(2):
         reads = loader.take_in(timers)
         assert {place: read.count for place, read in reads.items()} == {PLACE: 3, other: 1}
         assert reads[PLACE].cursor == Cursor(now, UUID(int=4))
         assert reads[other].cursor == Cursor(now, UUID(int=3))
-    assert loader.board.per_place == {PLACE: 3, other: 1}
-    assert all(type(entry.place) is Place for entry in loader.board.known.values())
+    assert loader.ready_state.per_place == {PLACE: 3, other: 1}
+    assert all(type(entry.place) is TimerQueue for entry in loader.ready_state.known.values())

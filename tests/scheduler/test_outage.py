@@ -31,13 +31,13 @@ async def test_what_was_loaded_before_an_outage_is_dispatched_right_after_it(
     await until(lambda: is_ready(dispatcher))
     coordinator.trusted_until = coordinator.environment.clock.monotonic()
     assert await dispatcher.tick() <= 1.0, "it looks again soon"
-    assert not dispatcher.board.tickets, "somebody else may have the slot by now"
+    assert not dispatcher.ready_state.tickets, "somebody else may have the slot by now"
     await coordinator.tick()
     await dispatcher.tick()
-    assert len(dispatcher.board.tickets) == 1
+    assert len(dispatcher.ready_state.tickets) == 1
 
 
 def is_ready(dispatcher: Dispatcher) -> bool:
     """The doorbell brought it, and its slot of the wheel has come."""
-    dispatcher.board.advance(dispatcher.time.now())
-    return bool(dispatcher.board.turns)
+    dispatcher.ready_state.advance(dispatcher.time.now())
+    return bool(dispatcher.ready_state.turns)

@@ -16,17 +16,17 @@ from duly.domain.ids import slot_of, tenant_shard
 from duly.domain.lanes import LANE_DEPTH_MAX, Ticket
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment, SystemClock
-from duly.scheduler.accounts import Accounts
-from duly.scheduler.board import Board, Ready
 from duly.scheduler.closed_lanes import ClosedLanes
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.gatekeeper import BoundsKeeper, Gatekeeper
+from duly.scheduler.in_flight import InFlight
+from duly.scheduler.ready_state import ReadyState, ReadyTimer
 from duly.store.breakers import open_breaker
 from duly.store.database import Database
 from duly.store.explain import read_situation
 from duly.store.lease import lease_tasks
 from duly.store.load import Cursor, Due, list_placements, load_due
-from duly.store.ownership import Node, Seat
+from duly.store.ownership import Assignment, Node
 from duly.store.submit import Stored, Submitter
 from duly.store.tenants import (
     PauseKind,
@@ -86,8 +86,8 @@ class Stage:
 
     async def dispatch_says(self, task_id: UUID) -> Gate | None:
         due = await self.due(task_id)
-        member, band = Board(0.0).seat_of(due.place)
-        entry = Ready(due, due.place, member, band, due.due_at.timestamp())
+        member, band = ReadyState(0.0).seat_of(due.place)
+        entry = ReadyTimer(due, due.place, member, band, due.due_at.timestamp())
         refusal = self.gatekeeper.ask(entry, 0, LANE_DEPTH_MAX)
         return None if refusal is None else refusal.gate
 
@@ -109,8 +109,8 @@ async def stage(engine_url: str) -> AsyncIterator[Stage]:
     time = DatabaseTime(environment.clock)
     (row,) = await database.fetch("SELECT duly.now() AS now")
     time.observe(row["now"])
-    gatekeeper = Gatekeeper(time, Accounts(), coordinator)
-    closed = ClosedLanes(database, Board(0.0), LANE_DEPTH_MAX)
+    gatekeeper = Gatekeeper(time, InFlight(), coordinator)
+    closed = ClosedLanes(database, ReadyState(0.0), LANE_DEPTH_MAX)
     keeper = BoundsKeeper(database, gatekeeper, lambda _bounds: None, closed)
     await keeper.tick()
     yield Stage(database, environment, coordinator, gatekeeper, keeper, tenant)
@@ -139,8 +139,8 @@ async def test_only_the_owner_of_the_home_shard_tells(stage: Stage) -> None:
     """Two nodes that tell of one tenant would contradict each other every few seconds."""
     stage.bucket().take(stage.gatekeeper.time.now())
     assert stage.gatekeeper.rate_levels().keys() == {stage.tenant.id}
-    home = Seat("slot", slot_of(tenant_shard(stage.tenant.id, 1, 0)))
-    del stage.coordinator.seats[home]
+    home = Assignment("slot", slot_of(tenant_shard(stage.tenant.id, 1, 0)))
+    del stage.coordinator.assignments[home]
     stage.gatekeeper.forget_foreign()
     assert stage.gatekeeper.rate_levels() == {}
 

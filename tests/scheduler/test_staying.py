@@ -7,15 +7,17 @@ from uuid import UUID
 
 import pytest
 
-from duly.broker.memory import MemoryBroker
-from duly.domain.lanes import Lane, Ticket
-from duly.domain.task import WEBHOOK_POOL, lane_of
+from duly.broker.contract import Delivery
+from duly.broker.lease_queue import LeaseQueue
+from duly.broker.memory import MemoryCarrier
+from duly.domain.lanes import Ticket
+from duly.domain.task import WEBHOOK_POOL, timer_queue
 from duly.environment import Environment, SystemClock
-from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatcher import STAY_MIN, Dispatcher
 from duly.scheduler.gatekeeper import Bounds
-from duly.store.load import Due, Place
+from duly.scheduler.ready_state import ReadyState
+from duly.store.load import Due, TimerQueue
 from duly.store.tenants import GateInputs, Tenant
 from duly.telemetry import Metrics
 
@@ -25,31 +27,31 @@ CAPPED, PLAIN = 10, 11
 WORKERS_POOL = 3
 
 
-class Listening(MemoryBroker):
+class Listening(LeaseQueue):
     def __init__(self) -> None:
-        super().__init__(NOBODY, Environment())
+        super().__init__(MemoryCarrier(SystemClock()), NOBODY, Environment())
         self.heard: list[Ticket] = []
 
-    async def publish(self, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
-        self.heard += [ticket for _, ticket in tickets]
+    async def publish(self, batch: Sequence[Delivery]) -> None:
+        self.heard += [each.ticket for each in batch]
 
 
 async def publish(timers: list[Due]) -> list[bool]:
     """What was said of each, in order."""
     broker, now = Listening(), NOW.timestamp()
-    board, time = Board(now), DatabaseTime(SystemClock())
-    dispatcher = Dispatcher(Environment(), NOBODY, board, time, broker, Metrics())
+    ready_state, time = ReadyState(now), DatabaseTime(SystemClock())
+    dispatcher = Dispatcher(Environment(), NOBODY, ready_state, time, broker, Metrics())
     capped = Tenant(CAPPED, "capped", 1.0, 1000, None, None, 1)
     dispatcher.gatekeeper.bounds = Bounds(GateInputs({CAPPED: capped}, [], []))
     for timer in timers:
-        board.add([timer], timer.place, now)
-    entries = [board.known[timer.id] for timer in timers]
+        ready_state.add([timer], timer.place, now)
+    entries = [ready_state.known[timer.id] for timer in timers]
     await dispatcher.publish(now, [(dispatcher.lane_of(entry), entry) for entry in entries])
-    return [ticket.stays for ticket in broker.heard]
+    return [ticket.in_place for ticket in broker.heard]
 
 
 def timers(count: int, tenant: int = PLAIN, pool: int = WEBHOOK_POOL, **said: Any) -> list[Due]:
-    place = Place(tenant, 0, lane_of(pool, 5))
+    place = TimerQueue(tenant, 0, timer_queue(pool, 5))
     key = said.get("key")
     first = said.get("first", 0)
     return [
@@ -69,7 +71,7 @@ def timers(count: int, tenant: int = PLAIN, pool: int = WEBHOOK_POOL, **said: An
     ],
     ids=["many", "few", "of a capped tenant", "for users' workers", "with a key"],
 )
-async def test_leases_stay_where_nobody_counts_them_and_a_lookout_pays(
+async def test_leases_stay_where_nobody_counts_them_and_an_expiry_batch_pays(
     due: list[Due], stays: bool
 ) -> None:
     """What has a cap is counted in lane 0: a lease elsewhere would be one too many (I10)."""

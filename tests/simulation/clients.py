@@ -9,7 +9,6 @@ from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
-from duly.domain.history import Entry, Operation, Phase
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
@@ -19,11 +18,12 @@ from duly.store.dead_letters import (
     list_dead_letters,
     replay_dead_letters,
 )
+from duly.store.finish import Settlement
 from duly.store.lease import Beat
 from duly.store.purge import purge_tasks
 from duly.store.read import Filter, list_tasks, read_task
-from duly.store.settle import Settlement
 from duly.store.submit import SubmitAnswer
+from duly.verify.history import Entry, Operation, Phase
 from tests.simulation.cluster import Behaviour, Cluster, Node
 from tests.simulation.plan import KEY_NAMES, Actor
 from tests.simulation.workers import beat_once, hear, settle_once

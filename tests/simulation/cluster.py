@@ -9,16 +9,17 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from duly.domain.check import Violation
 from duly.domain.lanes import Ticket
 from duly.domain.task import Submission
 from duly.environment import CrashPoint, Environment
-from duly.store.batching import Batcher
-from duly.store.desk import SubmitDesk
+from duly.store.batcher import Batcher
+from duly.store.finish import SettleAnswer, Settlement
+from duly.store.group_commit import GroupCommit
 from duly.store.lease import Lease
-from duly.store.load import Cursor, Place
-from duly.store.settle import SettleAnswer, Settlement, Settler
+from duly.store.load import Cursor, TimerQueue
+from duly.store.settle import Settler
 from duly.store.submit import Submitter
+from duly.verify.check import Violation
 from tests.simulation.database import Postgres, SimulatedDatabase, statement_names
 from tests.simulation.plan import FaultKind, Plan
 from tests.simulation.recorder import Recorder, short
@@ -67,7 +68,7 @@ class Node:
         )
         self.database = self.make_database()
         self.submitter = Submitter(self.database, self.environment)
-        self.desk = SubmitDesk(self.submitter)
+        self.desk = GroupCommit(self.submitter)
         self.settler: Batcher[Settlement, SettleAnswer] = Batcher(
             "settle",
             Settler(self.database, self.environment).settle,
@@ -79,8 +80,8 @@ class Node:
         self.begun: set[tuple[UUID, int]] = set()
         self.told: dict[tuple[UUID, int], str] = {}
         self.something_held = asyncio.Event()
-        self.places: list[Place] = []
-        self.cursors: dict[Place, Cursor] = {}
+        self.places: list[TimerQueue] = []
+        self.cursors: dict[TimerQueue, Cursor] = {}
 
     def make_database(self) -> SimulatedDatabase:
         return SimulatedDatabase(self.cluster, self)

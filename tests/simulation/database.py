@@ -17,6 +17,9 @@ from duly.store import (
     audit,
     control,
     dead_letters,
+    finish,
+    fire_schedules,
+    insert,
     lease,
     load,
     ownership,
@@ -24,12 +27,11 @@ from duly.store import (
     pools,
     purge,
     read,
-    ready_queue,
+    ready_tickets,
     reap,
-    recur,
+    retry,
     schedules,
     settle,
-    submit,
     tenants,
 )
 from duly.store.database import Database, translated_faults
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 
 SET_CLOCK = "SELECT set_config('duly.test_now', $1, false)"
 MODULES = (
-    *(audit, control, dead_letters, lease, load, ownership, partitions, pools, purge, read),
-    *(ready_queue, reap, recur, schedules, settle, submit, tenants),
+    *(audit, control, dead_letters, finish, insert, lease, load, ownership, partitions, pools),
+    *(purge, read, ready_tickets, reap, retry, fire_schedules, schedules, settle, tenants),
 )
 DEADLOCK = "40P01"
 # In a transaction each statement is short; only single statements are slow.
@@ -78,6 +80,11 @@ class Postgres:
         # A rollback takes the session's clock back too, so it is set again.
         self.instant = None
         self.world.run(self.connection.execute(command))
+
+    def end_transaction(self) -> None:
+        """A seed that got stuck leaves its transaction open, and with it the role of a tenant."""
+        if self.connection.is_in_transaction():
+            self.execute("ROLLBACK")
 
     def close(self) -> None:
         self.world.run(self.connection.close())

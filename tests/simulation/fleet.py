@@ -16,30 +16,31 @@ import asyncpg
 
 from duly.app import start_loop
 from duly.broker.bell import LaneBell
-from duly.broker.contract import Broker
-from duly.broker.memory import MemoryBroker
-from duly.broker.postgres import PostgresBroker
+from duly.broker.contract import Carrier, LeasingCarrier
+from duly.broker.lease_queue import LeaseQueue
+from duly.broker.memory import MemoryCarrier
+from duly.broker.postgres import PostgresCarrier
 from duly.coordinator.ownership import Coordinator
-from duly.domain.check import Violation
 from duly.domain.errors import DulyError
 from duly.domain.lanes import ALL_TENANTS, Lane
 from duly.domain.states import Outcome
 from duly.domain.task import BANDS, WEBHOOK_POOL
 from duly.execution.companions import companions_of
-from duly.execution.executor import Executor, Verdict
-from duly.execution.leasing import SettleDesk
+from duly.execution.executor import AttemptResult, Executor
+from duly.execution.worker_leases import SettleQueue
 from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import make_scheduler
-from duly.store.channel import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Listener
 from duly.store.lease import Lease
+from duly.store.notify import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Listener
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE
 from duly.store.ownership import Node as Member
 from duly.store.stats import StatsBook
 from duly.telemetry import Metrics
+from duly.verify.check import Violation
 from tests.simulation.cluster import CURRENT_NODE, Behaviour, Cluster, Node, register_task
 from tests.simulation.database import Postgres, SimulatedDatabase
-from tests.simulation.fleet_plan import Carrier, FleetPlan
-from tests.simulation.fleet_queue import SharedLanes, SimulatedBroker
+from tests.simulation.fleet_plan import CarrierKind, FleetPlan
+from tests.simulation.fleet_queue import SharedLanes, SimulatedCarrier
 from tests.simulation.loop import VirtualLoop
 from tests.simulation.plan import FaultKind
 from tests.simulation.witness import WitnessedSettler
@@ -48,8 +49,13 @@ from tests.simulation.workers import HEALED_WEIGHTS, OUTCOMES
 POOLS = (1, 2)
 EXECUTOR_LOOPS = 2
 STOP_S = 2.0
-# Of the seeds over the table, how many keep no ticket in memory.
-NOTHING_NEAR_SHARE = 0.5
+# Of the seeds over a carrier, how many keep no ticket in memory: one that may lose tickets should
+# have some to lose.
+NOTHING_NEAR_SHARE = {
+    CarrierKind.MEMORY: 0.0,
+    CarrierKind.POSTGRES: 0.5,
+    CarrierKind.SIMULATED: 0.9,
+}
 # A statement of a healthy network; time passes even where nothing is slow.
 TRAVEL_S = 0.0005
 RING_S_MAX = 0.05
@@ -86,12 +92,12 @@ class FleetNode(Node):
             lease_s=plan.slot_lease_s,
             ticket_s=plan.ticket_s,
         )
-        self.broker = fleet.make_broker(self)
+        self.lease_queue = fleet.make_lease_queue(self)
         self.scheduler = make_scheduler(
             self.database,
             self.environment,
             self.coordinator,
-            self.broker,
+            self.lease_queue,
             self.metrics,
             self.submitter,
             send=self.send,
@@ -102,16 +108,15 @@ class FleetNode(Node):
             DOORBELL: self.scheduler.doorbell.heard,
             FREED: self.scheduler.freed.heard,
             SCHEDULES: self.scheduler.recur.heard,
+            READY: LaneBell(self.lease_queue, self.send).heard,
         }
-        if isinstance(self.broker, PostgresBroker):
-            self.listeners[READY] = LaneBell(self.broker, self.send).heard
-        self.settling = SettleDesk(self.database, self.environment)
+        self.settling = SettleQueue(self.database, self.environment)
         self.settling.settler = WitnessedSettler(self.database, self.environment)
         self.settling.listeners.append(self.scheduler.on_settled)
         self.executor = Executor(
             self.database,
             self.environment,
-            self.broker,
+            self.lease_queue,
             lanes_of(plan),
             self.settling,
             self.handle,
@@ -128,14 +133,15 @@ class FleetNode(Node):
 
     async def run_roles(self) -> None:
         executor: list[Role] = [self.executor] * EXECUTOR_LOOPS
-        roles = [*self.scheduler.roles, *executor, *companions_of(self.executor)]
+        roles = [self.lease_queue, *self.scheduler.roles, *executor]
+        roles += companions_of(self.executor)
         self.loops = [start_loop(role, self.environment, self.metrics) for role in roles]
         self.running = [asyncio.create_task(loop.run()) for loop in self.loops]
         await asyncio.gather(*self.running)
 
     async def leave(self) -> None:
         """As after SIGTERM; then the process ends."""
-        await self.broker.close()
+        await self.lease_queue.close()
         await stop_roles(self.loops, self.running, STOP_S)
         if not self.is_dead:
             self.fleet.kill(self, "its orderly end")
@@ -150,14 +156,14 @@ class FleetNode(Node):
 
     # Handlers --------------------------------------------------------------------------------
 
-    def handle(self, lease: Lease) -> Verdict | Awaitable[Verdict]:
+    def handle(self, lease: Lease) -> AttemptResult | Awaitable[AttemptResult]:
         """Some answer at once, some take their time, some hang, some take the node with them."""
         self.fleet.recorder.effect(lease.id, lease.fence, self.holder)
         if self.random.random() < 0.3 and not self.fleet.is_poison(lease):
             return self.verdict()
         return Work(self, lease)
 
-    async def work(self, lease: Lease) -> Verdict:
+    async def work(self, lease: Lease) -> AttemptResult:
         plan, is_healed = self.fleet.fleet_plan, self.fleet.is_healed
         is_hanging = not is_healed and self.random.random() < plan.hang_share
         own_s = plan.handler_s * self.random.random()
@@ -168,11 +174,11 @@ class FleetNode(Node):
             raise asyncio.CancelledError
         return self.verdict()
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> AttemptResult:
         weights = HEALED_WEIGHTS if self.fleet.is_healed else self.fleet.plan.outcome_weights
         (outcome,) = self.random.choices(OUTCOMES, weights)
         retry_in_s = self.random.choice([None, None, 0.0, 1.0])
-        return Verdict(
+        return AttemptResult(
             outcome,
             result='"done"' if outcome is Outcome.COMPLETED else None,
             error="boom" if outcome in (Outcome.FAILED, Outcome.REJECTED) else None,
@@ -187,7 +193,7 @@ class Work:
         self.node = node
         self.lease = lease
 
-    def __await__(self) -> Generator[Any, None, Verdict]:
+    def __await__(self) -> Generator[Any, None, AttemptResult]:
         return self.node.work(self.lease).__await__()
 
 
@@ -221,18 +227,23 @@ class Fleet(Cluster):
     def make_node(self, name: str, offset_s: float) -> FleetNode:
         return FleetNode(self, name, offset_s)
 
-    def make_broker(self, node: FleetNode) -> Broker:
+    def make_lease_queue(self, node: FleetNode) -> LeaseQueue:
+        kind = self.fleet_plan.carrier
+        queue = LeaseQueue(self.make_carrier(node), node.database, node.environment)
+        draw = Random(f"near {self.plan.seed}").random()
+        if draw < NOTHING_NEAR_SHARE[kind]:
+            # Small fleets take nearly everything where it was written.
+            queue.local.room = no_room  # type: ignore[method-assign]
+        return queue
+
+    def make_carrier(self, node: FleetNode) -> Carrier | LeasingCarrier:
         match self.fleet_plan.carrier:
-            case Carrier.MEMORY:
-                return MemoryBroker(node.database, node.environment)
-            case Carrier.POSTGRES:
-                broker = PostgresBroker(node.database, node.environment)
-                if Random(f"near {self.plan.seed}").random() < NOTHING_NEAR_SHARE:
-                    # Small fleets take nearly everything where it was written.
-                    broker.near.room = no_room  # type: ignore[method-assign]
-                return broker
-            case Carrier.SIMULATED:
-                return SimulatedBroker(self.shared, node)
+            case CarrierKind.MEMORY:
+                return MemoryCarrier(node.environment.clock)
+            case CarrierKind.POSTGRES:
+                return PostgresCarrier(node.database, node.environment)
+            case CarrierKind.SIMULATED:
+                return SimulatedCarrier(self.shared, node)
 
     def latency_s(self) -> float:
         return TRAVEL_S + super().latency_s()
@@ -265,6 +276,7 @@ class Fleet(Cluster):
             await asyncio.sleep(self.plan.tick_s * self.random.uniform(0.5, 1.5))
             if self.strikes(FaultKind.OUTAGE):
                 self.away_until_s = self.elapsed_s() + self.random.uniform(0.0, 4.0)
+            self.shared.go_down_sometimes()
             if self.strikes(FaultKind.QUEUE_WIPED):
                 await self.wipe()
             if not self.living:
@@ -304,12 +316,12 @@ class Fleet(Cluster):
 
     async def wipe(self) -> None:
         match self.fleet_plan.carrier:
-            case Carrier.SIMULATED:
-                self.shared.lanes.clear()
-            case Carrier.MEMORY:
+            case CarrierKind.SIMULATED:
+                self.shared.clear()
+            case CarrierKind.MEMORY:
                 for node in self.living:
-                    await node.broker.wipe()
-            case Carrier.POSTGRES:
+                    await node.lease_queue.purge()
+            case CarrierKind.POSTGRES:
                 async with self.turn:
                     self.postgres.fetch(self.database_now(), "DELETE FROM duly.ready_tickets")
 
@@ -322,9 +334,9 @@ class Fleet(Cluster):
         owners: dict[Any, str] = {}
         for node in self.living:
             if node.coordinator.is_trusted:
-                for seat in node.coordinator.seats:
-                    if owners.setdefault(seat, node.name) != node.name:
-                        told = f"{seat} is owned by {owners[seat]} and {node.name}"
+                for assignment in node.coordinator.assignments:
+                    if owners.setdefault(assignment, node.name) != node.name:
+                        told = f"{assignment} is owned by {owners[assignment]} and {node.name}"
                         self.findings.append(Violation("owner", None, told))
 
     def look_at_tickets(self, slot: int, epoch: int, deadline: datetime) -> None:

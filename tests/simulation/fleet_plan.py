@@ -12,13 +12,13 @@ from random import Random
 from types import ModuleType
 from typing import Any
 
-from duly.broker import memory, watch
+from duly.broker import lease_queue, memory
 from duly.broker import postgres as postgres_broker
-from duly.domain import firing
+from duly.domain import occurrence_plan
 from duly.execution import executor
-from duly.scheduler import board, dispatcher, gatekeeper, loader, reaper, recur
-from duly.store import load, ready_queue
-from duly.store import recur as store_recur
+from duly.scheduler import cron, dispatcher, gatekeeper, loader, ready_state, reaper
+from duly.store import fire_schedules as store_recur
+from duly.store import load, ready_tickets
 from duly.store.tenants import TenantLimits
 from tests.simulation.plan import TENANTS_MAX, Actor, FaultKind, Plan
 
@@ -70,12 +70,12 @@ AT_EVERY_TICKET = {
     FaultKind.TICKET_STALE,
     FaultKind.TICKET_LATE,
 }
-PLACEMENTS_OF_ALL = "WHERE (tenant, shard, lane) >"
+PLACEMENTS_OF_ALL = "WHERE (tenant, shard, queue) >"
 # What is in another real transaction is real time; here nobody commits late.
 OLDEST_WRITER = "SELECT min(xact_start) FROM pg_stat_activity"
 
 
-class Carrier(StrEnum):
+class CarrierKind(StrEnum):
     MEMORY = "memory"
     POSTGRES = "postgres"
     SIMULATED = "simulated"
@@ -83,7 +83,7 @@ class Carrier(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class FleetPlan(Plan):
-    carrier: Carrier
+    carrier: CarrierKind
     slot_lease_s: float
     ticket_s: float
     reap_s: float
@@ -107,7 +107,12 @@ def make_fleet_plan(seed: int) -> FleetPlan:
         FIRST_TENANT + seed * TENANTS_MAX + n for n in range(random.randint(1, TENANTS_MAX))
     )
     start = random.choice([datetime(2026, 1, 15, 12, tzinfo=UTC), datetime(2026, 2, 1, tzinfo=UTC)])
-    shared = [Carrier.POSTGRES, Carrier.SIMULATED, Carrier.SIMULATED, Carrier.SIMULATED]
+    shared = [
+        CarrierKind.POSTGRES,
+        CarrierKind.SIMULATED,
+        CarrierKind.SIMULATED,
+        CarrierKind.SIMULATED,
+    ]
     plan = FleetPlan(
         seed=seed,
         tenants=tenants,
@@ -132,7 +137,9 @@ def make_fleet_plan(seed: int) -> FleetPlan:
         ),
         key_limits={"a": random.choice([1, 2]), "b": random.choice([1, 3])},
         has_webhooks=random.random() < 0.7,
-        carrier=Carrier.MEMORY if nodes == 1 and random.random() < 0.5 else random.choice(shared),
+        carrier=CarrierKind.MEMORY
+        if nodes == 1 and random.random() < 0.5
+        else random.choice(shared),
         slot_lease_s=random.uniform(2.5, 6.0),
         ticket_s=random.choice([random.uniform(2.0, 6.0), random.uniform(6.0, 12.0)]),
         reap_s=random.uniform(0.7, 1.5),
@@ -156,7 +163,7 @@ def hurried(plan: FleetPlan) -> FleetPlan:
         plan,
         actors=plan.actors | {Actor.HURRIED},
         limits=plan.limits | {plan.tenants[0]: TenantLimits()},
-        carrier=Carrier.MEMORY if plan.nodes == 1 else Carrier.POSTGRES,
+        carrier=CarrierKind.MEMORY if plan.nodes == 1 else CarrierKind.POSTGRES,
     )
 
 
@@ -195,30 +202,30 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (dispatcher, "DISPATCH_MAX", 10),
         (dispatcher, "STAY_MIN", stay_min(plan.seed)),
         (memory, "TICKET_S", plan.ticket_s),
-        (ready_queue, "TICKET_S", plan.ticket_s),
+        (ready_tickets, "TICKET_S", plan.ticket_s),
         (postgres_broker, "SWEEP_EVERY_S", plan.ticket_s / 2),
-        (watch, "POLL_FIRST_S", 0.05),
-        (watch, "POLL_LAST_S", 1.0),
+        (lease_queue, "POLL_FIRST_S", 0.05),
+        (lease_queue, "POLL_LAST_S", 1.0),
         (reaper, "REAP_S", plan.reap_s),
         (loader, "RELOAD_S", plan.sweep_s / 2),
         (loader, "SWEEP_S", plan.sweep_s),
         (loader, "PLACEMENTS_S", plan.sweep_s),
         (loader, "PAGE", plan.page),
-        (board, "PLACE_ENTRIES_MAX", 2 * plan.page),
-        (board, "PARKED_MAX", plan.parked),
+        (ready_state, "PLACE_ENTRIES_MAX", 2 * plan.page),
+        (ready_state, "PARKED_MAX", plan.parked),
         (gatekeeper, "REFRESH_S", plan.bounds_s),
-        (recur, "HORIZON_S", 2 * plan.sweep_s),
-        (recur, "LOOK_S", plan.sweep_s),
-        (recur, "SWEEP_S", 2 * plan.sweep_s),
-        (recur, "SWEEP_PAGE", plan.page),
-        (recur, "PAGE", plan.page),
-        (recur, "LATE_PAGE", plan.page),
-        (recur, "BATCH", plan.batch),
-        (recur, "CATCH_UP_PER_S", 3.0),
-        (recur, "GRACE_S", GRACE_S),
-        (firing, "GRACE_S", GRACE_S),
-        (firing, "FIRES_MAX", FIRES_MAX),
-        (firing, "RULINGS_MAX", RULINGS_MAX),
+        (cron, "HORIZON_S", 2 * plan.sweep_s),
+        (cron, "LOOK_S", plan.sweep_s),
+        (cron, "SWEEP_S", 2 * plan.sweep_s),
+        (cron, "SWEEP_PAGE", plan.page),
+        (cron, "PAGE", plan.page),
+        (cron, "LATE_PAGE", plan.page),
+        (cron, "BATCH", plan.batch),
+        (cron, "CATCH_UP_PER_S", 3.0),
+        (cron, "GRACE_S", GRACE_S),
+        (occurrence_plan, "GRACE_S", GRACE_S),
+        (occurrence_plan, "FIRES_MAX", FIRES_MAX),
+        (occurrence_plan, "RULINGS_MAX", RULINGS_MAX),
         (store_recur, "FIRES_MAX", FIRES_MAX),
         (store_recur, "BITES_MAX", 5),
     ]
@@ -240,7 +247,7 @@ def replaced(values: list[tuple[Any, str, Any]]) -> Iterator[None]:
 def confined(plan: FleetPlan) -> Iterator[None]:
     """The places of other seeds, and the real time of other connections, are no part of this."""
     kept = dict(load.SQL.blocks)
-    mine = f"WHERE tenant IN {(0, *plan.tenants)} AND (tenant, shard, lane) >"
+    mine = f"WHERE tenant IN {(0, *plan.tenants)} AND (tenant, shard, queue) >"
     changes = {
         "list_placements": (PLACEMENTS_OF_ALL, mine),
         "read_frontier": (OLDEST_WRITER, "SELECT NULL::timestamptz FROM pg_stat_activity"),

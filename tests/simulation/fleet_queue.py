@@ -1,23 +1,28 @@
-"""A ready queue that all simulated nodes share, and that gets wrong whatever a carrier may."""
+"""A carrier that all simulated nodes share, and that gets wrong whatever a carrier may: it loses,
+repeats, delays and reorders deliveries, forgets acknowledgements, and goes down. Tickets travel as
+bytes."""
 
 import asyncio
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
+from random import Random
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-from duly.broker.contract import OnTaken
-from duly.broker.tickets import in_ticket_order, without_repeats
-from duly.domain.execution_shares import UNSHARED, UnsharedSlots
-from duly.domain.lanes import ALL_TENANTS, Lane, Ticket, queue_of
-from duly.store.lease import Lease
+from duly.broker.codec import decode_ticket, encode_ticket
+from duly.broker.contract import Delivery
+from duly.domain.errors import CarrierUnavailable, DulyError
+from duly.domain.execution_shares import NO_TENANTS
+from duly.domain.lanes import Lane, queue_of
 from tests.simulation.plan import FaultKind
-from tests.simulation.witness import lease_tasks_witnessed
 
 if TYPE_CHECKING:
     from tests.simulation.fleet import Fleet, FleetNode
 
 DRAWER_MAX = 40
+KEY = b"simulated installation, simulated key"
+# Of the seeds, how many have a carrier that goes down; and how often it does.
+DOWN_SHARE = 0.3
+DOWN_RATE = 0.1
 
 
 class SharedLanes:
@@ -26,144 +31,168 @@ class SharedLanes:
     def __init__(self, fleet: "Fleet") -> None:
         self.fleet = fleet
         # By queue.
-        self.lanes: dict[Lane, list[tuple[Lane, Ticket]]] = {}
-        self.drawer: list[tuple[Lane, Ticket]] = []
+        self.lanes: dict[Lane, list[Delivery]] = {}
+        self.drawer: list[Delivery] = []
         self.bells: dict[asyncio.Event, None] = {}
+        # Delivered and not acknowledged, by token.
+        self.delivered: dict[int, Delivery] = {}
+        self.token = 0
+        # A draw of its own: other seeds see nothing of it.
+        self.weather = Random(f"carrier {fleet.plan.seed}")
+        self.is_fragile = self.weather.random() < DOWN_SHARE
+        self.down_until_s = 0.0
 
-    def publish(self, node: "FleetNode", tickets: Sequence[tuple[Lane, Ticket]]) -> None:
+    @property
+    def is_up(self) -> bool:
+        return self.fleet.is_healed or self.fleet.elapsed_s() >= self.down_until_s
+
+    def go_down_sometimes(self) -> None:
+        if self.is_fragile and self.weather.random() < DOWN_RATE:
+            ticket_s = self.fleet.fleet_plan.ticket_s
+            self.down_until_s = self.fleet.elapsed_s() + ticket_s * self.weather.random()
+
+    def publish(self, node: "FleetNode", batch: Sequence[Delivery]) -> None:
         fleet = self.fleet
-        for lane, ticket in tickets:
-            self.drawer = [*self.drawer, (lane, ticket)][-DRAWER_MAX:]
+        for each in batch:
+            self.drawer = [*self.drawer, each][-DRAWER_MAX:]
             copies = 0 if fleet.strikes(FaultKind.TICKET_LOST, node) else 1
             copies += fleet.strikes(FaultKind.TICKET_REPEATED, node)
             for _ in range(copies):
-                self.carry(node, lane, ticket)
+                self.carry(node, each)
         if self.drawer and fleet.strikes(FaultKind.TICKET_STALE, node):
-            self.put(*fleet.random.choice(self.drawer))
+            self.put(fleet.random.choice(self.drawer))
 
-    def carry(self, node: "FleetNode", lane: Lane, ticket: Ticket) -> None:
+    def carry(self, node: "FleetNode", each: Delivery) -> None:
         if not self.fleet.strikes(FaultKind.TICKET_LATE, node):
-            self.put(lane, ticket)
+            self.put(each)
             return
-        delay_s = self.fleet.fleet_plan.ticket_s * self.fleet.random.uniform(0.0, 2.5)
-        outside = contextvars.Context()
-        asyncio.get_running_loop().call_later(delay_s, self.put, lane, ticket, context=outside)
+        self.later(self.fleet.random.uniform(0.0, 2.5), lambda: self.put(each))
 
-    def put(self, lane: Lane, ticket: Ticket) -> None:
-        waiting = self.lanes.setdefault(queue_of(lane), [])
+    def later(self, tickets_s: float, then: Callable[[], None]) -> None:
+        """So many times the life of a ticket from now."""
+        delay_s = self.fleet.fleet_plan.ticket_s * tickets_s
+        asyncio.get_running_loop().call_later(delay_s, then, context=contextvars.Context())
+
+    def put(self, each: Delivery) -> None:
+        waiting = self.lanes.setdefault(queue_of(each.lane), [])
         is_shuffled = self.fleet.plan.has(FaultKind.REORDER) and not self.fleet.is_healed
         spot = self.fleet.random.randint(0, len(waiting)) if is_shuffled else len(waiting)
-        waiting.insert(spot, (lane, ticket))
+        waiting.insert(spot, each)
         for bell in self.bells:
             bell.set()
 
-    def take(self, lanes: Sequence[Lane], count: int, slots: UnsharedSlots) -> list[Ticket]:
-        for most, left_out in slots.rounds(count):
-            taken: list[tuple[Lane, Ticket]] = []
-            for lane in lanes:
-                waiting = self.lanes.get(lane, [])
-                here = [entry for entry in waiting if entry[0].tenant not in left_out]
-                here = here[: most - len(taken)]
-                for entry in here:
-                    waiting.remove(entry)
-                taken += here
-            if taken:
-                slots.take(lane for lane, _ in taken)
-                return [ticket for _, ticket in taken]
-        return []
+    def receive(
+        self, queues: Sequence[Lane], credit: int, left_out: Collection[int]
+    ) -> list[Delivery]:
+        found: list[Delivery] = []
+        for queue in queues:
+            waiting = self.lanes.get(queue, [])
+            here = [each for each in waiting if each.lane.tenant not in left_out]
+            for each in here[: credit - len(found)]:
+                waiting.remove(each)
+                found.append(self.deliver(each))
+        return found
+
+    def deliver(self, each: Delivery) -> Delivery:
+        """By way of the wire. What is not acknowledged comes again."""
+        self.token += 1
+        token = self.token
+        self.delivered[token] = each
+        self.later(0.5, lambda: self.release([token]))
+        delivery = decode_ticket(KEY, encode_ticket(KEY, each.lane, each.ticket), token)
+        assert delivery is not None
+        return delivery
+
+    def ack(self, node: "FleetNode", tokens: Sequence[object]) -> None:
+        for token in tokens:
+            assert isinstance(token, int)
+            if not self.fleet.strikes(FaultKind.TICKET_REPEATED, node):
+                self.delivered.pop(token, None)
+
+    def release(self, tokens: Sequence[object]) -> None:
+        for token in tokens:
+            assert isinstance(token, int)
+            each = self.delivered.pop(token, None)
+            if each is not None:
+                self.put(each)
 
     def drop_void(self) -> None:
         now = self.fleet.database_now()
         for waiting in self.lanes.values():
             waiting[:] = [
-                (lane, ticket)
-                for lane, ticket in waiting
-                if ticket.deadline is None or ticket.deadline > now
+                each
+                for each in waiting
+                if each.ticket.deadline is None or each.ticket.deadline > now
             ]
 
+    def clear(self) -> None:
+        self.lanes.clear()
+        self.delivered.clear()
 
-class SimulatedBroker:
+
+class SimulatedCarrier:
     """One node's way to the shared lanes; publishing breaks as a statement does."""
 
     def __init__(self, shared: SharedLanes, node: "FleetNode") -> None:
         self.shared = shared
         self.node = node
-        self.on_taken: OnTaken | None = None
         self.bell = asyncio.Event()
-        self.waiting_count = 0
-        self.is_closed = False
 
-    async def publish(self, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
-        await self.node.database.arrive("publish")
-        self.shared.publish(self.node, tickets)
-        await self.node.database.leave("publish")
+    @property
+    def is_up(self) -> bool:
+        return self.shared.is_up
 
-    async def lease(
+    def be_up(self) -> None:
+        if not self.is_up:
+            raise CarrierUnavailable(address="simulated", problem="down")
+
+    async def publish(self, batch: Sequence[Delivery]) -> None:
+        self.be_up()
+        try:
+            await self.node.database.arrive("publish")
+            self.be_up()
+            self.shared.publish(self.node, batch)
+            await self.node.database.leave("publish")
+        except DulyError as error:
+            raise CarrierUnavailable(address="simulated", problem=str(error)) from error
+
+    async def receive(
         self,
-        lanes: Sequence[Lane],
-        holder: UUID,
-        count: int,
-        lease_s: float,
+        queues: Sequence[Lane],
+        credit: int,
         wait_s: float,
-        slots: UnsharedSlots = UNSHARED,
-    ) -> list[Lease]:
-        loop = asyncio.get_running_loop()
-        ends_at = loop.time() + wait_s
-        while not self.is_closed:
-            slots.release()
-            tickets = self.shared.take(lanes, count, slots)
-            if tickets:
-                leases = await self.turn_into_leases(holder, tickets, lease_s)
-                if leases:
-                    return leases
-            elif not await self.wait(ends_at - loop.time()):
-                return []
-        return []
-
-    async def turn_into_leases(
-        self, holder: UUID, tickets: list[Ticket], lease_s: float
-    ) -> list[Lease]:
-        wanted = without_repeats(tickets)
-        node = self.node
-        made = await lease_tasks_witnessed(node.database, node.environment, holder, wanted, lease_s)
-        leases = in_ticket_order(wanted, made)
-        if self.on_taken is not None:
-            self.on_taken(tickets, leases)
-        return leases
-
-    async def wait(self, wait_s: float) -> bool:
+        left_out: Collection[int] = NO_TENANTS,
+    ) -> list[Delivery]:
+        self.be_up()
         self.bell.clear()
         self.shared.bells[self.bell] = None
-        self.waiting_count += 1
+        found = self.shared.receive(queues, credit, left_out)
         try:
-            async with asyncio.timeout(wait_s):
-                await self.bell.wait()
+            if not found and wait_s > 0:
+                async with asyncio.timeout(wait_s):
+                    await self.bell.wait()
         except TimeoutError:
-            return False
+            return []
         finally:
-            self.waiting_count -= 1
             self.shared.bells.pop(self.bell, None)
-        return True
+        return found or self.shared.receive(queues, credit, left_out)
 
-    def reserve(self, lane: Lane, count: int) -> None:
-        """Everything goes through the lanes here, where it can be lost."""
+    async def ack(self, tokens: Sequence[object]) -> None:
+        self.be_up()
+        self.shared.ack(self.node, tokens)
 
-    def reconsider(self, lanes: Sequence[Lane]) -> None:
-        self.bell.set()
+    async def release(self, tokens: Sequence[object]) -> None:
+        self.be_up()
+        self.shared.release(tokens)
 
-    def depth(self, lane: Lane) -> int:
-        waiting = self.shared.lanes.get(queue_of(lane), [])
-        return sum(lane.tenant in (ALL_TENANTS, each.tenant) for each, _ in waiting)
-
-    async def refresh(self, lanes: Sequence[Lane]) -> None:
+    async def depths(self, queues: Sequence[Lane]) -> dict[Lane, int]:
+        self.be_up()
         self.shared.drop_void()
+        counted: dict[Lane, int] = {}
+        for queue in queues:
+            for each in self.shared.lanes.get(queue, ()):
+                counted[each.lane] = counted.get(each.lane, 0) + 1
+        return counted
 
-    def waiting(self) -> int:
-        return self.waiting_count
-
-    async def wipe(self) -> None:
-        self.shared.lanes.clear()
-
-    async def close(self) -> None:
-        self.is_closed = True
-        self.bell.set()
+    async def purge(self) -> None:
+        self.shared.clear()

@@ -11,11 +11,11 @@ from typing import Any
 import asyncpg
 import structlog
 
-from duly.domain.check import Violation
 from duly.store import tenants
 from duly.store.database import Database
 from duly.store.ownership import SLOT, list_ownership
 from duly.store.tenants import PauseKind
+from duly.verify.check import Violation
 from tests.simulation.clients import CLIENTS, submit
 from tests.simulation.cluster import keep_back
 from tests.simulation.database import Postgres
@@ -79,6 +79,8 @@ def run_fleet_plan(postgres: Postgres, plan: FleetPlan) -> Verdict:
             run_virtually(simulate(plan, postgres, verdict), register_fleet_task, keep_back)
         except Exception:
             verdict.failures.append(traceback.format_exc())
+        finally:
+            postgres.end_transaction()
     return verdict
 
 

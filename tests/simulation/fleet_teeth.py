@@ -4,27 +4,26 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from duly.coordinator.ownership import Coordinator
-from duly.scheduler.accounts import Accounts, Charge
-from duly.scheduler.board import Board
 from duly.scheduler.gatekeeper import Gatekeeper
+from duly.scheduler.in_flight import Charge, InFlight
+from duly.scheduler.ready_state import ReadyState
 from duly.scheduler.reaper import Reaper
-from duly.store import lease, ownership, ready_queue
-from duly.store.entries import Entry
-from duly.store.hands import Hands, first_lease
-from duly.store.submit import Claim, SubmitAnswer, Submitter, stored_at
+from duly.store import lease, ownership, ready_tickets
+from duly.store.insert import Claim, IdleConsumer, InsertRow, first_lease, insert_tasks
+from duly.store.submit import SubmitAnswer, Submitter, stored_at
 from tests.simulation.schedule_teeth import SCHEDULE_BUGS
 from tests.simulation.teeth import Both, Bug, Slip
 
 
 def correct_all(
-    accounts: Accounts, _before: Mapping[UUID, Charge], seen: Mapping[UUID, Charge]
+    accounts: InFlight, _before: Mapping[UUID, Charge], seen: Mapping[UUID, Charge]
 ) -> list[Charge]:
     """Also what was told while the database answered."""
     freed = [accounts.remove(task) for task in list(accounts.leases) if task not in seen]
     return [charge for charge in freed if charge is not None]
 
 
-def free_at_deadline(accounts: Accounts, now: float) -> None:
+def free_at_deadline(accounts: InFlight, now: float) -> None:
     """Without asking whether somebody else got the lease in time."""
     while accounts.deadlines and accounts.deadlines[0][0] <= now:
         accounts.remove(accounts.deadlines.popleft()[1])
@@ -40,12 +39,12 @@ def do_nothing(*_: object) -> None:
 
 
 async def hand_first(
-    submitter: Submitter, hands: Hands, entries: list[Entry], claims: Sequence[Claim]
+    submitter: Submitter, consumer: IdleConsumer, entries: list[InsertRow], claims: Sequence[Claim]
 ) -> dict[int, SubmitAnswer]:
     """Before the commit, which may fail."""
     now = submitter.environment.clock.now()
-    hands.take([first_lease(entry, hands, now, now) for entry in entries])
-    won, stored_when = await submitter.write(submitter.database, entries, claims, hands)
+    consumer.take([first_lease(entry, consumer, now, now) for entry in entries])
+    won, stored_when = await insert_tasks(submitter.database, entries, (), claims, consumer)
     return {entry.ordinal: stored_at(entry, stored_when, is_waited_for=True) for entry in won}
 
 
@@ -66,7 +65,7 @@ FLEET_BUGS: list[Bug | Slip | Both] = [
     ),
     Bug(
         "a ticket past its deadline is taken from the table",
-        ready_queue.SQL,
+        ready_tickets.SQL,
         "lease_tickets",
         "AND ticket.deadline > duly.now()",
         "AND ticket.deadline > timestamptz 'epoch'",
@@ -85,15 +84,15 @@ FLEET_BUGS: list[Bug | Slip | Both] = [
         "greatest(ownership.void_at, duly.now() + make_interval(secs => $5))",
         "least(ownership.void_at, duly.now() + make_interval(secs => $5))",
     ),
-    Slip("a ticket is never counted", Accounts, "ticketed", do_nothing),
+    Slip("a ticket is never counted", InFlight, "ticketed", do_nothing),
     Slip("a lease that ran out is left alone", Reaper, "reap", reap_nothing),
     Slip("a belief outlives its lease", Coordinator, "is_trusted", True),
     Slip("a hand-over needs no wait", Gatekeeper, "handover_until", lambda *_: None),
-    Slip("a correction forgets what was told meanwhile", Accounts, "correct", correct_all),
-    Slip("a cap is free at the deadline of a ticket", Accounts, "pass_deadlines", free_at_deadline),
-    Slip("a lost ticket counts for ever", Accounts, "pass_deadlines", do_nothing),
-    Slip("what is parked stays parked", Board, "unpark", lambda *_: 0),
-    Slip("a lost ticket is never published again", Board, "void_tickets", lambda *_: []),
+    Slip("a correction forgets what was told meanwhile", InFlight, "correct", correct_all),
+    Slip("a cap is free at the deadline of a ticket", InFlight, "pass_deadlines", free_at_deadline),
+    Slip("a lost ticket counts for ever", InFlight, "pass_deadlines", do_nothing),
+    Slip("what is parked stays parked", ReadyState, "unpark", lambda *_: 0),
+    Slip("a lost ticket is never published again", ReadyState, "void_tickets", lambda *_: []),
     *SCHEDULE_BUGS,
     Slip("a consumer is handed what is not stored yet", Submitter, "store_in", hand_first),
 ]

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from duly.domain.history import Effect, Entry, Fault, Logs, Operation, Phase
+from duly.verify.history import Effect, Entry, Fault, Logs, Operation, Phase
 
 
 class Recorder:

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from duly.domain.check import Violation, check, find_overdue
-from duly.domain.history import Logs, Phase, Tables
 from duly.store import load
 from duly.store.partitions import SQL
+from duly.verify.check import Violation, check, find_overdue
+from duly.verify.history import Logs, Phase, Tables
 from tests.simulation.clients import CLIENTS, submit
 from tests.simulation.cluster import Cluster, register_task
 from tests.simulation.database import Postgres
@@ -79,6 +79,7 @@ def run_plan(postgres: Postgres, plan: Plan) -> Verdict:
         verdict.failures.append(traceback.format_exc())
     finally:
         load.PLACEMENTS_PAGE = page
+        postgres.end_transaction()
     return verdict
 
 

@@ -13,15 +13,15 @@ from uuid import UUID
 import msgspec
 
 from duly.api.schedule_control import moment_of
-from duly.domain.firing import Policies, Verdict
+from duly.domain.occurrence_plan import OccurrenceDecision, Policies
 from duly.domain.recurrence import Recurrence, stable_jitter_s
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 from duly.domain.retry import RetryPolicy
 from duly.domain.task import Policy, Submission
 from duly.store.audit import append_audit
 from duly.store.database import Session
+from duly.store.fire_schedules import Firer, Written
 from duly.store.occurrences import list_occurrences
-from duly.store.recur import Firer, Written
 from duly.store.schedules import (
     Definition,
     Schedule,
@@ -159,7 +159,9 @@ async def resume(asked: Asked) -> Written:
 async def trigger(asked: Asked) -> Written:
     schedule = asked.schedule
     times = [(moment_of(schedule.now), schedule.now)]
-    written = await asked.firer.fire_by_hand(asked.session, schedule, Verdict.TRIGGERED, times)
+    written = await asked.firer.fire_manually(
+        asked.session, schedule, OccurrenceDecision.TRIGGERED, times
+    )
     assert len(written.tasks) == 1, "two triggers at one instant"
     return written
 

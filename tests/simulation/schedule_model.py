@@ -11,8 +11,8 @@ from uuid import UUID
 
 import msgspec
 
-from duly.domain.check import Violation
-from duly.domain.history import Tables
+from duly.verify.check import Violation
+from duly.verify.history import Tables
 from tests.domain.cron_model import ModelCron, Timeline, expected
 from tests.simulation.database import Postgres
 

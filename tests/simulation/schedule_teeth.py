@@ -7,13 +7,13 @@ of them alone may go unnoticed, both together may not.
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from duly.domain import firing
-from duly.domain.firing import Plan, Policies, Progress, next_at, plan_firing
+from duly.domain import occurrence_plan
+from duly.domain.occurrence_plan import Plan, Policies, Progress, next_at, plan_firing
 from duly.domain.recurrence import Recurrence
-from duly.store import recur
+from duly.store import fire_schedules
 from duly.store.database import Database, Session
-from duly.store.entries import Entry
-from duly.store.recur import Batch, Firer, Firing, Written, record
+from duly.store.fire_schedules import Batch, Firer, Firing, Written, record
+from duly.store.insert import InsertRow
 from duly.store.schedules import Schedule
 from tests.simulation.teeth import Both, Bug, Slip
 
@@ -21,7 +21,9 @@ from tests.simulation.teeth import Both, Bug, Slip
 async def fire_in_two_commits(firer: Firer, database: Database, firings: list[Firing]) -> object:
     """The timer first, the ledger later."""
     async with database.transaction() as session:
-        rows = await session.fetch(recur.SQL.move_schedules, *recur.firing_columns(firings), False)
+        rows = await session.fetch(
+            fire_schedules.SQL.move_schedules, *fire_schedules.firing_columns(firings), False
+        )
     won = [each for each in firings if each.schedule.id in {row["id"] for row in rows}]
     rulings = [
         (each.schedule, ruling, each.entries.get(ruling.nominal_at))
@@ -29,7 +31,7 @@ async def fire_in_two_commits(firer: Firer, database: Database, firings: list[Fi
         for ruling in each.plan.rulings
     ]
     async with database.transaction() as session:
-        admitted = await record(session, recur.SQL.record_occurrences, rulings)
+        admitted = await record(session, fire_schedules.SQL.record_occurrences, rulings)
         entries = [entry for _, _, entry in rulings if entry is not None and entry.id in admitted]
         await firer.store(session, entries)
     return {each.schedule.id for each in won}
@@ -60,7 +62,7 @@ async def rule_on_nothing(
     return schedule, Written()
 
 
-async def store_nothing(_firer: Firer, _session: Session, _entries: list[Entry]) -> Batch:
+async def store_nothing(_firer: Firer, _session: Session, _entries: list[InsertRow]) -> Batch:
     return [], {}
 
 
@@ -70,7 +72,7 @@ def never_paused(schedule: Schedule) -> Progress:
 
 NO_FENCE = Bug(
     "a firing needs no fence",
-    recur.SQL,
+    fire_schedules.SQL,
     "move_schedules",
     "AND timer.fence = asked.fence",
     "AND timer.fence >= asked.fence",
@@ -78,7 +80,7 @@ NO_FENCE = Bug(
 )
 NO_LEDGER = Bug(
     "the ledger admits a known occurrence",
-    recur.SQL,
+    fire_schedules.SQL,
     "record_occurrences",
     "DO NOTHING",
     "DO UPDATE SET task = excluded.task, verdict = excluded.verdict",
@@ -87,29 +89,29 @@ SCHEDULE_BUGS: list[Bug | Slip | Both] = [
     Both("neither fence nor ledger stops a second task", NO_FENCE, NO_LEDGER),
     Bug(
         "a firing leaves the cursor behind",
-        recur.SQL,
+        fire_schedules.SQL,
         "move_schedules",
         "cursor_at = asked.cursor_at",
         "cursor_at = timer.cursor_at",
     ),
     Bug(
         "what is late is never found",
-        recur.SQL,
+        fire_schedules.SQL,
         "look_ahead",
         "AND schedule_timers.due_at <= duly.now() - make_interval(secs => $3)",
         "AND schedule_timers.due_at <= timestamptz 'epoch' + make_interval(secs => $3)",
     ),
     Bug(
         "what was triggered may be overlapped",
-        recur.SQL,
+        fire_schedules.SQL,
         "note_running",
         "running = timer.running || $4::uuid[]",
         "running = timer.running || ($4::uuid[])[:0]",
     ),
-    Slip("a bite swallows the rest", recur, "plan_firing", plan_and_forget),
+    Slip("a bite swallows the rest", fire_schedules, "plan_firing", plan_and_forget),
     Slip("a firing is two commits", Firer, "fire", fire_in_two_commits),
     Slip("a change rules on nothing first", Firer, "rule_on_due", rule_on_nothing),
     Slip("a firing stores no task", Firer, "store", store_nothing),
-    Slip("overlaps are not minded", firing, "overlaps", lambda *_: False),
+    Slip("overlaps are not minded", occurrence_plan, "overlaps", lambda *_: False),
     Slip("a pause is not minded", Schedule, "progress", property(never_paused)),
 ]

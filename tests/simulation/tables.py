@@ -5,7 +5,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from duly.domain.history import (
+from duly.domain.ids import key_shard
+from duly.domain.task import concurrency_limit_of
+from duly.store.policies import decode_policy
+from duly.verify.history import (
     AttemptRow,
     DeadLetterRow,
     KeyRow,
@@ -14,9 +17,6 @@ from duly.domain.history import (
     TaskRow,
     TimerRow,
 )
-from duly.domain.ids import key_shard
-from duly.domain.task import concurrency_limit_of
-from duly.store.policies import decode_policy
 from tests.simulation.database import Postgres
 from tests.simulation.plan import KEY_NAMES
 
@@ -26,7 +26,7 @@ TIMERS = """SELECT id, fence, attempt, coalesce(lease_until, due_at), holder, st
                    cancel_requested, tenant,
                    EXISTS (SELECT FROM duly.placements AS place
                             WHERE place.tenant = timers.tenant AND place.shard = timers.shard
-                              AND place.lane = duly.lane_of(timers.pool, timers.priority)),
+                              AND place.queue = duly.timer_queue(timers.pool, timers.priority)),
                    run_at
               FROM duly.timers WHERE tenant = ANY($1::integer[]) ORDER BY id"""
 ATTEMPTS = """SELECT attempts.id, fence, charged, holder, started_at, ended_at, outcome, state,

@@ -9,9 +9,9 @@ from typing import Any
 from duly.domain.errors import DatabaseUnavailable
 from duly.domain.retry import Failure, GiveUp, Retry, RetryPolicy, decide
 from duly.domain.task import Submission
-from duly.store import control, dead_letters, lease, purge, reap, settle, submit
+from duly.store import control, dead_letters, finish, insert, lease, purge, reap, retry, settle
 from duly.store.database import Session
-from duly.store.entries import Entry
+from duly.store.insert import InsertRow
 from duly.store.statements import Statements
 from duly.store.submit import Replayed, SubmitAnswer, Submitter
 from tests.simulation.fleet_plan import replaced
@@ -85,7 +85,7 @@ async def submit_again(submitter: Submitter, tasks: Sequence[Submission]) -> lis
 
 
 async def answer_early(
-    submitter: Submitter, session: Session, entries: list[Entry]
+    submitter: Submitter, session: Session, entries: list[InsertRow]
 ) -> dict[int, SubmitAnswer]:
     """Whatever becomes of the commit."""
     if session is not submitter.database:
@@ -101,7 +101,7 @@ async def answer_early(
 
 
 async def take_for_the_same(
-    submitter: Submitter, session: Any, entries: list[Entry], hashes: dict[int, bytes]
+    submitter: Submitter, session: Any, entries: list[InsertRow], hashes: dict[int, bytes]
 ) -> dict[int, SubmitAnswer]:
     """Another request under a known key is not told so."""
     answers = await SOUND_KNOWN(submitter, session, entries, hashes)
@@ -116,8 +116,8 @@ def decide_late(
     return decide(more, attempt, losses, failure, random)
 
 
-FENCE_UP = "SET fence = timers.fence + 1"
-FENCE_KEPT = "SET fence = timers.fence"
+FENCE_UP = "fence = timers.fence + 1,"
+FENCE_KEPT = "fence = timers.fence,"
 HOLDER_OF_LEASE = "AND timers.holder = done.holder"
 FENCE_OF_LEASE = "AND timers.fence = done.fence"
 NOT_EXPIRED = "AND (NOT $10::boolean OR timers.lease_until <= duly.now())"
@@ -153,46 +153,48 @@ BUGS: list[Bug | Slip] = [
         "AND timers.holder = $4",
         "AND timers.holder IS NOT NULL AND $4::uuid IS NOT NULL",
     ),
-    Bug("an end keeps the fence", settle.SQL, "settle_again", FENCE_UP, FENCE_KEPT),
+    Bug("an end keeps the fence", retry.SQL, "retry_tasks", FENCE_UP, FENCE_KEPT),
     Bug(
         "a retry after a requested cancel",
-        settle.SQL,
-        "settle_again",
+        retry.SQL,
+        "retry_tasks",
         "AND NOT timers.cancel_requested",
         "",
         ("confirmed = false", "confirmed = false, cancel_requested = false"),
     ),
-    Bug("a retry is not charged", settle.SQL, "settle_again", "timers.attempt + done.charge", "0"),
-    Bug("anybody completes", settle.SQL, "settle_completed", HOLDER_OF_LEASE, ""),
-    Bug("an old lease completes", settle.SQL, "settle_completed", FENCE_OF_LEASE, ""),
-    Bug("anybody fails a task", settle.SQL, "settle_final", HOLDER_OF_LEASE, ""),
-    Bug("reaped without looking again", settle.SQL, "settle_again", NOT_EXPIRED, LOST_ANYWAY),
+    Bug("a retry is not charged", retry.SQL, "retry_tasks", "timers.attempt + done.charge", "0"),
+    Bug("anybody completes", finish.SQL, "finish_completed", HOLDER_OF_LEASE, ""),
+    Bug("an old lease completes", finish.SQL, "finish_completed", FENCE_OF_LEASE, ""),
+    Bug("anybody fails a task", finish.SQL, "finish_terminal", HOLDER_OF_LEASE, ""),
+    Bug("reaped without looking again", retry.SQL, "retry_tasks", NOT_EXPIRED, LOST_ANYWAY),
     Bug(
         "failed although cancelled",
-        settle.SQL,
-        "settle_final",
+        finish.SQL,
+        "finish_terminal",
         "CASE WHEN timers.cancel_requested THEN 'CANCELLED' ELSE done.state END",
         "done.state",
     ),
-    Bug("a lease is never looked at", reap.SQL, "find_expired", "AND timers.lane = 0", "AND false"),
+    Bug(
+        "a lease is never looked at", reap.SQL, "find_expired", "AND timers.queue = 0", "AND false"
+    ),
     Bug(
         "a lease in place is never looked at",
         reap.SQL,
         "find_expired",
-        "AND lookouts.look_at <= duly.now()",
+        "AND lease_expiry_batches.expires_at <= duly.now()",
         "AND false",
     ),
     Bug(
-        "a lease in place has no lookout",
+        "a lease in place has no expiry batch",
         lease.SQL,
         "lease_tasks",
-        "WHERE lane <> 0",
+        "WHERE queue <> 0",
         "WHERE false",
     ),
     Bug(
         "cancel takes a running task away",
-        control.SQL,
-        "cancel_tasks",
+        finish.SQL,
+        "finish_cancelled",
         "AND timers.holder IS NULL",
         "",
     ),
@@ -205,7 +207,7 @@ BUGS: list[Bug | Slip] = [
         "",
     ),
     Bug(
-        "a key is taken over", submit.SQL, "submit_keyed", "WHERE held.expires_at <= duly.now()", ""
+        "a key is taken over", insert.SQL, "insert_keyed", "WHERE held.expires_at <= duly.now()", ""
     ),
     Bug(
         "a letter is replayed twice",
@@ -230,29 +232,29 @@ BUGS: list[Bug | Slip] = [
     ),
     Bug(
         "an end leaves no record",
-        settle.SQL,
-        "settle_completed",
+        finish.SQL,
+        "finish_completed",
         "FROM ended\n)",
         "FROM ended WHERE false\n)",
     ),
     Bug(
         "a cancel leaves no record",
-        control.SQL,
-        "cancel_tasks",
-        "'CANCELLED', run_at FROM ended",
-        "'CANCELLED', run_at FROM ended WHERE false",
+        finish.SQL,
+        "finish_cancelled",
+        "FROM ended\n)",
+        "FROM ended WHERE false\n)",
     ),
     Bug(
         "a failure leaves no dead letter",
-        settle.SQL,
-        "settle_final",
+        finish.SQL,
+        "finish_terminal",
         "WHERE ended.state = 'FAILED'",
         "WHERE ended.state = 'LOST'",
     ),
     Bug(
         "a cancel keeps the fence",
-        control.SQL,
-        "cancel_tasks",
+        finish.SQL,
+        "finish_cancelled",
         "timers.fence + 1 AS fence",
         "timers.fence AS fence",
     ),

@@ -5,24 +5,23 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
+from duly.broker import lease_queue
 from duly.broker import postgres as postgres_broker
-from duly.broker import tickets as broker_tickets
-from duly.domain.check import Violation
 from duly.domain.errors import DatabaseUnavailable, StatementRefused
-from duly.domain.history import Entry, Operation, Phase
 from duly.domain.ids import slot_of
 from duly.domain.lanes import Lane, Ticket
 from duly.environment import Environment
 from duly.execution import executor
-from duly.scheduler.board import Ready
 from duly.scheduler.dispatcher import Dispatcher
-from duly.store import hands as hands_of_store
-from duly.store import lease, ready_queue, submit
+from duly.scheduler.ready_state import ReadyTimer
+from duly.store import insert, lease, ready_tickets, submit
 from duly.store.database import Database
-from duly.store.entries import Entry as StoredEntry
-from duly.store.hands import Hands
+from duly.store.finish import SettleAnswer, Settlement
+from duly.store.insert import IdleConsumer, InsertRow
 from duly.store.lease import Beat, BeatAnswer, Lease
-from duly.store.settle import SettleAnswer, Settlement, Settler
+from duly.store.settle import Settler
+from duly.verify.check import Violation
+from duly.verify.history import Entry, Operation, Phase
 from tests.simulation.cluster import CURRENT_NODE, Node
 
 Answer = TypeVar("Answer")
@@ -61,9 +60,9 @@ async def lease_tickets_witnessed(
     count: int,
     lease_s: float,
     left_out: Collection[int],
-) -> ready_queue.Taken:
+) -> ready_tickets.Taken:
     """Which tickets are asked for is known only with the answer."""
-    taken = await ready_queue.lease_tickets(
+    taken = await ready_tickets.lease_tickets(
         database, environment, holder, lanes, count, lease_s, left_out
     )
     leased = {made.id: made.fence for made in taken.leases}
@@ -76,10 +75,10 @@ async def lease_tickets_witnessed(
     return taken
 
 
-def first_lease_witnessed(entry: StoredEntry, hands: Hands, *instants: datetime) -> Lease:
+def first_lease_witnessed(entry: InsertRow, consumer: IdleConsumer, *instants: datetime) -> Lease:
     """Stored in its holder's hands: nothing was asked before it was answered."""
-    made = hands_of_store.first_lease(entry, hands, *instants)
-    answer_leases(ask_leases(hands.holder, [Ticket(entry.id, 0)]), [made])
+    made = insert.first_lease(entry, consumer, *instants)
+    answer_leases(ask_leases(consumer.holder, [Ticket(entry.id, 0)]), [made])
     return made
 
 
@@ -98,7 +97,7 @@ SOUND_PUBLISH = Dispatcher.publish
 
 
 async def publish_witnessed(
-    dispatcher: Dispatcher, now: float, chosen: Sequence[tuple[Lane, Ready]]
+    dispatcher: Dispatcher, now: float, chosen: Sequence[tuple[Lane, ReadyTimer]]
 ) -> None:
     fleet = here().cluster
     deadline = datetime.fromtimestamp(now + dispatcher.coordinator.ticket_s, UTC)
@@ -187,8 +186,8 @@ async def told(asked: list[Entry], work: Awaitable[Answer], refusal: Phase = Pha
 
 # Where the roles find these functions.
 WITNESSED: list[tuple[Any, str, Any]] = [
-    (broker_tickets, "lease_tasks", lease_tasks_witnessed),
-    (broker_tickets, "read_held", read_held_witnessed),
+    (lease_queue, "lease_tasks", lease_tasks_witnessed),
+    (lease_queue, "read_held", read_held_witnessed),
     (postgres_broker, "lease_tickets", lease_tickets_witnessed),
     (submit, "first_lease", first_lease_witnessed),
     (executor, "extend_leases", extend_leases_witnessed),

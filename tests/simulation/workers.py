@@ -9,14 +9,14 @@ from typing import TypeVar
 from uuid import UUID
 
 from duly.domain.errors import DatabaseUnavailable, StatementRefused
-from duly.domain.history import Entry, Operation, Phase
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome
 from duly.environment import CrashPoint
+from duly.store.finish import SettleAnswer, Settlement, finish_unstarted
 from duly.store.lease import Beat, BeatStatus, Lease, extend_leases, lease_tasks, read_held
-from duly.store.load import Cursor, Due, Place, list_placements, load_due
-from duly.store.reap import expire_unstarted, reap_leases
-from duly.store.settle import SettleAnswer, Settlement
+from duly.store.load import Cursor, Due, TimerQueue, list_placements, load_due
+from duly.store.reap import reap_leases
+from duly.verify.history import Entry, Operation, Phase
 from tests.simulation.cluster import Cluster, Node
 from tests.simulation.plan import Actor, FaultKind
 
@@ -79,11 +79,11 @@ async def load_and_publish(cluster: Cluster, node: Node) -> None:
     cluster.publish(spoil(cluster, node, due))
 
 
-async def read_places(cluster: Cluster, node: Node) -> list[Place]:
+async def read_places(cluster: Cluster, node: Node) -> list[TimerQueue]:
     """The placements of this seed's tenants, page by page."""
-    places: list[Place] = []
+    places: list[TimerQueue] = []
     for tenant in cluster.plan.tenants:
-        after = Place(tenant, -1, -1)
+        after = TimerQueue(tenant, -1, -1)
         while True:
             page = await list_placements(node.database, 0, LAST_SHARD, after)
             mine = [place for place in page if place.tenant == tenant]
@@ -97,7 +97,7 @@ async def read_places(cluster: Cluster, node: Node) -> list[Place]:
 def spoil(cluster: Cluster, node: Node, due: list[Due]) -> list[Ticket]:
     tickets = []
     for item in due:
-        ticket = Ticket(item.id, item.fence, stays=stays(item))
+        ticket = Ticket(item.id, item.fence, in_place=stays(item))
         cluster.drawer = [*cluster.drawer, ticket][-DRAWER_MAX:]
         if not cluster.strikes(FaultKind.TICKET_LOST, node):
             tickets.append(ticket)
@@ -292,7 +292,7 @@ async def reap(cluster: Cluster, node: Node) -> None:
             work = reap_leases(node.database, node.environment, places, cluster.plan.page)
             await hear(cluster, [], work)
         if Actor.EXPIRER in cluster.plan.actors and cluster.late:
-            await hear(cluster, [], expire_unstarted(node.database, cluster.late))
+            await hear(cluster, [], finish_unstarted(node.database, cluster.late))
 
 
 def next_look_s(cluster: Cluster, node: Node) -> float:

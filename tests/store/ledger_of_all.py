@@ -12,9 +12,10 @@ from duly.environment import Environment
 from duly.store.control import Move, cancel_tasks, move_tasks, run_now
 from duly.store.database import Database
 from duly.store.dead_letters import replay_dead_letters
+from duly.store.finish import Settlement
 from duly.store.lease import lease_tasks
 from duly.store.purge import purge_tasks
-from duly.store.settle import Settlement, Settler
+from duly.store.settle import Settler
 from duly.store.submit import Stored, Submitter
 
 HOLDER = UUID(int=7)

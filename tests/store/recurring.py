@@ -5,12 +5,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from duly.domain.firing import Policies
+from duly.domain.occurrence_plan import Policies
 from duly.domain.recurrence import Recurrence
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 from duly.domain.task import Submission
+from duly.store.fire_schedules import Firer, look_ahead
 from duly.store.occurrences import Verdicted, list_occurrences
-from duly.store.recur import Firer, look_ahead
 from duly.store.schedules import (
     Definition,
     Schedule,

@@ -158,7 +158,7 @@ async def test_a_new_priority_survives_a_retry(world: World) -> None:
     await move(world, Move(stored.id, priority=1))
     await world.run(stored.id, Outcome.RELEASED)
     (due,) = await world.due()
-    assert (due.id, due.priority, due.lane) == (stored.id, 1, 6)
+    assert (due.id, due.priority, due.queue) == (stored.id, 1, 6)
 
 
 async def test_run_now_makes_a_future_task_due(world: World) -> None:

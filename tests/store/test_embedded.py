@@ -13,8 +13,8 @@ import pytest
 
 from duly.domain.errors import EmbeddedServerFailed
 from duly.environment import Environment
-from duly.store.account import ServerAccount, unprivileged_user
 from duly.store.embedded import EmbeddedPostgres, Server, processes_in
+from duly.store.server_user import ServerUser, unprivileged_user
 from tests.processes import child, eventually, is_alive, kill_all
 from tests.store.folders import is_root, server_folder
 
@@ -45,7 +45,7 @@ def mode_of(path: str) -> int:
 @contextmanager
 def stranger_of_the_same_account() -> Iterator["subprocess.Popen[bytes]"]:
     """PostgreSQL takes a pid of another account for stale by itself; this one it would believe."""
-    prefix = ServerAccount.choose(Path("/")).prefix
+    prefix = ServerUser.choose(Path("/")).prefix
     with subprocess.Popen([*prefix, "sleep", "600"]) as process:
         try:
             uid = unprivileged_user(Path()).pw_uid if is_root() else os.geteuid()

@@ -15,11 +15,11 @@ import pytest
 
 from duly.domain.errors import DataDirectoryUnusable, DulyError, EmbeddedServerFailed
 from duly.environment import Environment
-from duly.store import account
-from duly.store.account import first_closed, unprivileged_user
+from duly.store import server_user
 from duly.store.binaries import find_binaries
 from duly.store.drop_privileges import CAP_DAC_READ_SEARCH
 from duly.store.embedded import EmbeddedPostgres
+from duly.store.server_user import first_closed, unprivileged_user
 from tests.processes import child
 from tests.store.folders import everyone_in, is_root, server_folder
 
@@ -219,7 +219,7 @@ def test_root_without_the_capability_is_told_which_folder_is_closed(
     """Root of a container often lacks it; a failure of initdb would name neither way out."""
     private = data_dir.parent / "private"
     private.mkdir(mode=0o700)
-    monkeypatch.setattr(account, "can_grant_passage", lambda: False)
+    monkeypatch.setattr(server_user, "can_grant_passage", lambda: False)
     with pytest.raises(EmbeddedServerFailed, match=f"may not enter {private};.*DULY_DATA_DIR"):
         EmbeddedPostgres(private / "data", Environment()).attach()
 

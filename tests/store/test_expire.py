@@ -6,7 +6,7 @@ from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy
 from duly.store.dead_letters import read_dead_letter
-from duly.store.reap import expire_unstarted
+from duly.store.finish import finish_unstarted
 from tests.store.world import START, TENANT, World
 
 POLICY = Policy(start_by=START + timedelta(seconds=60))
@@ -17,9 +17,9 @@ async def test_a_task_not_started_in_time_fails_as_expired(world: World) -> None
     stored = await world.submit(policy=POLICY, payload="1")
     ticket = await world.ticket(stored.id)
     world.advance(59.999)
-    assert await expire_unstarted(world.database, [ticket]) == []
+    assert await finish_unstarted(world.database, [ticket]) == []
     world.advance(0.001)
-    assert await expire_unstarted(world.database, [ticket]) == [stored.id]
+    assert await finish_unstarted(world.database, [ticket]) == [stored.id]
     task = await world.read(stored.id)
     assert (task.state, task.reason, task.outcome, task.attempt) == (
         State.FAILED,
@@ -39,9 +39,9 @@ async def test_a_ticket_of_an_expired_task_is_void(world: World) -> None:
     stored = await world.submit(policy=POLICY)
     ticket = await world.ticket(stored.id)
     world.advance(60)
-    await expire_unstarted(world.database, [ticket])
+    await finish_unstarted(world.database, [ticket])
     assert await world.try_lease(ticket) is None
-    assert await expire_unstarted(world.database, [ticket]) == []
+    assert await finish_unstarted(world.database, [ticket]) == []
 
 
 async def test_a_started_task_does_not_expire_under_its_holder(world: World) -> None:
@@ -51,8 +51,8 @@ async def test_a_started_task_does_not_expire_under_its_holder(world: World) -> 
     lease = await world.lease(stored.id)
     world.advance(61)
     tickets = [first, Ticket(stored.id, lease.fence)]
-    assert await expire_unstarted(world.database, tickets[:1]) == []
-    assert await expire_unstarted(world.database, tickets[1:]) == []
+    assert await finish_unstarted(world.database, tickets[:1]) == []
+    assert await finish_unstarted(world.database, tickets[1:]) == []
     assert (await world.settle(lease, Outcome.COMPLETED)).state is State.COMPLETED
 
 
@@ -62,7 +62,7 @@ async def test_a_stale_ticket_expires_nothing(world: World) -> None:
     old = await world.ticket(stored.id)
     await world.run(stored.id, Outcome.RELEASED)
     world.advance(61)
-    assert await expire_unstarted(world.database, [old]) == []
+    assert await finish_unstarted(world.database, [old]) == []
     assert (await world.read(stored.id)).state is State.READY
 
 
@@ -70,4 +70,4 @@ async def test_a_task_without_a_limit_never_expires(world: World) -> None:
     """No limit is not a limit of zero."""
     stored = await world.submit()
     world.advance(10 * 365 * 86400)
-    assert await expire_unstarted(world.database, [await world.ticket(stored.id)]) == []
+    assert await finish_unstarted(world.database, [await world.ticket(stored.id)]) == []

@@ -8,10 +8,10 @@ import pytest
 
 from duly.domain.errors import DatabaseUnavailable
 from duly.store import failover, hosts
+from duly.store.bootstrap import EMBEDDED_LOGIN
 from duly.store.database import Database, address_of, connect
 from duly.store.failover import FailoverWatch
 from duly.store.hosts import Hosts, urls_by_host
-from duly.store.place import EMBEDDED_LOGIN
 from tests.chaos.link import Link, LinkFault
 from tests.servers import PASSWORD
 

@@ -11,18 +11,11 @@ from duly.domain.errors import StatementRefused
 from duly.domain.ids import key_shard
 from duly.domain.states import Outcome, State
 from duly.domain.task import Submission
-from duly.store.batching import Batcher
+from duly.store.batcher import Batcher
 from duly.store.database import CONFLICT_CODES, Session
 from duly.store.idempotency import delete_expired_keys
-from duly.store.submit import (
-    CLAIM_TRIES_MAX,
-    KEY_TTL_S,
-    SQL,
-    Mismatch,
-    Replayed,
-    Stored,
-    SubmitAnswer,
-)
+from duly.store.insert import KEY_TTL_S, SQL
+from duly.store.submit import CLAIM_TRIES_MAX, Mismatch, Replayed, Stored, SubmitAnswer
 from tests.store.test_submit import hold_key
 from tests.store.world import OTHER_TENANT, START, TENANT, World, wish
 
@@ -221,14 +214,6 @@ async def wait_until_blocked(owner: asyncpg.Connection) -> None:
             await asyncio.sleep(0.005)
             # Inside a transaction the first look would be repeated for ever.
             await owner.execute("SELECT pg_stat_clear_snapshot()")
-
-
-def test_a_task_with_a_key_is_stored_as_one_without() -> None:
-    """Two statements that store tasks: what is mended in one must be mended in the other."""
-    plain = SQL.submit_tasks.partition("WITH placed AS")[2]
-    keyed = SQL.submit_keyed.partition("), placed AS")[2]
-    keyed = keyed.replace("     WHERE asked.id NOT IN (SELECT lost.id FROM lost)\n", "")
-    assert keyed.replace(", ARRAY(SELECT lost.id FROM lost) AS lost", "") == plain
 
 
 class FreedMeanwhile:

@@ -13,15 +13,15 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy
 from duly.store import reap
+from duly.store.async_webhooks import hand_over
+from duly.store.cluster import read_standing
 from duly.store.control import cancel_tasks
-from duly.store.gauges import scan_oldest_ready
-from duly.store.handover import hand_over
+from duly.store.finish import SettleStatus
 from duly.store.lease import HANDED_OVER, Beat, BeatStatus, Lease, extend_leases, lease_tasks
 from duly.store.load import list_placements
-from duly.store.operators import read_standing
+from duly.store.metric_queries import scan_oldest_ready
 from duly.store.read import Filter, list_tasks
 from duly.store.reap import reap_leases
-from duly.store.settle import SettleStatus
 from duly.store.tenants import count_in_flight
 from tests.store.world import HOLDER, LEASE_S, OTHER_TENANT, START, TENANT, TimedDatabase, World
 
@@ -36,7 +36,7 @@ async def lease_in_place(world: World, count: int = 3, **fields: Any) -> list[Le
 
 
 async def lease_again(world: World, ids: list[UUID], holder: UUID = HOLDER) -> list[Lease]:
-    tickets = [(await world.ticket(task_id))._replace(stays=True) for task_id in ids]
+    tickets = [(await world.ticket(task_id))._replace(in_place=True) for task_id in ids]
     leases = await lease_tasks(world.database, world.environment, holder, tickets, LEASE_S)
     assert len(leases) == len(ids)
     return leases
@@ -47,7 +47,7 @@ async def test_a_lease_in_place_is_running_and_no_longer_due(world: World) -> No
     leases = await lease_in_place(world)
     timer = await world.timer(leases[0].id)
     assert timer is not None
-    assert (timer["lane"] != 0, timer["due_at"]) == (True, START)
+    assert (timer["queue"] != 0, timer["due_at"]) == (True, START)
     task = await world.read(leases[0].id)
     assert (task.state, task.holder, task.fence) == (State.RUNNING, HOLDER, 1)
     assert task.next_at == task.lease_until == START + timedelta(seconds=LEASE_S)
@@ -55,18 +55,18 @@ async def test_a_lease_in_place_is_running_and_no_longer_due(world: World) -> No
     assert (await world.try_lease(Ticket(task.id, task.fence))) is None
 
 
-async def test_one_lookout_stands_for_the_whole_batch_of_a_place(world: World) -> None:
+async def test_one_expiry_batch_stands_for_the_whole_batch_of_a_place(world: World) -> None:
     """One for each lease would cost as much as moving them."""
     leases = await lease_in_place(world)
-    rows = await world.database.fetch("SELECT * FROM duly.lookouts")
-    assert [(row["tenant"], row["look_at"]) for row in rows] == [(TENANT, leases[0].lease_until)]
+    rows = await world.database.fetch("SELECT * FROM duly.lease_expiry_batches")
+    assert [(row["tenant"], row["expires_at"]) for row in rows] == [(TENANT, leases[0].lease_until)]
     assert rows[0]["ids"] == sorted(lease.id for lease in leases)
 
 
 async def test_a_lost_lease_in_place_is_taken_back_when_it_ends_and_not_before(
     world: World,
 ) -> None:
-    """Nothing in the index says when it ends: without its lookout it would be held for ever."""
+    """Nothing in the index says when it ends: its expiry batch has to."""
     leases = await lease_in_place(world)
     world.advance(14.999)
     assert await world.reap() == ([], 0, 0)
@@ -74,7 +74,7 @@ async def test_a_lost_lease_in_place_is_taken_back_when_it_ends_and_not_before(
     reaped = await world.reap()
     assert {task_id for task_id, _ in reaped.lost} == {lease.id for lease in leases}
     assert await world.reap() == ([], 0, 1)
-    assert await world.count("lookouts") == 0
+    assert await world.count("lease_expiry_batches") == 0
     for lease in leases:
         assert [each.outcome for each in await world.attempts(lease.id)] == ["lease_lost"]
     world.advance(1)
@@ -82,7 +82,7 @@ async def test_a_lost_lease_in_place_is_taken_back_when_it_ends_and_not_before(
 
 
 async def test_what_was_settled_in_time_is_not_taken_back(world: World) -> None:
-    """A lookout names tasks that are long gone, and some that run again."""
+    """An expiry batch names tasks that are long gone, and some that run again."""
     done, again, lost = await lease_in_place(world)
     assert (await world.settle(done, Outcome.COMPLETED)).state is State.COMPLETED
     await world.settle(again, Outcome.RELEASED)
@@ -92,22 +92,22 @@ async def test_what_was_settled_in_time_is_not_taken_back(world: World) -> None:
     reaped = await world.reap()
     assert [task_id for task_id, _ in reaped.lost] == [lost.id]
     # Alive under a later fence: looked at when that one ends.
-    assert (reaped.rearmed, reaped.lookouts) == (1, 0)
+    assert (reaped.rearmed, reaped.expiry_batches) == (1, 0)
     assert (await world.settle(running, Outcome.COMPLETED)).status is SettleStatus.SETTLED
     world.advance(10)
     assert await world.reap() == ([], 0, 2)
-    assert await world.count("lookouts") == 0
+    assert await world.count("lease_expiry_batches") == 0
 
 
 async def test_a_heartbeat_moves_a_lease_to_where_the_others_are(world: World) -> None:
-    """Its lookout is of the end it had at first; after that the row must speak for itself."""
+    """Its expiry batch is of the end it had at first; after that the row must speak for itself."""
     kept, silent = await lease_in_place(world, 2)
     world.advance(10)
     (answer,) = await extend_leases(world.database, HOLDER, [Beat(kept.id, 1)], LEASE_S)
     assert answer.status is BeatStatus.HELD
     timer = await world.timer(kept.id)
     assert timer is not None
-    assert (timer["lane"], timer["lease_until"]) == (0, START + timedelta(seconds=25))
+    assert (timer["queue"], timer["lease_until"]) == (0, START + timedelta(seconds=25))
     world.advance(5)
     reaped = await world.reap()
     assert [task_id for task_id, _ in reaped.lost] == [silent.id]
@@ -118,7 +118,7 @@ async def test_a_heartbeat_moves_a_lease_to_where_the_others_are(world: World) -
 async def test_what_a_receiver_took_over_is_the_receivers_until_its_time_limit(
     world: World,
 ) -> None:
-    """The lookout is of a lease that was given away."""
+    """The expiry batch is of a lease that was given away."""
     (lease,) = await lease_in_place(world, 1)
     await hand_over(world.database, [(lease.id, lease.fence)])
     world.advance(LEASE_S)
@@ -129,9 +129,9 @@ async def test_what_a_receiver_took_over_is_the_receivers_until_its_time_limit(
 
 
 async def test_a_lease_that_ends_with_its_attempt_is_not_made_in_place(world: World) -> None:
-    """A lookout is for one instant, and a short attempt must be missed in time."""
+    """An expiry batch is for one instant, and a short attempt must be missed in time."""
     (short,) = await lease_in_place(world, 1, policy=Policy(timeout_s=2.0))
-    assert await world.count("lookouts") == 0
+    assert await world.count("lease_expiry_batches") == 0
     world.advance(2)
     assert [task_id for task_id, _ in (await world.reap()).lost] == [short.id]
 
@@ -139,16 +139,16 @@ async def test_a_lease_that_ends_with_its_attempt_is_not_made_in_place(world: Wo
 async def test_tickets_that_stay_and_that_move_can_be_of_one_batch(world: World) -> None:
     """Capped work beside work that nobody counts, in the lane of all tenants."""
     tasks = [await world.submit(url=URL, policy=STEADY) for _ in range(4)]
-    tickets = [Ticket(task.id, 0, stays=at % 2 == 0) for at, task in enumerate(tasks)]
+    tickets = [Ticket(task.id, 0, in_place=at % 2 == 0) for at, task in enumerate(tasks)]
     leases = await lease_tasks(world.database, world.environment, HOLDER, tickets, LEASE_S)
     assert {lease.id for lease in leases} == {task.id for task in tasks}
-    lanes = [(await world.timer(task.id) or {})["lane"] for task in tasks]
+    lanes = [(await world.timer(task.id) or {})["queue"] for task in tasks]
     assert [lane == 0 for lane in lanes] == [False, True, False, True]
     world.advance(LEASE_S)
     assert len((await world.reap()).lost) == 4
 
 
-async def test_only_the_lookouts_that_were_looked_at_are_forgotten(world: World) -> None:
+async def test_only_the_expiry_batches_that_were_looked_at_are_forgotten(world: World) -> None:
     """One that commits a moment later, or does not fit into the pass, names leases as well."""
     await lease_in_place(world, 1)
     await lease_in_place(world, 1)
@@ -158,8 +158,8 @@ async def test_only_the_lookouts_that_were_looked_at_are_forgotten(world: World)
     places = await list_placements(world.database, 0, 1023)
     pairs = sorted({(place.tenant, place.shard) for place in places})
     for left in (3, 2, 2, 1, 1):
-        await reap_leases(world.database, world.environment, pairs, 100, lookouts_limit=1)
-        assert await world.count("lookouts") == left
+        await reap_leases(world.database, world.environment, pairs, 100, batches_limit=1)
+        assert await world.count("lease_expiry_batches") == left
 
 
 async def test_leases_in_place_are_listed_and_counted_like_all_others(world: World) -> None:
@@ -216,7 +216,7 @@ def interrupt(world: World, then: Callable[[], Awaitable[object]]) -> None:
 
 
 async def test_a_cancel_while_it_is_taken_back_does_not_strand_it(interrupted: World) -> None:
-    """The retry is refused on the row; without its lookout nobody would look again."""
+    """The retry is refused on the row; without its expiry batch nobody would look again."""
     world = interrupted
     leases = await lease_in_place(world)
     world.advance(LEASE_S)
@@ -250,7 +250,7 @@ async def test_a_hand_over_that_left_it_in_place_does_not_strand_it(world: World
     assert [task_id for task_id, _ in (await world.reap()).lost] == [lease.id]
 
 
-async def test_a_task_that_two_lookouts_name_runs_once(world: World) -> None:
+async def test_a_task_that_two_expiry_batches_name_runs_once(world: World) -> None:
     """Given back and leased in place again, it is one task, in lists and in counts."""
     (lease,) = await lease_in_place(world, 1)
     world.advance(1)

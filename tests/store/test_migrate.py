@@ -24,6 +24,7 @@ TWO_STEPS = {
         "-- name: reverse\n-- Why.\nALTER TABLE duly.first DROP COLUMN m;\n"
     ),
 }
+NAMES = [name.removesuffix(".sql") for name in TWO_STEPS]
 
 
 @pytest.fixture
@@ -60,20 +61,35 @@ async def create_ledger(url: str, migrator: Migrator) -> None:
 
 
 async def test_the_whole_way_back_and_forth_again_works(
-    owner_url: str, environment: Environment
+    empty_url: str, environment: Environment, two_steps: Path
 ) -> None:
     """Each step may be reversible alone and still leave something that stops a later one."""
+    migrator = Migrator(empty_url, environment, two_steps)
+    assert await migrator.migrate() == NAMES
+    assert await migrator.migrate(0) == [f"reverse of {name}" for name in reversed(NAMES)]
+    assert await migrator.applied() == []
+    assert await migrator.migrate() == NAMES
+
+
+async def test_the_schema_is_made_again_after_it_was_reversed_with_data(
+    owner: asyncpg.Connection, owner_url: str, environment: Environment
+) -> None:
+    """Partitions and rows of a running installation must not stop the reverse."""
+    await owner.execute("SELECT duly.create_partition('tasks', '2031-02-01')")
+    await owner.execute("INSERT INTO duly.tenants (name) VALUES ('kept until the reverse')")
     migrator = Migrator(owner_url, environment)
     assert len(await migrator.migrate(0)) == len(ALL)
     assert await migrator.applied() == []
     assert await migrator.migrate() == [migration.name for migration in ALL]
 
 
-async def test_two_migrators_apply_each_step_once(empty_url: str, environment: Environment) -> None:
+async def test_two_migrators_apply_each_step_once(
+    empty_url: str, environment: Environment, two_steps: Path
+) -> None:
     """Two nodes of a cluster start at once; the second would fail on tables that exist."""
-    first, second = Migrator(empty_url, environment), Migrator(empty_url, environment)
+    first, second = (Migrator(empty_url, environment, two_steps) for _ in range(2))
     ran = await asyncio.gather(first.migrate(), second.migrate())
-    assert sorted(ran) == [[], [migration.name for migration in ALL]]
+    assert sorted(ran) == [[], NAMES]
 
 
 async def test_a_migrator_that_waits_too_long_for_another_says_so(
@@ -183,6 +199,34 @@ async def test_a_schema_newer_than_the_code_is_refused(
     refusal = f"its schema is at version {newest + 1}, and this duly knows {newest}"
     with pytest.raises(DatabaseUnfit, match=refusal):
         await Migrator(owner_url, environment).migrate()
+
+
+async def test_a_schema_that_other_migrations_made_is_refused_and_left_alone(
+    empty_url: str, environment: Environment, two_steps: Path
+) -> None:
+    """Taken for version 2 of ours, it would run without our tables, or be reversed by ours."""
+    other = Migrator(empty_url, environment, two_steps)
+    await other.migrate()
+    before = await asyncio.to_thread(dump_schema, empty_url)
+    ours = Migrator(empty_url, environment)
+    refusal = (
+        r"made by a version before 0\.1 \(0001_pre_first\).*new data directory.*empty database"
+    )
+    for refused in (ours.migrate(), ours.migrate(0), ours.applied()):
+        with pytest.raises(DatabaseUnfit, match=refusal):
+            await refused
+    assert [entry.name for entry in await other.applied()] == NAMES
+    assert await asyncio.to_thread(dump_schema, empty_url) == before
+
+
+async def test_one_renamed_migration_is_enough_to_be_refused(
+    empty_url: str, environment: Environment, two_steps: Path
+) -> None:
+    """The first may agree, and the schema still be another one."""
+    await Migrator(empty_url, environment, two_steps).migrate()
+    (two_steps / "0002_post_second.sql").rename(two_steps / "0002_post_other.sql")
+    with pytest.raises(DatabaseUnfit, match="0002_post_second"):
+        await Migrator(empty_url, environment, two_steps).migrate()
 
 
 @pytest.mark.parametrize("target", [-1, len(ALL) + 1])

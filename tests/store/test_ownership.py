@@ -16,9 +16,9 @@ from duly.store.ownership import (
     NODES_MAX,
     SLOT,
     SQL,
+    Assignment,
     Node,
     Owned,
-    Seat,
     View,
     claim_seats,
     delete_dead_nodes,
@@ -35,18 +35,22 @@ ME = Node(HOLDER, "me", "1", ("scheduler", "maintenance"))
 OTHER = Node(OTHER_HOLDER, "other", "1", ("scheduler",))
 
 
-async def keep(world: World, node: Node, seats: dict[Seat, Owned] | None = None) -> View:
-    return await keep_seats(world.database, node, seats or {}, LEASE_S, TICKET_S)
+async def keep(
+    world: World, node: Node, assignments: dict[Assignment, Owned] | None = None
+) -> View:
+    return await keep_seats(world.database, node, assignments or {}, LEASE_S, TICKET_S)
 
 
 async def claim(
-    world: World, node: Node, most: int = SLOTS, strays: dict[Seat, int] | None = None
-) -> dict[Seat, Owned]:
+    world: World, node: Node, most: int = SLOTS, strays: dict[Assignment, int] | None = None
+) -> dict[Assignment, Owned]:
     return await claim_seats(world.database, node.id, SLOT, most, strays or {}, LEASE_S, TICKET_S)
 
 
-async def release(world: World, node: Node, seats: dict[Seat, Owned], **words: bool) -> int:
-    return await release_seats(world.database, node.id, seats, TICKET_S, **words)
+async def release(
+    world: World, node: Node, assignments: dict[Assignment, Owned], **words: bool
+) -> int:
+    return await release_seats(world.database, node.id, assignments, TICKET_S, **words)
 
 
 async def holders(world: World) -> set[UUID | None]:
@@ -56,8 +60,11 @@ async def holders(world: World) -> set[UUID | None]:
 async def test_the_migration_made_every_seat(world: World) -> None:
     """The engine may not insert seats; one that is missing is served by nobody."""
     rows = await list_ownership(world.database)
-    slots = [Seat(SLOT, number) for number in range(SLOTS)]
-    assert [Seat(row.kind, row.number) for row in rows] == [Seat(MAINTENANCE, 0), *slots]
+    slots = [Assignment(SLOT, number) for number in range(SLOTS)]
+    assert [Assignment(row.kind, row.number) for row in rows] == [
+        Assignment(MAINTENANCE, 0),
+        *slots,
+    ]
     assert not any(row.is_owned for row in rows)
 
 
@@ -85,10 +92,10 @@ async def test_a_stray_is_claimed_once_by_its_epoch(world: World) -> None:
     assert (await keep(world, ME)).strays == {}
     lost = await claim(world, ME, most=3)
     strays = (await keep(world, ME)).strays
-    assert strays == {seat: owned.epoch for seat, owned in lost.items()}
+    assert strays == {assignment: owned.epoch for assignment, owned in lost.items()}
     again = await claim(world, ME, most=3, strays=dict(strays))
     assert again.keys() == lost.keys()
-    assert all(again[seat].epoch == lost[seat].epoch + 1 for seat in lost)
+    assert all(again[assignment].epoch == lost[assignment].epoch + 1 for assignment in lost)
     late = await claim(world, ME, strays=dict(strays))
     assert not late.keys() & again.keys()
     assert (await keep(world, ME, again | late)).strays == {}
@@ -98,7 +105,9 @@ async def test_a_renewal_must_name_holder_and_epoch(world: World) -> None:
     """A renewal that names neither keeps somebody else's lease alive for ever."""
     mine = await claim(world, ME)
     assert (await keep(world, OTHER, mine)).renewed == {}
-    wrong = {seat: Owned(owned.epoch + 1, owned.void_at) for seat, owned in mine.items()}
+    wrong = {
+        assignment: Owned(owned.epoch + 1, owned.void_at) for assignment, owned in mine.items()
+    }
     assert (await keep(world, ME, wrong)).renewed == {}
     world.advance(5)
     assert (await keep(world, ME, mine)).renewed == mine
@@ -208,9 +217,9 @@ async def test_only_nodes_long_dead_are_deleted(world: World) -> None:
     world.advance(60)
     await keep(world, OTHER)
     world.advance(LEASE_S + 3600)
-    assert await delete_dead_nodes(world.database, 3660) == 0
+    assert await delete_dead_nodes(world.database, 1000, 3660) == 0
     world.advance(0.001)
-    assert await delete_dead_nodes(world.database, 3660) == 1
+    assert await delete_dead_nodes(world.database, 1000, 3660) == 1
     assert await world.count("nodes") == 1
 
 
@@ -235,7 +244,7 @@ async def test_two_claimers_never_both_own(database: Database, rival: asyncpg.Co
         second = await claim_seats(database, OTHER.id, SLOT, SLOTS, {}, LEASE_S, TICKET_S)
     await transaction.commit()
     assert len(first) == 20
-    assert {seat.number for seat in second} == set(range(SLOTS)) - first
+    assert {assignment.number for assignment in second} == set(range(SLOTS)) - first
     rows = await list_ownership(database)
     assert {row.epoch for row in rows if row.kind == SLOT} == {1}
 
@@ -246,12 +255,12 @@ async def test_claimers_at_the_same_time_share_without_overlap(database: Databas
     taken = await asyncio.gather(
         *(claim_seats(database, node, SLOT, 20, {}, LEASE_S, TICKET_S) for node in nodes)
     )
-    numbers = [seat.number for seats in taken for seat in seats]
+    numbers = [assignment.number for assignments in taken for assignment in assignments]
     assert len(numbers) == len(set(numbers))
     by_row = {row.number: row.holder for row in await list_ownership(database) if row.kind == SLOT}
-    for node, seats in zip(nodes, taken, strict=True):
+    for node, assignments in zip(nodes, taken, strict=True):
         assert {number for number, holder in by_row.items() if holder == node} == {
-            seat.number for seat in seats
+            assignment.number for assignment in assignments
         }
 
 

@@ -5,9 +5,9 @@ from datetime import timedelta
 
 import pytest
 
-from duly.domain.firing import Verdict
-from duly.store import recur
-from duly.store.recur import Firer
+from duly.domain.occurrence_plan import OccurrenceDecision
+from duly.store import fire_schedules
+from duly.store.fire_schedules import Firer
 from duly.store.schedules import edit_schedule, lock_schedule, read_schedules
 from tests.guards.mutants import Mutant, with_edits, without
 from tests.store.recurring import definition, fire_due, ledger, read, reckoned, schedule
@@ -62,7 +62,7 @@ async def an_occurrence_that_made_its_task_makes_no_other(world: World) -> None:
         locked = await lock_schedule(session, TENANT, schedule_id)
         assert locked is not None
         times = [(entry.nominal_at, world.now()) for entry in before]
-        await firer.fire_by_hand(session, locked, Verdict.BACKFILLED, times)
+        await firer.fire_manually(session, locked, OccurrenceDecision.BACKFILLED, times)
     assert await ledger(world, schedule_id) == before
     assert len(await world.due()) == 1
 
@@ -85,26 +85,26 @@ async def a_known_occurrence_gets_no_second_task(world: World) -> None:
 TEETH: list[tuple[Scenario, Mutant]] = [
     (
         a_plan_from_an_old_definition_writes_nothing,
-        without(recur, "move_schedules", "   AND timer.fence = asked.fence\n"),
+        without(fire_schedules, "move_schedules", "   AND timer.fence = asked.fence\n"),
     ),
     (
         nothing_fires_early,
         with_edits(
             "whatever the clock says",
-            recur,
+            fire_schedules,
             "move_schedules",
             ("timer.due_at <= duly.now() OR $10", "true OR $10"),
         ),
     ),
     (
         an_occurrence_that_made_its_task_makes_no_other,
-        without(recur, "record_by_hand", " WHERE known.task IS NULL\n"),
+        without(fire_schedules, "record_manual", " WHERE known.task IS NULL\n"),
     ),
     (
         a_known_occurrence_gets_no_second_task,
         with_edits(
             "that takes the newer verdict",
-            recur,
+            fire_schedules,
             "record_occurrences",
             ("DO NOTHING", "DO UPDATE SET task = excluded.task, verdict = excluded.verdict"),
         ),

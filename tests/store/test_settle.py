@@ -11,17 +11,17 @@ from msgspec.structs import replace
 from duly.domain.ids import tenant_shard
 from duly.domain.retry import RETRY_AFTER_MAX_S, RetryPolicy
 from duly.domain.states import SETTLEABLE, FailureReason, Outcome, State
-from duly.domain.task import Policy, lane_of
+from duly.domain.task import Policy, timer_queue
 from duly.store.control import cancel_tasks
 from duly.store.dead_letters import read_dead_letter
-from duly.store.load import Place
-from duly.store.settle import REPLAY, STALE, SettleAnswer, Settlement, SettleStatus
+from duly.store.finish import REPLAY, STALE, SettleAnswer, Settlement, SettleStatus
+from duly.store.load import TimerQueue
 from tests.store.world import HOLDER, OTHER_HOLDER, START, TENANT, World
 
 STEADY = RetryPolicy(max_attempts=3, jitter=False, initial_s=10.0)
 SETTLED = SettleStatus.SETTLED
 # Of a task of the usual tenant in its first pool, with the usual priority.
-USUAL_PLACE = Place(TENANT, tenant_shard(TENANT, spread=1, choice=0), lane_of(1, 5))
+USUAL_PLACE = TimerQueue(TENANT, tenant_shard(TENANT, spread=1, choice=0), timer_queue(1, 5))
 NOT_COMPLETED = sorted(SETTLEABLE - {Outcome.COMPLETED})
 
 

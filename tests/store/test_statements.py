@@ -42,3 +42,17 @@ def test_statements_come_from_the_file_beside_the_module(tmp_path: Path) -> None
     """Reading relative to the working directory would break an installed duly."""
     (tmp_path / "things.sql").write_text(TWO)
     assert statements_beside(str(tmp_path / "things.py")).second_one.endswith("SELECT 2;")
+
+
+def test_a_fragment_stands_where_it_is_included() -> None:
+    """A move that is written in two places is guarded in one of them."""
+    text = "-- name: one\n-- Why.\nSELECT\n-- include: lease.columns timer=held\n  FROM held\n"
+    assert "held.lease_until" in parse_statements(text)["one"]
+    assert "-- include" not in parse_statements(text)["one"]
+
+
+@pytest.mark.parametrize("given", ["", " timer=a other=b"])
+def test_a_fragment_takes_just_its_parameters(given: str) -> None:
+    """A forgotten one would reach the server as `:timer`."""
+    with pytest.raises(AssertionError, match=r"lease\.columns is given"):
+        parse_statements(f"-- name: one\n-- Why.\n-- include: lease.columns{given}\n")

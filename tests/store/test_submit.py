@@ -21,8 +21,8 @@ from duly.domain.ids import (
 from duly.domain.limits import POOLS_PER_TENANT_MAX
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
-from duly.domain.task import Policy, Submission, lane_of
-from duly.store.load import Place, list_placements
+from duly.domain.task import Policy, Submission, timer_queue
+from duly.store.load import TimerQueue, list_placements
 from duly.store.pools import PoolNumbers
 from duly.store.submit import Mismatch, Stored
 from tests.store.world import OTHER_TENANT, START, TENANT, World, wish
@@ -169,7 +169,9 @@ async def test_placements_are_remembered_only_after_the_commit(world: World) -> 
     assert await list_placements(world.database, 0, 1023) == []
     await world.submit(priority=9)
     shard = tenant_shard(TENANT, 1, 0)
-    assert await list_placements(world.database, 0, 1023) == [Place(TENANT, shard, lane_of(1, 9))]
+    assert await list_placements(world.database, 0, 1023) == [
+        TimerQueue(TENANT, shard, timer_queue(1, 9))
+    ]
 
 
 async def test_a_rolled_back_key_batch_forgets_its_places_too(
@@ -216,7 +218,7 @@ async def test_placements_are_paged_by_range_of_shards(world: World) -> None:
     low = [place.shard for place in await list_placements(world.database, 0, 511)]
     high = [place.shard for place in await list_placements(world.database, 512, 1023)]
     assert low + high == expected
-    after = Place(TENANT, expected[10], lane_of(1, 5))
+    after = TimerQueue(TENANT, expected[10], timer_queue(1, 5))
     rest = await list_placements(world.database, 0, 1023, after)
     assert [place.shard for place in rest] == expected[11:]
 

@@ -13,7 +13,7 @@ from duly.domain.ids import (
     tenant_shard,
 )
 from duly.domain.limits import POOLS_PER_TENANT_MAX, PRIORITY_MAX
-from duly.domain.task import host_of, lane_of
+from duly.domain.task import host_of, timer_queue
 from tests.store.world import World
 
 
@@ -22,12 +22,12 @@ async def test_a_lane_is_the_same_in_sql(world: World) -> None:
     pools = [0, 1, 2, 3, 4, 999, POOLS_PER_TENANT_MAX]
     pairs = [(pool, priority) for pool in pools for priority in range(PRIORITY_MAX + 1)]
     rows = await world.database.fetch(
-        "SELECT duly.lane_of(pool, priority) AS lane"
+        "SELECT duly.timer_queue(pool, priority) AS queue"
         "  FROM unnest($1::smallint[], $2::smallint[]) AS pair(pool, priority)",
         [pool for pool, _ in pairs],
         [priority for _, priority in pairs],
     )
-    assert [row["lane"] for row in rows] == [lane_of(*pair) for pair in pairs]
+    assert [row["queue"] for row in rows] == [timer_queue(*pair) for pair in pairs]
 
 
 async def test_the_host_of_a_webhook_is_the_same_in_sql(world: World) -> None:

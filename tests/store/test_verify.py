@@ -6,18 +6,18 @@ import asyncpg
 import pytest
 
 from duly.domain.errors import DatabaseUnfit
-from duly.domain.history import Tables
-from duly.domain.verification import Verification
 from duly.store import verify as module
 from duly.store.database import Database
 from duly.store.verify import count_roughly, opened, snapshot, verify
+from duly.verify.history import Tables
+from duly.verify.report import Verification
 from tests.store.ledger_of_all import Kinds, make_all
 
 KEPT_MAX = 100
 COPY_TIMER = """
-INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, type, fence,
+INSERT INTO duly.timers (shard, id, tenant, queue, pool, priority, timeout_ms, due_at, type, fence,
                          attempt)
-SELECT duly.shard_of($1), $1, tenant, lane, pool, priority, timeout_ms, due_at, type, 2, 1
+SELECT duly.shard_of($1), $1, tenant, queue, pool, priority, timeout_ms, due_at, type, 2, 1
   FROM duly.timers WHERE id = $2
 """
 COPY_LETTER = """
@@ -160,18 +160,18 @@ DAMAGES = [
     ),
     Damage(
         "place forgotten",
-        "DELETE FROM duly.placements WHERE (tenant, shard, lane) IN"
-        " (SELECT tenant, shard, lane FROM duly.timers WHERE id = $1)",
+        "DELETE FROM duly.placements WHERE (tenant, shard, queue) IN"
+        " (SELECT tenant, shard, queue FROM duly.timers WHERE id = $1)",
         ("waiting",),
         {"I11"},
     ),
     Damage(
-        "lease without a lookout",
-        "UPDATE duly.timers SET lane = duly.lane_of(pool, priority) WHERE id = $1",
+        "lease without an expiry batch",
+        "UPDATE duly.timers SET queue = duly.timer_queue(pool, priority) WHERE id = $1",
         ("held",),
         {"I11"},
     ),
-    Damage("wrong lane", "UPDATE duly.timers SET lane = 3 WHERE id = $1", ("waiting",), {"I11"}),
+    Damage("wrong lane", "UPDATE duly.timers SET queue = 3 WHERE id = $1", ("waiting",), {"I11"}),
     Damage(
         "early start",
         "UPDATE duly.tasks SET run_at = run_at + interval '1h' WHERE id = $1",
@@ -259,7 +259,7 @@ async def test_more_leases_than_the_cap_are_a_warning(
     )
     assert (await verified(engine_url)).counts["caps"] == 0
     await owner.execute(
-        "UPDATE duly.timers SET holder = $2, lease_until = due_at, started_at = now(), lane = 0,"
+        "UPDATE duly.timers SET holder = $2, lease_until = due_at, started_at = now(), queue = 0,"
         " fence = fence + 1 WHERE id = $1",
         *(kinds.replay, kinds.held),
     )

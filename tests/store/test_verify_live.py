@@ -10,9 +10,8 @@ import pytest
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
-from duly.domain.verification import Verification
 from duly.environment import Environment
-from duly.execution.executor import DONE, Verdict
+from duly.execution.executor import DONE, AttemptResult
 from duly.store import verify as module
 from duly.store.control import cancel_tasks, move_tasks, run_now
 from duly.store.database import Database
@@ -21,6 +20,7 @@ from duly.store.lease import Lease
 from duly.store.submit import Stored
 from duly.store.verify import verify
 from duly.testing.engine import Engine
+from duly.verify.report import Verification
 
 pytestmark = pytest.mark.slow
 
@@ -47,11 +47,11 @@ class Moody:
     def __init__(self) -> None:
         self.random = Random(5)
 
-    async def __call__(self, lease: Lease) -> Verdict:
+    async def __call__(self, lease: Lease) -> AttemptResult:
         await asyncio.sleep(self.random.random() * 0.02)
         outcomes = (Outcome.COMPLETED, Outcome.FAILED, Outcome.REJECTED, Outcome.RELEASED)
         outcome = self.random.choices(outcomes, (10, 3, 1, 1))[0]
-        return DONE if outcome is Outcome.COMPLETED else Verdict(outcome, error="mood")
+        return DONE if outcome is Outcome.COMPLETED else AttemptResult(outcome, error="mood")
 
 
 async def keep_busy(engine: Engine, pool: Database, over: asyncio.Event) -> int:

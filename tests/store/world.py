@@ -19,12 +19,13 @@ from duly.domain.states import Outcome
 from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.database import Database, Session, translated_faults
+from duly.store.finish import SettleAnswer, Settlement
 from duly.store.lease import Lease, lease_tasks
 from duly.store.load import Cursor, Due, list_placements, load_due
 from duly.store.partitions import create_partitions
 from duly.store.read import Attempt, Task, read_attempts, read_task
 from duly.store.reap import Reaped, reap_leases
-from duly.store.settle import SettleAnswer, Settlement, Settler
+from duly.store.settle import Settler
 from duly.store.submit import Stored, SubmitAnswer, Submitter
 from duly.testing.clock import ManualClock
 

@@ -14,7 +14,7 @@ import uvloop
 
 from duly.environment import Environment
 from duly.execution import executor
-from duly.execution.executor import DONE, Verdict
+from duly.execution.executor import DONE, AttemptResult
 from duly.scheduler import dispatcher
 from duly.store.database import Database
 from duly.store.lease import Lease
@@ -52,7 +52,7 @@ class Diary:
     def __init__(self, file: TextIO) -> None:
         self.file = file
 
-    async def __call__(self, lease: Lease) -> Verdict:
+    async def __call__(self, lease: Lease) -> AttemptResult:
         self.write("start", lease)
         await asyncio.sleep(WORK_S)
         self.write("end", lease)

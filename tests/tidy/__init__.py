@@ -1,1 +1,1 @@
-"""Rules about the project's own text: layout, size, doors, words, samples."""
+"""Rules about the project's own text: layout, size, imports, words, samples."""

@@ -28,8 +28,8 @@ class Module:
         return str(self.path.relative_to(PROJECT))
 
     @property
-    def room(self) -> str:
-        """The folder under `src/duly`, or the module's own name if it stands outside."""
+    def package(self) -> str:
+        """The package under `src/duly`, or the module's own name if it is in none."""
         return self.name.split(".")[1] if "." in self.name else "duly"
 
     @property

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from duly.environment import CrashPoint
-from duly.store.statements import NAME, parse_statements
+from duly.store.statements import BLOCK, parse_statements
 from tests.tidy.sources import PACKAGE, Module, dotted, imports_of, source_modules
 
 STORE = PACKAGE / "store"
@@ -35,7 +35,7 @@ ALLOWED = {
     "src/duly/store/embedded.py": {"time.sleep"},
     # The client runs in other people's programs, where nobody hands it a world.
     "src/duly/client/wire.py": {"secrets.token_hex", "secrets.randbelow"},
-    "src/duly/client/world.py": {
+    "src/duly/client/clock.py": {
         "time.clock_gettime",
         "time.CLOCK_MONOTONIC",
         "datetime.now",
@@ -102,7 +102,7 @@ def test_taking_is_noticed(program: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    [module for module in source_modules() if module.room != "client"],
+    [module for module in source_modules() if module.package != "client"],
     ids=lambda module: module.name,
 )
 def test_sql_stands_only_in_sql_files(module: Module) -> None:
@@ -127,7 +127,7 @@ def test_every_statement_says_why_and_is_used(name: str) -> None:
     """A statement without a reason cannot be judged; one without a caller is not tested."""
     path = STORE / f"{name}.sql"
     blocks = parse_statements(path.read_text())
-    assert NAME.split(path.read_text())[0].strip() == "", f"{path.name} has text before its names"
+    assert BLOCK.split(path.read_text())[0].strip() == "", f"{path.name} has text before its names"
     silent = [block for block, text in blocks.items() if not text.startswith("-- ")]
     assert not silent, f"no reason given: {silent}"
     beside = path.with_suffix(".py")

@@ -11,6 +11,8 @@ from tests.tidy.sources import GENERATED, all_modules, project_files
 # A file is split for cohesion, never only to fit: this bound catches what has grown out of hand.
 FILE_LINES_MAX = 700
 FUNCTION_LINES_MAX = 60
+# A migration is one transaction with one ledger row: it cannot be split.
+MIGRATIONS = "src/duly/store/migrations/"
 RATCHET = tomllib.loads((Path(__file__).parent / "ratchet.toml").read_text())
 
 
@@ -34,7 +36,11 @@ def test_files_stay_small() -> None:
     """A file that nobody can hold in mind collects what has no home."""
     paths = [path for path in project_files() if path.suffix in {".py", ".sql"}]
     sizes = {str(path.relative_to(PROJECT)): len(path.read_text().splitlines()) for path in paths}
-    kept = {name: size for name, size in sizes.items() if name not in GENERATED}
+    kept = {
+        name: size
+        for name, size in sizes.items()
+        if name not in GENERATED and not name.startswith(MIGRATIONS)
+    }
     assert complaints(kept, FILE_LINES_MAX, RATCHET["files"]) == []
 
 

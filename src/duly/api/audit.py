@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.door import Endpoint, Kind
+from duly.api.request import Answer, Call
 from duly.api.wire import Limit, Page, page
 from duly.domain.access import OPERATORS
 from duly.store.audit import AuditEntry, list_audit
@@ -35,7 +35,7 @@ class AuditView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class AuditDoor:
+class AuditRoutes:
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(

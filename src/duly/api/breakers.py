@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, invalid, not_found
+from duly.api.request import Answer, Call
 from duly.api.wire import Limit, Page, PoolName, TypeName, page
 from duly.domain.access import OPERATORS, PRODUCERS
 from duly.domain.breaker import BreakerKind, Phase, phase_of
@@ -55,7 +55,7 @@ class ClosedBreaker(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class BreakerDoor:
+class BreakerRoutes:
     def endpoints(self) -> list[Endpoint]:
         route = partial(Endpoint, tag="Breakers")
         return [

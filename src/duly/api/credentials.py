@@ -19,10 +19,10 @@ from functools import partial
 
 from duly.api.admission import Admission
 from duly.api.bearer_tokens import JwtSettings, TokenReader
-from duly.api.call import Call
 from duly.api.problems import Code, Refused
-from duly.api.recall import Recall
-from duly.api.throttle import RequestRates
+from duly.api.rate_limit import RequestRates
+from duly.api.request import Call
+from duly.api.ttl_cache import Recall
 from duly.domain.access import Access, Credential, Reach
 from duly.domain.api_keys import KEY_PREFIX, is_key_id, read_key_text
 from duly.domain.limits import TENANT_PATTERN
@@ -119,8 +119,8 @@ class Authenticator:
             raise unauthenticated()
         if abs(self.clock.now().timestamp() - int(timestamp)) > SIGNATURE_AGE_MAX_S:
             raise unauthenticated()
-        is_plain = nonce.isascii() and nonce.isprintable()
-        if not (is_plain and NONCE_CHARACTERS_MIN <= len(nonce) <= NONCE_CHARACTERS_MAX):
+        is_ungated = nonce.isascii() and nonce.isprintable()
+        if not (is_ungated and NONCE_CHARACTERS_MIN <= len(nonce) <= NONCE_CHARACTERS_MAX):
             raise unauthenticated()
         key = await self.live_key(key_id)
         if key.signing_secret is None:

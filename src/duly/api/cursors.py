@@ -20,8 +20,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
 from duly.api.problems import Code, Refused
+from duly.api.request import Answer, Call
 from duly.domain.limits import Problem
 from duly.store.database import Database
 from duly.store.installation_secrets import CURSORS, read_installation_secret

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import msgspec
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.dead_letter_wire import (
     DeadLetterView,
     LetterGroup,
@@ -23,8 +23,8 @@ from duly.api.dead_letter_wire import (
     group_view,
     letter_view,
 )
-from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.request import Answer, Call
 from duly.api.task_control import Ring, remembered_without_payload
 from duly.api.task_rules import permit_filter, permit_type
 from duly.api.tasks import task_id_of
@@ -52,7 +52,7 @@ TAG = "Dead letters"
 
 
 @dataclass(frozen=True)
-class DeadLetterDoor:
+class DeadLetterRoutes:
     environment: Environment
     ring: Ring
 

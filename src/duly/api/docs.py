@@ -14,11 +14,11 @@ from typing import Any
 
 import msgspec
 
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.api.explanations import EXPLANATIONS
 from duly.api.openapi import SCHEMAS, Json, describe
 from duly.api.problems import STATUS
+from duly.api.request import Answer, Call
 
 TAG = "Documentation"
 HTML = b"text/html; charset=utf-8"
@@ -47,7 +47,7 @@ PAGE_HEADERS = {
 CODE_WORDS = re.compile(r"`([^`]+)`")
 
 
-class DescriptionDoor:
+class DescriptionRoutes:
     def __init__(self, endpoints: Sequence[Endpoint]) -> None:
         self.described = [*endpoints, *self.endpoints()]
 

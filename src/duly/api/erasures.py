@@ -11,10 +11,10 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.request import Answer, Call
 from duly.api.task_control import TaskFilter
 from duly.api.tasks import tag_of
 from duly.domain.access import ADMINS
@@ -58,7 +58,7 @@ class Bite(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class ErasureDoor:
+class ErasureRoutes:
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(

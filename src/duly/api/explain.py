@@ -5,9 +5,9 @@ from datetime import datetime
 
 import msgspec
 
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.api.problems import Code, not_found
+from duly.api.request import Answer, Call
 from duly.api.tasks import TAG, task_id_of
 from duly.domain.access import PRODUCERS
 from duly.domain.explain import Entry, Explanation, explain
@@ -38,7 +38,7 @@ class ExplanationView(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class ExplainDoor:
+class ExplainRoutes:
     lane_depth: LaneDepth | None = None
     lane_depth_max: int = LANE_DEPTH_MAX
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
+from duly.api.request import Answer, Call
 from duly.domain.access import PRODUCERS
 from duly.domain.forecast import (
     FIRES_MAX,
@@ -100,7 +100,7 @@ class ForecastAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class ForecastDoor:
+class ForecastRoutes:
     database: Database
     # One at a time: threads share a processor with everybody who is served here.
     reckoning: asyncio.Lock = field(default_factory=asyncio.Lock)

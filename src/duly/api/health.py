@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
+from duly.api.request import Answer, Call
 from duly.domain.access import OPERATORS, Reach
 from duly.domain.errors import DulyError
 from duly.store.database import Database
@@ -27,7 +27,7 @@ class Readiness(msgspec.Struct, frozen=True):
     checks: dict[str, str]
 
 
-class HealthDoor:
+class HealthRoutes:
     def __init__(
         self,
         database: Database,

@@ -8,11 +8,11 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.credentials import Authenticator
 from duly.api.cursors import Cursor
-from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.request import Answer, Call
 from duly.api.task_rules import TaskRules
 from duly.api.wire import Limit, Page, TypeName, page
 from duly.domain import limits
@@ -110,7 +110,7 @@ class KeysQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class KeyDoor:
+class KeyRoutes:
     environment: Environment
     authenticator: Authenticator
     rules: TaskRules

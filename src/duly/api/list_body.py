@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from duly.api.admission import Pace
-from duly.api.body import (
+from duly.api.json_body import (
     ERRORS_MAX,
     check_framing,
     decode,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from duly import __version__
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.api.examples import EXAMPLES
 from duly.api.problems import PROBLEM_CONTENT_TYPE, STATUS, Code, ProblemDetails
 from duly.domain.limits import IDEMPOTENCY_KEY_PATTERN, KEY_CHARACTERS_MAX, TENANT_PATTERN

@@ -6,13 +6,13 @@ from uuid import UUID
 
 import msgspec
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.door import Endpoint, Kind
+from duly.api.request import Answer, Call
 from duly.api.wire import Limit, Page, page
 from duly.domain.access import OPERATORS, WORKERS
 from duly.domain.ids import shards_of
-from duly.store.operators import (
+from duly.store.cluster import (
     BEFORE_SLOTS,
     FIRST_NODE,
     NodeRow,
@@ -82,7 +82,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class OperatorDoor:
+class OperatorRoutes:
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(

@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.request import Answer, Call
 from duly.api.task_rules import permit_type
 from duly.api.wire import Limit, Page, page
 from duly.domain import limits
@@ -62,7 +62,7 @@ class PausesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class PauseDoor:
+class PauseRoutes:
     def endpoints(self) -> list[Endpoint]:
         return [
             Endpoint(

@@ -16,15 +16,15 @@ from itertools import islice, takewhile
 
 import msgspec
 
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, later
-from duly.api.schedule_desk import ScheduleDesk, permit_task, reckon
+from duly.api.request import Answer, Call
+from duly.api.schedule_changes import ScheduleChanges, permit_task, reckon
 from duly.api.schedule_wire import BackfillAnswer, BackfillRequest
 from duly.api.wire import in_utc
 from duly.domain.access import OPERATORS
-from duly.domain.firing import Verdict
 from duly.domain.limits import BACKFILL_MAX, Problem
+from duly.domain.occurrence_plan import OccurrenceDecision
 from duly.domain.recurrence import SECOND, Recurrence, occurrences
 from duly.store.audit import append_audit
 from duly.store.backfill import read_fired
@@ -46,8 +46,8 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class BackfillDoor:
-    desk: ScheduleDesk
+class BackfillRoutes:
+    desk: ScheduleChanges
     # Each takes a second connection beside that of its call; many at once would take them all.
     under_way: asyncio.Lock
 
@@ -139,8 +139,8 @@ class BackfillDoor:
                 return
             if is_first:
                 await record(session, call, asked, schedule)
-            written = await self.desk.firer.fire_by_hand(
-                session, locked, Verdict.BACKFILLED, planned
+            written = await self.desk.firer.fire_manually(
+                session, locked, OccurrenceDecision.BACKFILLED, planned
             )
         await self.desk.firer.tell(written)
 

@@ -8,10 +8,10 @@ from uuid import UUID
 
 import msgspec
 
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid
-from duly.api.schedule_desk import CATCHING_UP, ScheduleDesk, permit_task, reckon, unreadable
+from duly.api.request import Answer, Call
+from duly.api.schedule_changes import CATCHING_UP, ScheduleChanges, permit_task, reckon, unreadable
 from duly.api.schedule_views import ScheduleView
 from duly.api.schedule_wire import (
     Left,
@@ -24,13 +24,13 @@ from duly.api.schedule_wire import (
 from duly.api.task_rules import permit_filter
 from duly.api.wire import TaskView, task_view
 from duly.domain.access import OPERATORS
-from duly.domain.firing import Verdict
 from duly.domain.limits import (
     PAUSE_REASON_CHARACTERS_MAX,
     SCHEDULES_AT_ONCE_MAX,
     Problem,
     text_reason,
 )
+from duly.domain.occurrence_plan import OccurrenceDecision
 from duly.domain.recurrence import Recurrence
 from duly.store.read import read_task
 from duly.store.schedules import (
@@ -48,8 +48,8 @@ Change = Callable[[Call, Schedule], Awaitable[str | None]]
 
 
 @dataclass(frozen=True)
-class ScheduleControlDoor:
-    desk: ScheduleDesk
+class ScheduleControlRoutes:
+    desk: ScheduleChanges
 
     def endpoints(self) -> list[Endpoint]:
         route = partial(
@@ -132,8 +132,8 @@ class ScheduleControlDoor:
         schedule = await self.desk.lock(call)
         await permit_task(call, schedule)
         times = [(moment_of(schedule.now), schedule.now)]
-        written = await self.desk.firer.fire_by_hand(
-            call.session, schedule, Verdict.TRIGGERED, times
+        written = await self.desk.firer.fire_manually(
+            call.session, schedule, OccurrenceDecision.TRIGGERED, times
         )
         if not written.tasks:
             raise Refused(

@@ -7,8 +7,8 @@ of the call.
 from datetime import datetime
 from typing import NamedTuple
 
-from duly.api.call import Call
 from duly.api.problems import invalid
+from duly.api.request import Call
 from duly.api.schedule_wire import ScheduleFields, ScheduleRequest, encode_task
 from duly.api.task_rules import judge, permit, read_rules
 from duly.api.tasks import target_problems

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.clock_changes import ClockChange
-from duly.domain.firing import GRACE_S, Misfire, Overlap, Verdict, watches
+from duly.domain.occurrence_plan import GRACE_S, Misfire, OccurrenceDecision, Overlap, watches
 from duly.domain.recurrence import Occurrence, VerdictHint
 from duly.store.occurrences import Cadence, Verdicted
 from duly.store.schedules import Schedule
@@ -69,7 +69,7 @@ class OccurrenceView(msgspec.Struct, frozen=True, kw_only=True):
     nominal_at: datetime
     decided_at: datetime
     late_s: float
-    verdict: Verdict
+    verdict: OccurrenceDecision
     task_id: UUID | None
 
 
@@ -181,7 +181,7 @@ def occurrence_view(entry: Verdicted) -> OccurrenceView:
         nominal_at=entry.nominal_at,
         decided_at=entry.decided_at,
         late_s=entry.late_s,
-        verdict=Verdict(entry.verdict),
+        verdict=OccurrenceDecision(entry.verdict),
         task_id=entry.task,
     )
 

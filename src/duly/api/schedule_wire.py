@@ -12,7 +12,7 @@ from duly.api.cursors import Cursor
 from duly.api.wire import NULL, Instant, Limit, TaskRequest, TypeName, in_utc
 from duly.domain import limits
 from duly.domain.cron import CRON_CHARACTERS_MAX
-from duly.domain.firing import Misfire, Overlap, Policies, Verdict
+from duly.domain.occurrence_plan import Misfire, OccurrenceDecision, Overlap, Policies
 from duly.domain.recurrence import Gap, Repeat
 from duly.domain.recurrence_fields import (
     EVERY_S_MAX,
@@ -152,7 +152,7 @@ class SchedulesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class OccurrencesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    verdict: Verdict | None = None
+    verdict: OccurrenceDecision | None = None
     since: Instant | None = None
     limit: Limit = 50
     cursor: Cursor | None = None

@@ -7,10 +7,10 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID
 
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid
-from duly.api.schedule_desk import ScheduleDesk
+from duly.api.request import Answer, Call
+from duly.api.schedule_changes import ScheduleChanges
 from duly.api.schedule_rules import (
     Checked,
     Yardstick,
@@ -63,9 +63,9 @@ DEFINING = (Code.MALFORMED_BODY, Code.INVALID, Code.CONFLICT, Code.TOO_MANY)
 
 
 @dataclass(frozen=True)
-class ScheduleDoor:
+class ScheduleRoutes:
     environment: Environment
-    desk: ScheduleDesk
+    desk: ScheduleChanges
     rules: TaskRules
 
     def endpoints(self) -> list[Endpoint]:

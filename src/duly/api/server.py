@@ -8,8 +8,8 @@ from pathlib import Path
 
 import uvicorn
 
-from duly.api.door import Door
-from duly.api.protocol import HttpLimits, bounded_protocol
+from duly.api.asgi import AsgiApplication
+from duly.api.http_limits import HttpLimits, bounded_protocol
 from duly.domain.errors import ConfigurationError, PortInUse
 
 BACKLOG_MAX = 2048
@@ -51,7 +51,7 @@ class HttpServer(uvicorn.Server):
 
 
 def make_server(
-    door: Door,
+    door: AsgiApplication,
     stop_timeout_s: float,
     limits: HttpLimits = DEFAULT_LIMITS,
     tls: ssl.SSLContext | None = None,

@@ -7,9 +7,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.api.problems import Code, Refused
+from duly.api.request import Answer, Call
 from duly.api.wire import Instant, TypeName
 from duly.domain import limits
 from duly.domain.access import PRODUCERS
@@ -18,7 +18,7 @@ from duly.domain.histogram import quantile
 from duly.domain.ids import EPOCH
 from duly.domain.limits import Problem
 from duly.environment import Environment
-from duly.store.operators import COUNT_MAX, Depth, Standing, read_standing
+from duly.store.cluster import COUNT_MAX, Depth, Standing, read_standing
 from duly.store.stats import Point, added_up, read_points
 
 TAG = "Operations"
@@ -114,7 +114,7 @@ class NowAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class StatsDoor:
+class StatsRoutes:
     environment: Environment
 
     def endpoints(self) -> list[Endpoint]:

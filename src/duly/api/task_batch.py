@@ -11,16 +11,16 @@ import msgspec
 from msgspec import Meta
 
 from duly.api.admission import Admission, Pace
-from duly.api.body import ERRORS_MAX
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
+from duly.api.json_body import ERRORS_MAX
 from duly.api.list_body import decode_lines, decode_list
 from duly.api.problems import Refused, invalid
+from duly.api.request import Answer, Call
 from duly.api.tasks import (
     REPLAY,
     SUBMIT_REFUSALS,
     TAG,
-    TaskDoor,
+    TaskRoutes,
     gone,
     header_key,
     mismatch,
@@ -31,7 +31,7 @@ from duly.api.wire import TaskDefaults, TaskRequest, TaskView, fresh_view, task_
 from duly.domain.access import PRODUCERS
 from duly.domain.limits import Problem, submission_problems
 from duly.domain.task import Submission
-from duly.store.calls import CallKey, find_call
+from duly.store.call_idempotency import CallKey, find_call
 from duly.store.submit import Gone, Mismatch, Stored, SubmitAnswer
 
 BATCH_TASKS_MAX = 1000
@@ -48,8 +48,8 @@ class BatchAnswer(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class TaskBatchDoor:
-    tasks: TaskDoor
+class TaskBatchRoutes:
+    tasks: TaskRoutes
     admission: Admission
 
     def endpoints(self) -> list[Endpoint]:

@@ -10,13 +10,13 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, later, not_found
+from duly.api.request import Answer, Call
 from duly.api.task_rules import permit_filter, permit_type
+from duly.api.task_wait import TaskWaits
 from duly.api.tasks import TAG, tag_of, task_id_of
-from duly.api.waiting import Waiting
 from duly.api.wire import Instant, Priority, Seconds, Target, TaskView, TypeName, in_utc, task_view
 from duly.domain.access import PRODUCERS
 from duly.domain.limits import Problem, submission_problems
@@ -69,9 +69,9 @@ class CancelManyAnswer(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class TaskControlDoor:
+class TaskControlRoutes:
     environment: Environment
-    waiting: Waiting
+    waiting: TaskWaits
     ring: Ring
 
     def endpoints(self) -> list[Endpoint]:

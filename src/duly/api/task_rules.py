@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from duly.api.problems import Code, Refused, invalid, sentence_of
-from duly.api.recall import Recall
 from duly.api.schema_checks import SchemaChecks
+from duly.api.ttl_cache import Recall
 from duly.api.wire import NO_DEFAULTS, TaskDefaults, TaskRequest
 from duly.domain.access import Credential
 from duly.domain.addresses import STRICT, OutboundRules

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.door import Endpoint, Kind
 from duly.api.keys import KeyId
 from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.request import Answer, Call
 from duly.api.task_rules import TaskRules, permit_type
 from duly.api.tasks import target_problems
 from duly.api.wire import NULL, Limit, Page, TaskDefaults, TaskRequest, page
@@ -60,7 +60,7 @@ class TaskTypesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class TaskTypeDoor:
+class TaskTypeRoutes:
     environment: Environment
     rules: TaskRules
 

@@ -10,13 +10,13 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, later, not_found
+from duly.api.rate_limit import Throttle
+from duly.api.request import Answer, Call
 from duly.api.task_rules import TaskRules
-from duly.api.throttle import Throttle
-from duly.api.waiting import Waiting
+from duly.api.task_wait import TaskWaits
 from duly.api.wire import (
     AttemptView,
     Instant,
@@ -36,7 +36,7 @@ from duly.domain.states import TERMINAL, State
 from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.database import Database
-from duly.store.desk import ReadDesk, SubmitDesk
+from duly.store.group_commit import GroupCommit, ReadBatcher
 from duly.store.idempotency import find_replay
 from duly.store.read import SEARCHED_MAX, Filter, Order, list_tasks, read_attempts
 from duly.store.read import Task as StoredTask
@@ -100,14 +100,14 @@ class AttemptsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class TaskDoor:
+class TaskRoutes:
     database: Database
     environment: Environment
-    desk: SubmitDesk
-    reading: ReadDesk
+    desk: GroupCommit
+    reading: ReadBatcher
     rules: TaskRules
     throttle: Throttle
-    waiting: Waiting
+    waiting: TaskWaits
 
     def endpoints(self) -> list[Endpoint]:
         return [*self.submitting(), *self.looking()]

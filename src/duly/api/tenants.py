@@ -7,12 +7,12 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from duly.api.call import Answer, Call
+from duly.api.asgi import Endpoint, Kind
 from duly.api.credentials import Authenticator
 from duly.api.cursors import Cursor
-from duly.api.door import Endpoint, Kind
 from duly.api.problems import Code, Refused, invalid, not_found
-from duly.api.throttle import Throttle
+from duly.api.rate_limit import Throttle
+from duly.api.request import Answer, Call
 from duly.api.wire import Limit, Page, page
 from duly.domain import limits
 from duly.domain.access import ADMINS, OPERATORS, READERS, Reach
@@ -106,7 +106,7 @@ class TenantsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class TenantDoor:
+class TenantRoutes:
     database: Database
     authenticator: Authenticator
     throttle: Throttle

@@ -10,9 +10,9 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.api.problems import Code, Refused, not_found
+from duly.api.request import Answer, Call
 from duly.api.wire import Page, page
 from duly.domain import limits
 from duly.domain.access import ADMINS
@@ -54,7 +54,7 @@ class MadeSecretView(SecretView, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class WebhookSecretDoor:
+class WebhookSecretRoutes:
     environment: Environment
 
     def endpoints(self) -> list[Endpoint]:

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Meta
 
 from duly.api.admission import Pace
-from duly.api.call import Answer, Call
-from duly.api.door import Endpoint, Kind
+from duly.api.asgi import Endpoint, Kind
 from duly.api.list_body import decode_list
 from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.request import Answer, Call
 from duly.api.tasks import TAG, task_id_of
 from duly.api.wire import NULL, PoolName, as_stored
 from duly.domain import limits
@@ -25,11 +25,11 @@ from duly.domain.access import PRODUCERS, WORKERS
 from duly.domain.limits import Problem
 from duly.domain.states import Outcome, State
 from duly.domain.task import BAND_NAMES, DEFAULT_POOL
-from duly.execution.leasing import Asked, WorkerDesk, holder_of
-from duly.store.desk import ReadDesk
+from duly.execution.worker_leases import LeaseCall, WorkerLeases, holder_of
+from duly.store.finish import SettleAnswer, Settlement, SettleStatus
+from duly.store.group_commit import ReadBatcher
 from duly.store.lease import HANDED_OVER, Beat, BeatStatus, Lease
 from duly.store.read import Task
-from duly.store.settle import SettleAnswer, Settlement, SettleStatus
 
 LEASE_MAX = 500
 POOLS_MAX = 32
@@ -145,9 +145,9 @@ class SettleResult(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class WorkerDoor:
-    desk: WorkerDesk
-    reading: ReadDesk
+class WorkerRoutes:
+    desk: WorkerLeases
+    reading: ReadBatcher
 
     def endpoints(self) -> list[Endpoint]:
         route = partial(Endpoint, access=WORKERS, tag=WORKER_TAG)
@@ -212,7 +212,7 @@ class WorkerDoor:
 
     async def lease(self, call: Call, asked: LeaseRequest) -> Answer:
         """Ends when there is a task, the time is up, or the caller hangs up."""
-        request = Asked(
+        request = LeaseCall(
             call.tenant,
             asked.worker_id,
             tuple(dict.fromkeys(asked.pools)),

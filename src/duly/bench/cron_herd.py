@@ -8,7 +8,7 @@ from uuid import UUID
 from duly.bench.drive import Driver, at_pace, make_task
 from duly.bench.figures import Figures, percentiles
 from duly.bench.stage import TENANT, Stage
-from duly.domain.firing import Policies
+from duly.domain.occurrence_plan import Policies
 from duly.domain.recurrence import Recurrence
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 from duly.store.measure import copy_schedule, tidy_schedules
@@ -33,8 +33,8 @@ async def run_cron_herd(stage: Stage) -> Figures:
     async with driver.running(), asyncio.TaskGroup() as group:
         lead_s = LEAD_S + herd / LEAD_SCHEDULES_PER_S
         fires_at = stage.environment.clock.now() + timedelta(seconds=lead_s)
-        near = await make(stage, "near", fires_at)
-        await copy_schedule(stage.place.owner_url, near, herd - 1)
+        local_tickets = await make(stage, "near", fires_at)
+        await copy_schedule(stage.place.owner_url, local_tickets, herd - 1)
         neighbour = group.create_task(keep_submitting(driver, submit_waits))
         await asyncio.sleep((fires_at - stage.environment.clock.now()).total_seconds())
         alone = percentiles(driver.lags.pop(NEIGHBOUR, []))

@@ -11,9 +11,9 @@ from typing import Any
 from duly.bench.figures import Meter
 from duly.bench.stage import BATCH, PAYLOAD, STALLED_S, TENANT, URL, Stage
 from duly.domain.task import Submission
-from duly.execution.executor import DONE, Handler, Verdict
+from duly.execution.executor import DONE, AttemptResult, Handler
+from duly.store.finish import SettleAnswer, Settlement
 from duly.store.lease import Lease
-from duly.store.settle import SettleAnswer, Settlement
 from duly.testing.engine import Engine
 
 SHOW_S = 0.2
@@ -35,7 +35,7 @@ class Driver:
         self.reached = asyncio.Event()
         self.goal = 0
 
-    def handle(self, lease: Lease) -> Verdict:
+    def handle(self, lease: Lease) -> AttemptResult:
         lag = self.stage.environment.clock.now() - lease.run_at
         self.lags.setdefault(lease.tenant, []).append(lag.total_seconds())
         self.started[lease.tenant] += 1

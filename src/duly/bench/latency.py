@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from duly.bench.drive import Driver, at_pace, make_task
 from duly.bench.figures import Figures, percentiles
 from duly.bench.stage import BATCH, STALLED_S, TENANT, Stage
-from duly.execution.executor import DONE, Verdict
+from duly.execution.executor import DONE, AttemptResult
 from duly.store.lease import Lease
 
 LONE_PAUSE_S = 0.003
@@ -57,7 +57,7 @@ class LoneTask:
         self.started_s = 0.0
         self.has_started = asyncio.Event()
 
-    def handle(self, _lease: Lease) -> Verdict:
+    def handle(self, _lease: Lease) -> AttemptResult:
         self.started_s = self.stage.now_s
         self.has_started.set()
         return DONE

@@ -11,9 +11,15 @@ from dataclasses import dataclass, replace
 from duly.bench.processor_time import Costs
 from duly.environment import Clock, Environment
 from duly.settings import Settings
+from duly.store.bootstrap import (
+    EMBEDDED_LOGIN,
+    DatabaseTarget,
+    create_database,
+    open_place,
+    prepare_place,
+)
 from duly.store.database import Database
 from duly.store.measure import make_wal_segments
-from duly.store.place import EMBEDDED_LOGIN, Place, create_database, open_place, prepare_place
 
 POOL_CONNECTIONS = 20
 PAYLOAD = '{"invoice_id": "inv_8829031", "note": "' + "x" * 159 + '"}'
@@ -63,7 +69,7 @@ class Patience:
 @dataclass(frozen=True)
 class Stage:
     folder: str
-    place: Place
+    place: DatabaseTarget
     database: Database
     environment: Environment
     order: Order
@@ -109,7 +115,7 @@ async def open_stage(
 
 
 @contextlib.asynccontextmanager
-async def opened(place: Place, environment: Environment) -> AsyncIterator[Database]:
+async def opened(place: DatabaseTarget, environment: Environment) -> AsyncIterator[Database]:
     await prepare_place(place, Settings(), environment)
     database = await Database.open(place.engine_url, POOL_CONNECTIONS)
     try:

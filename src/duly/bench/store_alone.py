@@ -14,10 +14,11 @@ from duly.domain.states import Outcome
 from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.database import Database
-from duly.store.desk import SubmitDesk
+from duly.store.finish import Settlement
+from duly.store.group_commit import GroupCommit
 from duly.store.lease import lease_tasks
-from duly.store.load import Cursor, Due, Place, list_placements, load_due
-from duly.store.settle import Settlement, Settler
+from duly.store.load import Cursor, Due, TimerQueue, list_placements, load_due
+from duly.store.settle import Settler
 from duly.store.submit import Submitter
 
 PAGE = 4000
@@ -39,7 +40,7 @@ class Heart:
         self.submitter = Submitter(database, environment)
         self.settler = Settler(database, environment)
         self.holder = UUID(int=environment.random.getrandbits(128))
-        self.cursors: dict[Place, Cursor] = {}
+        self.cursors: dict[TimerQueue, Cursor] = {}
 
     def make_meter(self) -> Meter:
         return Meter(self.environment.clock)
@@ -119,7 +120,7 @@ async def run_store_submit_batch(stage: Stage) -> Figures:
 async def run_store_submit_single(stage: Stage) -> Figures:
     """64 callers at once, each of whom waits for its own commit."""
     heart = heart_of(stage)
-    desk, meter, waits = SubmitDesk(heart.submitter), heart.make_meter(), list[float]()
+    desk, meter, waits = GroupCommit(heart.submitter), heart.make_meter(), list[float]()
     left = iter(range(stage.tasks))
 
     async def call() -> None:

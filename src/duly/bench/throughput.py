@@ -7,10 +7,10 @@ from uuid import UUID
 from duly.bench.drive import Driver, submit_and_settle, submit_then_drain
 from duly.bench.figures import Figures, Meter
 from duly.bench.stage import BATCH, TENANT, Stage
-from duly.execution.executor import DONE, Verdict
-from duly.scheduler.board import Board
+from duly.execution.executor import DONE, AttemptResult
+from duly.scheduler.ready_state import ReadyState
 from duly.store.lease import Lease
-from duly.store.load import Due, Place
+from duly.store.load import Due, TimerQueue
 from duly.store.tenants import TenantLimits, create_tenant
 
 WHEEL_SPAN_S = 10.0
@@ -38,7 +38,7 @@ async def run_weights(stage: Stage) -> Figures:
     assert small is not None
     order: list[int] = []
 
-    def note_tenant(lease: Lease) -> Verdict:
+    def note_tenant(lease: Lease) -> AttemptResult:
         order.append(lease.tenant)
         return DONE
 
@@ -58,13 +58,13 @@ async def run_weights(stage: Stage) -> Figures:
 async def run_wheel(stage: Stage) -> Figures:
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     now, random = stage.environment.clock.now(), stage.environment.random
-    board, place = Board(now.timestamp()), Place(TENANT, 632, 2)
+    ready_state, place = ReadyState(now.timestamp()), TimerQueue(TENANT, 632, 2)
     meter = Meter(stage.environment.clock)
     for _ in range(stage.tasks):
         fires_at = now + timedelta(seconds=random.random() * WHEEL_SPAN_S)
         task_id = UUID(int=random.getrandbits(128))
         due = Due(*place, task_id, 0, fires_at, 5, None, "bench", None, None, None)
-        board.add((due,), place, now.timestamp())
+        ready_state.add((due,), place, now.timestamp())
     meter.add(stage.tasks)
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
     return {"tasks_per_s": meter.rate, "memory_mb": grown_kb / 1024}

@@ -18,7 +18,7 @@ from duly.bench.figures import Figures, percentiles
 from duly.bench.stage import BATCH, PAYLOAD, TENANT, Stage
 from duly.domain.addresses import OutboundRules
 from duly.domain.task import Submission
-from duly.execution.executor import Verdict
+from duly.execution.executor import AttemptResult
 from duly.execution.webhooks import WebhookSender
 from duly.store.lease import Lease
 
@@ -33,7 +33,7 @@ async def run_webhook(stage: Stage) -> Figures:
     waits: list[float] = []
     given_back = 0
 
-    async def deliver(lease: Lease) -> Verdict:
+    async def deliver(lease: Lease) -> AttemptResult:
         nonlocal given_back
         began = stage.now_s
         verdict = await sender(lease)

@@ -4,19 +4,19 @@ A ring names lanes, each once and a bounded number of times a second: whoever is
 itself. A lost ring costs time until the next poll, never a ticket.
 """
 
-from duly.broker.postgres import PostgresBroker
+from duly.broker.lease_queue import LeaseQueue
 from duly.domain.lanes import Lane, queue_of
-from duly.store.channel import READY, Paced, Send
+from duly.store.notify import READY, Paced, Send
 from duly.telemetry import get_logger
 
 log = get_logger("duly.broker.bell")
 
 
 class LaneBell:
-    def __init__(self, broker: PostgresBroker, send: Send) -> None:
-        self.broker = broker
+    def __init__(self, lease_queue: LeaseQueue, send: Send) -> None:
+        self.lease_queue = lease_queue
         self.bell = Paced(send, READY)
-        broker.on_published = self.tell
+        lease_queue.on_published = self.tell
 
     def tell(self, lanes: list[Lane]) -> None:
         queues = dict.fromkeys(map(queue_of, lanes))
@@ -25,7 +25,7 @@ class LaneBell:
     def heard(self, rings: list[str]) -> None:
         lanes = [lane for lane in map(read_ring, rings) if lane is not None]
         if lanes:
-            self.broker.wake(lanes)
+            self.lease_queue.look(lanes)
 
 
 def read_ring(ring: str) -> Lane | None:

@@ -1,87 +1,104 @@
-"""What every carrier of the ready queue promises, and what it may get wrong. No carrier lives here.
+"""The carrier of the ready queue: moves tickets between processes, and knows nothing of leases. No
+carrier lives here.
 
 A lane is a cache of tickets. The timer row is right, always: a ticket becomes a lease only where
-the row agrees (fence, no holder, due by the database's clock, before the ticket's deadline).
+the row agrees (fence, no holder, due by the database's clock, before the ticket's deadline). So a
+carrier may fail in every way that is named here; `lease_queue.py` is built on that.
 
 | event | what happens |
 |---|---|
-| ticket lost (wipe, restart, a taker that died) | no task is lost: it is published again |
-| ticket repeated, by whomever | one of them becomes a lease, the others nothing |
+| ticket lost (purge, restart, a dead consumer) | its task is published again after its deadline |
+| ticket repeated, by a publisher or the carrier | one of them becomes a lease, the others nothing |
 | ticket reordered | started out of order; a carrier keeps order as far as it knows it |
-| ticket early, late or of an earlier fence | nothing: it is gone, and the row is untouched |
-| consumer cancelled while it waits | its tickets are left or given back to the others |
-| consumer cancelled during its lease statement | like a lost answer: such leases run out |
-| answer lost | asked for again where the tickets were in memory, else the leases run out |
-| ticket repeated to one holder, an answer lost | the same (id, fence) may come again: drop it |
-| consumer cancelled while it is reserved | like a lost answer: what it was to get runs out |
+| ticket early, late or of an earlier fence | nothing: acknowledged, and the row is untouched |
+| acknowledgement lost | the ticket is delivered again, and its fence has passed |
+| carrier down, or publishers blocked | `is_up` is False: tasks stay in their rows until it is up |
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol, runtime_checkable
 from uuid import UUID
 
-from duly.domain.execution_shares import UNSHARED, UnsharedSlots
+from duly.domain.execution_shares import NO_TENANTS
 from duly.domain.lanes import Lane, Ticket
-from duly.store.hands import Hands
 from duly.store.lease import Lease
 
-# Tickets that are gone from the queue, and those of them that became leases.
-OnTaken = Callable[[list[Ticket], list[Lease]], None]
+
+class Delivery(NamedTuple):
+    """A ticket in its lane. `token`: by what the carrier knows this delivery; None where the ticket
+    has left the carrier, so that there is nothing to acknowledge or release."""
+
+    lane: Lane
+    ticket: Ticket
+    token: object | None = None
 
 
-class Broker(Protocol):
-    on_taken: OnTaken | None
-    """Called in the process that took the tickets, before it sees its leases. Must not raise."""
+class Received(NamedTuple):
+    """Tickets that left the carrier, oldest first in each lane, and what became of them."""
 
-    async def publish(self, tickets: Sequence[tuple[Lane, Ticket]]) -> None:
+    deliveries: list[Delivery]
+    leases: list[Lease]
+
+
+class TicketLanes(Protocol):
+    """What both kinds of carrier do. `CarrierUnavailable` is the only error of their own; those of
+    a database go through."""
+
+    @property
+    def is_up(self) -> bool:
+        """Whether it takes tickets now."""
+        ...
+
+    async def publish(self, batch: Sequence[Delivery]) -> None:
         """Append to the lanes, keeping the order within each. The caller minds their depth."""
         ...
 
-    async def lease(
-        self,
-        lanes: Sequence[Lane],
-        holder: UUID,
-        count: int,
-        lease_s: float,
-        wait_s: float,
-        slots: UnsharedSlots = UNSHARED,
-    ) -> list[Lease]:
-        """Up to `count` leases: lanes in the order given, oldest ticket first in each, as far as
-        `slots` has room for their tenants.
-
-        Returns as soon as there is one, or with none once `wait_s` has passed. A ticket that does
-        not become a lease is simply gone.
-        """
+    async def depths(self, queues: Sequence[Lane]) -> Mapping[Lane, int]:
+        """Tickets of each lane in these queues, as far as it can tell; those past their deadline
+        are let go."""
         ...
 
-    def reconsider(self, lanes: Sequence[Lane]) -> None:
-        """Slots became free: consumers of this process that wait for these lanes may now take
-        tickets that they could not."""
-        ...
-
-    def reserve(self, lane: Lane, count: int) -> Hands | None:
-        """A consumer of this process that waits for this lane, with room for so many; none if
-        tickets lie there or its slots are not for this tenant, and not the last one of a queue that
-        tenants share. Until it is told what it got it is handed nothing else."""
-        ...
-
-    def depth(self, lane: Lane) -> int:
-        """Tickets in a lane, or in one of `WEBHOOK_LANES` of all tenants, as far as this process
-        knows."""
-        ...
-
-    async def refresh(self, lanes: Sequence[Lane]) -> None:
-        """Learn the depth of these lanes, and let go of tickets past their deadline."""
-        ...
-
-    def waiting(self) -> int:
-        """Consumers of this process that wait for a ticket now."""
-        ...
-
-    async def wipe(self) -> None:
+    async def purge(self) -> None:
         """Forget every ticket. Costs a delay, never a task."""
         ...
 
-    async def close(self) -> None:
-        """Send waiting consumers home with nothing."""
+
+class Carrier(TicketLanes, Protocol):
+    """Delivers tickets, and forgets each once it is acknowledged."""
+
+    async def receive(
+        self,
+        queues: Sequence[Lane],
+        credit: int,
+        wait_s: float,
+        left_out: Collection[int] = NO_TENANTS,
+    ) -> list[Delivery]:
+        """Up to `credit` tickets: queues in the order given, oldest first in each. Waits no longer
+        than `wait_s` for the first. A carrier that cannot leave out tenants delivers theirs, too,
+        and has them released. Called by many at once."""
+        ...
+
+    async def ack(self, tokens: Sequence[object]) -> None:
+        """These became leases, or never will: forget them."""
+        ...
+
+    async def release(self, tokens: Sequence[object]) -> None:
+        """Deliver these again, to any process."""
+        ...
+
+
+@runtime_checkable
+class LeasingCarrier(TicketLanes, Protocol):
+    """Lies beside the timers: receiving and leasing are one round trip, and no ticket is ever
+    between two holders."""
+
+    async def receive_and_lease(
+        self,
+        queues: Sequence[Lane],
+        holder: UUID,
+        count: int,
+        lease_s: float,
+        left_out: Collection[int],
+    ) -> Received:
+        """As `Carrier.receive` without a wait; leases in the order of the tickets."""
         ...

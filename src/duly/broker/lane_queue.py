@@ -1,13 +1,12 @@
-"""One queue in this process's memory, oldest first: of one lane, or of all tenants' webhooks. Who
-may take from it, and when, is the carriers' business."""
+"""Queues in this process's memory, oldest ticket first: of one lane each, or of all tenants'
+webhooks of a band. Who may take from them, and when, is the lease queue's business."""
 
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 
+from duly.broker.contract import Delivery
 from duly.domain.execution_shares import NO_TENANTS
-from duly.domain.lanes import Lane, Ticket
-
-Entries = list[tuple[Lane, Ticket]]
+from duly.domain.lanes import ALL_TENANTS, Lane, queue_of
 
 
 class LaneQueue:
@@ -16,25 +15,20 @@ class LaneQueue:
     __slots__ = ("batches", "counts", "size")
 
     def __init__(self) -> None:
-        self.batches: deque[tuple[float, Entries]] = deque()
+        self.batches: deque[tuple[float, list[Delivery]]] = deque()
         self.counts: dict[Lane, int] = {}
         self.size = 0
 
-    def put(self, entries: Entries, moment: float) -> None:
-        self.batches.append((moment, entries))
-        self.count(entries, 1)
+    def put(self, batch: list[Delivery], moment: float) -> None:
+        self.batches.append((moment, batch))
+        self.count(batch, 1)
 
-    def put_back(self, entries: Entries, moment: float) -> None:
-        """To the front. They are let go no earlier than what is behind them."""
-        self.batches.appendleft((self.batches[0][0] if self.batches else moment, entries))
-        self.count(entries, 1)
-
-    def take(self, count: int, left_out: Collection[int] = NO_TENANTS) -> Entries:
+    def take(self, count: int, left_out: Collection[int] = NO_TENANTS) -> list[Delivery]:
         """The oldest, except those of the tenants left out."""
         if left_out and not self.has(left_out):
             return []
-        taken: Entries = []
-        passed: list[tuple[float, Entries]] = []
+        taken: list[Delivery] = []
+        passed: list[tuple[float, list[Delivery]]] = []
         while self.batches and len(taken) < count:
             moment, batch = self.batches.popleft()
             room = count - len(taken)
@@ -53,37 +47,107 @@ class LaneQueue:
         """Whether tickets of other tenants than these lie here."""
         return any(lane.tenant not in left_out for lane in self.counts)
 
-    def drop_published_before(self, moment: float) -> None:
+    def drop_put_before(self, moment: float) -> None:
         while self.batches and self.batches[0][0] <= moment:
             self.count(self.batches.popleft()[1], -1)
 
-    def count(self, entries: Entries, change: int) -> None:
-        """Neighbours are mostly of one lane, and looking a lane up costs more than the rest."""
-        self.size += change * len(entries)
-        last, number = None, 0
-        for lane, _ in entries:
-            if lane is last:
-                number += change
+    def count(self, batch: Iterable[Delivery], change: int) -> None:
+        for lane, number in count_lanes(batch).items():
+            self.size += change * number
+            left = self.counts.get(lane, 0) + change * number
+            if left:
+                self.counts[lane] = left
+            else:
+                del self.counts[lane]
+
+
+class LaneQueues:
+    """By queue; only those with tickets: tenants come and go."""
+
+    def __init__(self) -> None:
+        self.queues: dict[Lane, LaneQueue] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self.queues)
+
+    def put(self, batch: Iterable[Delivery], moment: float) -> None:
+        parts: dict[Lane, list[Delivery]] = {}
+        for delivery in batch:
+            parts.setdefault(queue_of(delivery[0]), []).append(delivery)
+        for queue, part in parts.items():
+            self.queues.setdefault(queue, LaneQueue()).put(part, moment)
+
+    def take(
+        self, queues: Iterable[Lane], count: int, left_out: Collection[int] = NO_TENANTS
+    ) -> list[Delivery]:
+        """Queues in the order given, oldest ticket first in each."""
+        taken: list[Delivery] = []
+        for lane in queues:
+            queue = self.queues.get(lane)
+            if queue is None or len(taken) >= count:
                 continue
-            if last is not None:
-                self.add(last, number)
-            last, number = lane, change
-        if last is not None:
-            self.add(last, number)
+            taken += queue.take(count - len(taken), left_out)
+            if not queue.size:
+                del self.queues[lane]
+        return taken
 
-    def add(self, lane: Lane, number: int) -> None:
-        left = self.counts.get(lane, 0) + number
-        if left:
-            self.counts[lane] = left
-        else:
-            del self.counts[lane]
+    def take_put_before(self, moment: float) -> list[Delivery]:
+        """The queues whose oldest tickets are as old: whole, for a lane has an order."""
+        late = [lane for lane, queue in self.queues.items() if queue.batches[0][0] <= moment]
+        return [each for lane in late for each in self.take([lane], self.queues[lane].size)]
+
+    def drop_put_before(self, moment: float, queues: Iterable[Lane]) -> None:
+        for lane in queues:
+            queue = self.queues.get(lane)
+            if queue is not None:
+                queue.drop_put_before(moment)
+                if not queue.size:
+                    del self.queues[lane]
+
+    def has(self, queue: Lane, left_out: Collection[int]) -> bool:
+        """Whether there are tickets of other tenants than these."""
+        kept = self.queues.get(queue)
+        return kept is not None and kept.has(left_out)
+
+    def depth(self, lane: Lane) -> int:
+        queue = self.queues.get(queue_of(lane))
+        if queue is None:
+            return 0
+        return queue.size if lane.tenant == ALL_TENANTS else queue.counts.get(lane, 0)
+
+    def tickets(self, queues: Iterable[Lane]) -> dict[Lane, int]:
+        """How many of each lane lie in these queues."""
+        kept = [self.queues[queue] for queue in queues if queue in self.queues]
+        return {lane: number for queue in kept for lane, number in queue.counts.items()}
+
+    def clear(self) -> None:
+        self.queues.clear()
 
 
-def divide(batch: Entries, room: int, left_out: Collection[int]) -> tuple[Entries, Entries]:
+def divide(
+    batch: Sequence[Delivery], room: int, left_out: Collection[int]
+) -> tuple[list[Delivery], list[Delivery]]:
     """The first of other tenants, and the rest, both in order."""
-    found: Entries = []
-    rest: Entries = []
-    for entry in batch:
-        is_taken = len(found) < room and entry[0].tenant not in left_out
-        (found if is_taken else rest).append(entry)
+    found: list[Delivery] = []
+    rest: list[Delivery] = []
+    for delivery in batch:
+        is_taken = len(found) < room and delivery.lane.tenant not in left_out
+        (found if is_taken else rest).append(delivery)
     return found, rest
+
+
+def count_lanes(batch: Iterable[Delivery]) -> dict[Lane, int]:
+    """Neighbours are mostly of one lane, and looking a lane up costs more than the rest."""
+    counts: dict[Lane, int] = {}
+    last, number = None, 0
+    for delivery in batch:
+        lane = delivery[0]
+        if lane is last:
+            number += 1
+            continue
+        if last is not None:
+            counts[last] = counts.get(last, 0) + number
+        last, number = lane, 1
+    if last is not None:
+        counts[last] = counts.get(last, 0) + number
+    return counts

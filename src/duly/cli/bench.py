@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.bench.catalog import SCENARIOS, Scenario
-from duly.cli.screen import make_console, make_table, note, show
+from duly.cli.output import make_console, make_table, note, show
 
 if TYPE_CHECKING:
     from duly.bench.run import Audience, Report

@@ -2,9 +2,9 @@
 
 import click
 
-from duly.cli.calling import Talk, over_api
+from duly.cli.api_session import Talk, over_api
 from duly.cli.options import list_flags
-from duly.cli.screen import print_card, print_table
+from duly.cli.output import print_card, print_table
 
 COLUMNS = ("kind", "name", "phase", "open_until", "reason")
 KINDS = ("host", "type", "pool")

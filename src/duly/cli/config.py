@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from duly.cli.options import database_flags, json_flag, load
-from duly.cli.screen import print_table
+from duly.cli.output import print_table
 from duly.settings import FIELDS, is_secret, meta_of
 
 HIDDEN = "(hidden)"

@@ -4,10 +4,10 @@ from typing import Any
 
 import click
 
-from duly.cli.bites import Work, do_in_bites, number_of
-from duly.cli.calling import Json, Talk, given, over_api, path
+from duly.cli.api_session import Json, Talk, given, over_api, path
+from duly.cli.bulk import Work, do_in_bites, number_of
 from duly.cli.options import dry_run_flag, list_flags, with_flags, yes_flag
-from duly.cli.screen import print_card, print_table, worded_instant
+from duly.cli.output import print_card, print_table, worded_instant
 from duly.cli.tasks import print_changed
 from duly.cli.values import instant
 

@@ -10,9 +10,9 @@ from duly.cli.options import database_flags, json_flag, load_to_look
 from duly.domain.diagnosis import Facts, Finding, Severity, diagnose
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
+from duly.store.bootstrap import open_place
 from duly.store.doctor import read_facts
 from duly.store.migrate import read_migrations
-from duly.store.place import open_place
 from duly.telemetry import configure_logs
 
 MARKS = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "FAIL"}

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from duly.cli.calling import Json, Talk, over_api
-from duly.cli.screen import clean, make_table, note, show
+from duly.cli.api_session import Json, Talk, over_api
+from duly.cli.output import clean, make_table, note, show
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR_WIDTH = 40

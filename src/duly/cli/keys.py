@@ -6,9 +6,9 @@ from typing import Any
 import click
 import msgspec
 
-from duly.cli.calling import Json, Talk, given, over_api, path
+from duly.cli.api_session import Json, Talk, given, over_api, path
 from duly.cli.options import api_flags, database_flags, list_flags, load_to_look
-from duly.cli.screen import note, print_card, print_table
+from duly.cli.output import note, print_card, print_table
 from duly.cli.values import NO_BOUND, bound, duration
 from duly.domain.errors import KeysExist
 

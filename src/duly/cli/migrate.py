@@ -9,9 +9,9 @@ import msgspec
 from duly.cli.options import database_flags, json_flag, load
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
+from duly.store.bootstrap import open_place
 from duly.store.database import check_server, connect
 from duly.store.migrate import Migrator
-from duly.store.place import open_place
 from duly.telemetry import configure_logs
 
 

@@ -2,9 +2,9 @@
 
 import click
 
-from duly.cli.calling import Json, Talk, over_api
+from duly.cli.api_session import Json, Talk, over_api
 from duly.cli.options import list_flags
-from duly.cli.screen import print_table
+from duly.cli.output import print_table
 
 COLUMNS = ("id", "name", "version", "is_live", "roles", "slots", "failing", "started_at", "seen_at")
 SLOT_COLUMNS = ("slot", "first_shard", "last_shard", "node", "epoch", "is_owned", "expires_at")

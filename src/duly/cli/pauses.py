@@ -2,9 +2,9 @@
 
 import click
 
-from duly.cli.calling import Talk, given, over_api
+from duly.cli.api_session import Talk, given, over_api
 from duly.cli.options import list_flags
-from duly.cli.screen import print_card, print_table
+from duly.cli.output import print_card, print_table
 
 COLUMNS = ("kind", "name", "paused_at", "actor", "reason")
 KINDS = ("tenant", "type", "pool")

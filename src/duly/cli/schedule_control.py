@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from duly.cli.calling import Json, Talk, given, over_api, path
+from duly.cli.api_session import Json, Talk, given, over_api, path
 from duly.cli.options import dry_run_flag, with_flags, yes_flag
+from duly.cli.output import clean, confirm, note, print_table, progress, worded_instant
 from duly.cli.schedule_fields import find_id
-from duly.cli.screen import clean, confirm, note, print_table, progress, worded_instant
 from duly.cli.tasks import print_changed
 from duly.cli.values import instant
 

@@ -7,9 +7,9 @@ from uuid import UUID
 
 import click
 
-from duly.cli.calling import Json, Talk, path
+from duly.cli.api_session import Json, Talk, path
 from duly.cli.options import with_flags
-from duly.cli.screen import worded_seconds
+from duly.cli.output import worded_seconds
 from duly.cli.values import NO_BOUND, bound, duration, instant
 from duly.client.errors import NotFound
 

@@ -15,10 +15,10 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from duly.cli.calling import Json, Talk, over_api, path
+from duly.cli.api_session import Json, Talk, over_api, path
 from duly.cli.options import SHOWN_MAX, yes_flag
+from duly.cli.output import clean, confirm, note, progress
 from duly.cli.schedule_fields import DEFAULTS, FIELDS, definition_of
-from duly.cli.screen import clean, confirm, note, progress
 from duly.cli.values import read_bounded
 from duly.client.errors import ApiError, Unavailable
 

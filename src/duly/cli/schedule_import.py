@@ -9,10 +9,10 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from duly.cli.calling import Json, Talk, connect, given
+from duly.cli.api_session import Json, Talk, connect, given
 from duly.cli.options import api_flags, yes_flag
+from duly.cli.output import clean, note
 from duly.cli.schedule_files import apply_definitions
-from duly.cli.screen import clean, note
 from duly.cli.values import read_bounded
 from duly.domain.crontab import Crontab, Entry, Remark, read_crontab
 

@@ -6,9 +6,10 @@ from typing import Any
 import click
 from msgspec import Raw
 
-from duly.cli.calling import Json, Talk, over_api, path
+from duly.cli.api_session import Json, Talk, over_api, path
 from duly.cli.dead_letters import flag_text
 from duly.cli.options import list_flags, with_flags, yes_flag
+from duly.cli.output import clean, confirm, make_table, print_card, print_table, show
 from duly.cli.schedule_control import backfill, pause, resume, trigger
 from duly.cli.schedule_fields import (
     DEFAULTS,
@@ -22,7 +23,6 @@ from duly.cli.schedule_fields import (
 )
 from duly.cli.schedule_files import apply
 from duly.cli.schedule_import import import_crontab
-from duly.cli.screen import clean, confirm, make_table, print_card, print_table, show
 from duly.cli.task_submit import ONE_TASK_OPTIONS, TEMPLATE_FLAGS, task_of
 from duly.cli.values import instant, json_document
 

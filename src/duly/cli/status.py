@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from duly.cli.calling import Json, Talk, over_api
+from duly.cli.api_session import Json, Talk, over_api
 from duly.cli.nodes import in_words
-from duly.cli.screen import clean, make_console, make_table, show, worded, worded_instant
+from duly.cli.output import clean, make_console, make_table, show, worded, worded_instant
 from duly.cli.values import duration
 from duly.client.errors import Forbidden, Unavailable, Unreachable
 

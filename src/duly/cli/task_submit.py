@@ -7,9 +7,9 @@ import click
 import msgspec
 from msgspec import Raw
 
-from duly.cli.calling import Json, Talk, given, over_api
+from duly.cli.api_session import Json, Talk, given, over_api
 from duly.cli.options import with_flags
-from duly.cli.screen import note, print_card, progress
+from duly.cli.output import note, print_card, progress
 from duly.cli.values import duration, instant, json_document, pair
 from duly.client.errors import ApiError, Conflict, Invalid, RateLimited, Unreachable
 

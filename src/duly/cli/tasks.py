@@ -4,15 +4,15 @@ from typing import Any
 
 import click
 
-from duly.cli.bites import Work, do_in_bites, number_of
-from duly.cli.calling import Json, Talk, given, over_api, path
+from duly.cli.api_session import Json, Talk, given, over_api, path
+from duly.cli.bulk import Work, do_in_bites, number_of
 from duly.cli.options import (
     dry_run_flag,
     list_flags,
     task_filter_flags,
     yes_flag,
 )
-from duly.cli.screen import (
+from duly.cli.output import (
     clean,
     confirm,
     make_table,

@@ -4,9 +4,9 @@ from typing import Any
 
 import click
 
-from duly.cli.calling import Json, Talk, over_api, path
+from duly.cli.api_session import Json, Talk, over_api, path
 from duly.cli.options import list_flags, with_flags
-from duly.cli.screen import print_card, print_table
+from duly.cli.output import print_card, print_table
 from duly.cli.values import NO_BOUND, bound
 
 COLUMNS = (

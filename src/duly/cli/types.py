@@ -3,9 +3,9 @@
 import click
 import msgspec
 
-from duly.cli.calling import Talk, given, over_api, path
+from duly.cli.api_session import Talk, given, over_api, path
 from duly.cli.options import list_flags
-from duly.cli.screen import print_card, print_table
+from duly.cli.output import print_card, print_table
 from duly.cli.values import json_document
 
 COLUMNS = ("name", "has_schema", "defaults", "keys", "updated_at")

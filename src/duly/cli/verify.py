@@ -8,15 +8,15 @@ import click
 import msgspec
 
 from duly.cli.options import SHOWN_MAX, database_flags, json_flag, load_to_look
-from duly.cli.screen import clean, make_table, note, progress, show
+from duly.cli.output import clean, make_table, note, progress, show
 from duly.cli.values import instant
-from duly.domain.check import Violation
-from duly.domain.verification import CLAIMS, WARNINGS, Claim, Verification
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
-from duly.store.place import open_place
+from duly.store.bootstrap import open_place
 from duly.store.verify import count_roughly, verify
 from duly.telemetry import configure_logs
+from duly.verify.check import Violation
+from duly.verify.report import CLAIMS, WARNINGS, Claim, Verification
 
 Json = dict[str, Any]
 COLUMNS = ("check", "says", "rows", "found")

@@ -2,9 +2,9 @@
 
 import click
 
-from duly.cli.calling import Talk, over_api
+from duly.cli.api_session import Talk, over_api
 from duly.cli.options import list_flags
-from duly.cli.screen import print_table
+from duly.cli.output import print_table
 
 COLUMNS = ("id", "pools", "started_at", "seen_at", "holder")
 

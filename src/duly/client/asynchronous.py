@@ -8,8 +8,8 @@ from typing import Any, Unpack
 
 import msgspec
 
-from duly.client.connection import Connection
 from duly.client.errors import WaitTimedOut
+from duly.client.http_async import Connection
 from duly.client.request import SubmitOptions, TaskSpec, encode_spec, encode_task
 from duly.client.server import find_server
 from duly.client.submits import SubmitQueue

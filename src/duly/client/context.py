@@ -9,7 +9,7 @@ import msgspec
 
 from duly.client.leased_tasks import LeasedTask
 from duly.client.logs import get_logger
-from duly.client.verdicts import Snooze
+from duly.client.outcomes import Snooze
 from duly.domain.limits import DELAY_S_MAX, NUL_REASON, PROGRESS_BYTES_MAX, has_nul
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import Any, Literal, NoReturn, get_args
 
 from duly.client.context import Context
 from duly.client.leased_tasks import LeasedTask
+from duly.client.outcomes import HandlerOutcome, completed, judged, rejected
 from duly.client.payloads import Binder, InvalidPayload
-from duly.client.verdicts import Verdict, completed, judged, rejected
 from duly.domain.errors import ConfigurationError
 from duly.domain.limits import TIMEOUT_S_MAX, TIMEOUT_S_MIN, retry_problems, type_reason
 from duly.domain.retry import RetryPolicy
@@ -93,7 +93,9 @@ def refuse(task_type: str, problem: str) -> NoReturn:
     raise ConfigurationError(problem=f"the handler of {task_type!r}: {problem}")
 
 
-def perform(function: Function, binder: Binder, task: LeasedTask, context: Context) -> Verdict:
+def perform(
+    function: Function, binder: Binder, task: LeasedTask, context: Context
+) -> HandlerOutcome:
     """A plain function, from payload to verdict, in whichever thread or process this is."""
     try:
         return completed(function(context, **binder.arguments(task.payload)))

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar
 
+from duly.client.clock import chance
 from duly.client.drivers import SQLALCHEMY, asker, awaited_asker, driver_of, is_awaited, state_of
-from duly.client.world import chance
 from duly.domain.errors import ConfigurationError, DulyError
 
 DDL = (Path(__file__).parent / "inbox.sql").read_text("utf-8")

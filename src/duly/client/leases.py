@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from duly.client.context import Context
 from duly.client.leased_tasks import LeasedTask
-from duly.client.verdicts import CANCELLED, RELEASED, Verdict, failed
+from duly.client.outcomes import CANCELLED, RELEASED, HandlerOutcome, failed
 
 if TYPE_CHECKING:
     from duly.client.handlers import Handler
@@ -73,7 +73,7 @@ class Run:
         self.has_ended = False
         self.is_abandoned = False
         self.stop: Stop | None = None
-        self.verdict: Verdict | None = None
+        self.verdict: HandlerOutcome | None = None
         self.progress_sent: bytes | None = None
         self.job: Any = None
 
@@ -103,7 +103,7 @@ class Run:
             return Stop.EXPIRING
         return None
 
-    def forced_verdict(self) -> Verdict | None:
+    def forced_verdict(self) -> HandlerOutcome | None:
         """What is said of an attempt that was stopped; None when nobody wants to hear it."""
         if self.stop is Stop.CANCEL:
             return CANCELLED

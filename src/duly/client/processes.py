@@ -22,9 +22,9 @@ from duly.client.context import Context
 from duly.client.handlers import Handler, perform
 from duly.client.leased_tasks import LeasedTask
 from duly.client.leases import Run
+from duly.client.outcomes import HandlerOutcome, failed, rejected
 from duly.client.payloads import Binder
 from duly.client.threads import ThreadJob
-from duly.client.verdicts import Verdict, failed, rejected
 from duly.domain.errors import ConfigurationError
 
 # Not `fork`: it copies locks that other threads hold.
@@ -41,7 +41,7 @@ class Child:
         self.process.start()
         theirs.close()
 
-    def run(self, handler: Handler, run: Run) -> Verdict:
+    def run(self, handler: Handler, run: Run) -> HandlerOutcome:
         """In whichever thread: until the child answers or is no more."""
         try:
             self.pipe.send((handler.function, msgspec.json.encode(run.task)))
@@ -50,7 +50,7 @@ class Child:
                 if kind == "progress":
                     run.context.reported = value
                 else:
-                    return Verdict(*value)
+                    return HandlerOutcome(*value)
         except (EOFError, ConnectionError):
             self.process.join(JOIN_S)
             return failed(
@@ -74,7 +74,7 @@ class ProcessPool:
         self.children: set[Child] = set()
         self.is_closed = False
 
-    def run(self, handler: Handler, run: Run, job: ThreadJob) -> Verdict:
+    def run(self, handler: Handler, run: Run, job: ThreadJob) -> HandlerOutcome:
         """Blocks its thread; an interruption kills the child, which ends the wait."""
         with self.slots:
             child = self.take()
@@ -141,7 +141,7 @@ def answer(
     encoded: bytes,
     binders: dict[Any, Binder],
     send: Callable[[Any], None],
-) -> Verdict:
+) -> HandlerOutcome:
     task = msgspec.json.decode(encoded, type=LeasedTask)
     try:
         if function not in binders:

@@ -17,7 +17,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from duly.client.world import utc_now
+from duly.client.clock import utc_now
 from duly.domain.errors import ConfigurationError, DulyError
 
 if TYPE_CHECKING:

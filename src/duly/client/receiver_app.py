@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
+from duly.client.clock import monotonic, utc_now
 from duly.client.receiver import (
     TOLERANCE_S,
     Delivery,
@@ -24,7 +25,6 @@ from duly.client.receiver import (
     read_secrets,
     verify,
 )
-from duly.client.world import monotonic, utc_now
 
 # A payload has 64 KiB at most.
 BODY_BYTES_MAX = 128 * 1024

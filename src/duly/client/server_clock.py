@@ -13,7 +13,7 @@ instant of that clock bounds the difference from below: it happened after we had
 
 from datetime import datetime
 
-from duly.client.world import monotonic
+from duly.client.clock import monotonic
 
 # Two clocks may drift apart by a thousandth of that, which is less than any margin of ours.
 KNOWN_FOR_S = 300.0

@@ -12,18 +12,18 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from duly.client.desk import Desk
+from duly.client.clock import monotonic
 from duly.client.errors import ApiError, Unreachable
 from duly.client.handlers import Handler
-from duly.client.heart import Heart
+from duly.client.heartbeat import HeartbeatLoop
 from duly.client.leases import LeaseBook, Stop
 from duly.client.logs import get_logger
-from duly.client.running import Runner
+from duly.client.poller import Taking
+from duly.client.runner import Runner
 from duly.client.server import Server
 from duly.client.server_clock import ServerClock
-from duly.client.settling import Settling
-from duly.client.taking import Taking
-from duly.client.world import monotonic
+from duly.client.settle_queue import Settling
+from duly.client.worker_api import WorkerApi
 
 TIMEOUT_S = 10.0
 CLOSE_S = 0.25
@@ -54,13 +54,13 @@ class Session:
         self.stopping = asyncio.Event()
         self.is_asked_to_stop = False
         self.book = LeaseBook()
-        self.desk = Desk(server, plan.worker_id, plan.lease_s, TIMEOUT_S)
+        self.desk = WorkerApi(server, plan.worker_id, plan.lease_s, TIMEOUT_S)
         self.settling = Settling(self.desk, self.book)
         self.runner = Runner(
             handlers, plan.concurrency, plan.prefetch, plan.processes, self.book, self.settling
         )
         clock = ServerClock()
-        self.heart = Heart(
+        self.heart = HeartbeatLoop(
             server,
             plan.worker_id,
             plan.lease_s,

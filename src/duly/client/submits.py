@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from duly.client.connection import Connection
 from duly.client.errors import ApiError, Conflict, IdempotencyMismatch, Invalid
+from duly.client.http_async import Connection
 from duly.client.wire import new_key
 
 BATCH_MAX = 500
@@ -21,7 +21,7 @@ FLIGHTS_MAX = 2
 WAITING_MAX = 100_000
 
 
-class Waiting(NamedTuple):
+class PendingSubmit(NamedTuple):
     """`key` is the caller's own; without one, the call that carries the task is given one."""
 
     body: bytes
@@ -36,7 +36,7 @@ class Items(msgspec.Struct):
 class SubmitQueue:
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
-        self.waiting: deque[Waiting] = deque()
+        self.waiting: deque[PendingSubmit] = deque()
         self.flights: set[asyncio.Task[None]] = set()
         self.has_room = asyncio.Event()
 
@@ -47,25 +47,25 @@ class SubmitQueue:
             await self.has_room.wait()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[bytes] = loop.create_future()
-        self.waiting.append(Waiting(body, key, answer))
+        self.waiting.append(PendingSubmit(body, key, answer))
         if len(self.waiting) == 1:
             # After whoever puts several in a row has put them all.
-            loop.call_soon(self.take_off)
+            loop.call_soon(self.start_batches)
         return answer
 
-    def take_off(self) -> None:
+    def start_batches(self) -> None:
         while self.waiting and len(self.flights) < FLIGHTS_MAX:
-            flight = asyncio.get_running_loop().create_task(self.fly(self.next_batch()))
+            flight = asyncio.get_running_loop().create_task(self.run_batch(self.next_batch()))
             self.flights.add(flight)
-            flight.add_done_callback(self.landed)
+            flight.add_done_callback(self.on_batch_done)
 
-    def landed(self, flight: "asyncio.Task[None]") -> None:
+    def on_batch_done(self, flight: "asyncio.Task[None]") -> None:
         self.flights.discard(flight)
         self.has_room.set()
-        self.take_off()
+        self.start_batches()
 
-    def next_batch(self) -> list[Waiting]:
-        batch: list[Waiting] = []
+    def next_batch(self) -> list[PendingSubmit]:
+        batch: list[PendingSubmit] = []
         size = 0
         while self.waiting and len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
             entry = self.waiting.popleft()
@@ -74,7 +74,7 @@ class SubmitQueue:
                 size += len(entry.body)
         return batch
 
-    async def fly(self, batch: list[Waiting]) -> None:
+    async def run_batch(self, batch: list[PendingSubmit]) -> None:
         try:
             if len(batch) == 1:
                 tell(batch[0], await self.send_one(batch[0]))
@@ -91,12 +91,12 @@ class SubmitQueue:
             if not isinstance(error, Exception):
                 raise
 
-    async def send_one(self, entry: Waiting) -> bytes:
+    async def send_one(self, entry: PendingSubmit) -> bytes:
         return await self.connection.request(
             "POST", "/v1/tasks", entry.body, idempotency_key=entry.key
         )
 
-    async def send_many(self, batch: list[Waiting]) -> list[msgspec.Raw]:
+    async def send_many(self, batch: list[PendingSubmit]) -> list[msgspec.Raw]:
         body = b'{"tasks":[' + b",".join(entry.body for entry in batch) + b"]}"
         # Within one try-again loop the batch is the same, so one key for all of it is enough.
         answer = await self.connection.request(
@@ -104,7 +104,7 @@ class SubmitQueue:
         )
         return msgspec.json.decode(answer, type=Items).items
 
-    async def set_aside(self, batch: list[Waiting], error: ApiError) -> None:
+    async def set_aside(self, batch: list[PendingSubmit], error: ApiError) -> None:
         """The server stored nothing of the batch; whoever it pointed at is told, the rest go on."""
         if len(batch) == 1:
             fail(batch, error)
@@ -112,26 +112,28 @@ class SubmitQueue:
         guilty = {ordinal for item in error.errors if (ordinal := ordinal_of(item)) is not None}
         if not guilty or len(guilty) == len(batch):
             middle = len(batch) // 2
-            await self.fly(batch[:middle])
-            await self.fly(batch[middle:])
+            await self.run_batch(batch[:middle])
+            await self.run_batch(batch[middle:])
             return
         for ordinal in guilty:
             # Alone, its pointers are those of one task.
-            await self.fly([batch[ordinal]])
-        await self.fly([entry for ordinal, entry in enumerate(batch) if ordinal not in guilty])
+            await self.run_batch([batch[ordinal]])
+        await self.run_batch(
+            [entry for ordinal, entry in enumerate(batch) if ordinal not in guilty]
+        )
 
     async def close(self) -> None:
         while self.waiting or self.flights:
-            self.take_off()
+            self.start_batches()
             await asyncio.wait(self.flights)
 
 
-def tell(entry: Waiting, answer: bytes) -> None:
+def tell(entry: PendingSubmit, answer: bytes) -> None:
     if not entry.answer.done():
         entry.answer.set_result(answer)
 
 
-def fail(batch: list[Waiting], error: BaseException) -> None:
+def fail(batch: list[PendingSubmit], error: BaseException) -> None:
     for entry in batch:
         if not entry.answer.done():
             entry.answer.set_exception(error)

@@ -14,14 +14,16 @@ import threading
 from collections.abc import Callable
 
 from duly.client.handlers import Interrupted
-from duly.client.verdicts import Verdict
+from duly.client.outcomes import HandlerOutcome
 
 
 class ThreadJob:
     """One function call in some thread; `None` is the verdict of one that was interrupted."""
 
     def __init__(
-        self, work: Callable[["ThreadJob"], Verdict], done: Callable[[Verdict | None], None]
+        self,
+        work: Callable[["ThreadJob"], HandlerOutcome],
+        done: Callable[[HandlerOutcome | None], None],
     ) -> None:
         self.work = work
         self.done = done
@@ -32,12 +34,12 @@ class ThreadJob:
         self.on_interrupt: Callable[[], None] | None = None
 
     def run(self) -> None:
-        verdict: Verdict | None = None
+        verdict: HandlerOutcome | None = None
         with contextlib.suppress(Interrupted):
             verdict = self.run_interruptibly()
         self.done(verdict)
 
-    def run_interruptibly(self) -> Verdict | None:
+    def run_interruptibly(self) -> HandlerOutcome | None:
         with self.lock:
             if self.is_interrupted:
                 return None

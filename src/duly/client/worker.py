@@ -16,8 +16,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from duly.client.clock import monotonic
 from duly.client.server import find_server
-from duly.client.world import monotonic
 from duly.domain.errors import ConfigurationError
 from duly.domain.limits import LEASE_S_MAX, POOL_PATTERN
 from duly.domain.task import BAND_NAMES

@@ -24,18 +24,18 @@ before the renewal was sent; so a node that cannot ask stops before anybody else
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from duly.domain.balance import fair_shares
 from duly.domain.ids import SLOTS, slot_of
 from duly.domain.lanes import TICKET_S
+from duly.domain.slot_balance import fair_shares
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.ownership import (
     MAINTENANCE,
     SCHEDULER_ROLE,
     SLOT,
+    Assignment,
     Node,
     Owned,
-    Seat,
     View,
     claim_seats,
     keep_seats,
@@ -81,9 +81,9 @@ class Coordinator:
         self.ticket_s = ticket_s
         # Of the roles of this process: the node's row tells others.
         self.problems = problems
-        self.seats: dict[Seat, Owned] = {}
+        self.assignments: dict[Assignment, Owned] = {}
         # Forgotten, but not yet known to be released.
-        self.releasing: dict[Seat, Owned] = {}
+        self.releasing: dict[Assignment, Owned] = {}
         self.trusted_until = environment.clock.monotonic()
         self.slots_free = 0
         self.slots_claimed = 0
@@ -93,7 +93,11 @@ class Coordinator:
     @property
     def owned(self) -> dict[int, Owned]:
         """Slots we believe to be ours; `owns` says whether the belief is still good."""
-        return {seat.number: owned for seat, owned in self.seats.items() if seat.kind == SLOT}
+        return {
+            assignment.number: owned
+            for assignment, owned in self.assignments.items()
+            if assignment.kind == SLOT
+        }
 
     @property
     def is_trusted(self) -> bool:
@@ -106,11 +110,11 @@ class Coordinator:
 
     def owns(self, shard: int) -> Owned | None:
         """Our claim to the shard's slot, or None as soon as somebody else might have it."""
-        return self.seats.get(Seat(SLOT, slot_of(shard))) if self.is_trusted else None
+        return self.assignments.get(Assignment(SLOT, slot_of(shard))) if self.is_trusted else None
 
     def leads(self, role: str) -> Owned | None:
         """Our claim to a singleton role."""
-        return self.seats.get(Seat(role, 0)) if self.is_trusted else None
+        return self.assignments.get(Assignment(role, 0)) if self.is_trusted else None
 
     def heard(self, rings: Iterable[str]) -> None:
         """Somebody joined or released; our own rings are no news."""
@@ -128,19 +132,21 @@ class Coordinator:
             sent_at = self.environment.clock.monotonic()
             failing = {role: problem for role, problem in self.problems().items() if problem}
             view = await keep_seats(
-                self.database, self.node, self.seats, self.lease_s, self.ticket_s, failing
+                self.database, self.node, self.assignments, self.lease_s, self.ticket_s, failing
             )
             self.trusted_until = sent_at + self.lease_s * TRUSTED_PART
             self.slots_free, self.slots_claimed = view.free.get(SLOT, 0), 0
-            self.forget([seat for seat in self.seats if seat not in view.renewed])
-            self.seats |= view.renewed
+            self.forget(
+                [assignment for assignment in self.assignments if assignment not in view.renewed]
+            )
+            self.assignments |= view.renewed
             is_content = await self.balance(view)
         return self.pause_s(view, is_content=is_content)
 
     async def balance(self, view: View) -> bool:
         """Release what is too much, claim what is lacking; False if others were claiming too."""
         lacking = {SLOT: self.slots_lacking(view)}
-        if MAINTENANCE in self.node.roles and Seat(MAINTENANCE, 0) not in self.seats:
+        if MAINTENANCE in self.node.roles and Assignment(MAINTENANCE, 0) not in self.assignments:
             lacking[MAINTENANCE] = 1
         await self.release(-lacking[SLOT])
         is_content = True
@@ -163,8 +169,8 @@ class Coordinator:
             self.database, self.node.id, kind, most, view.strays, self.lease_s, self.ticket_s
         )
         # We were stopped since the renewal, and took from ourselves what had run out.
-        self.forget([seat for seat in claimed if seat in self.seats])
-        self.seats |= claimed
+        self.forget([assignment for assignment in claimed if assignment in self.assignments])
+        self.assignments |= claimed
         if kind == SLOT:
             self.slots_claimed += len(claimed)
         self.tell(gained=claimed, lost=())
@@ -172,23 +178,25 @@ class Coordinator:
 
     async def release(self, surplus: int) -> None:
         """First forget, then tell, then release: nobody else may start before we stopped."""
-        slots = sorted(seat for seat in self.seats if seat.kind == SLOT)
+        slots = sorted(assignment for assignment in self.assignments if assignment.kind == SLOT)
         leaving = slots[len(slots) - surplus :] if surplus > 0 else []
-        self.releasing |= {seat: self.seats[seat] for seat in leaving}
+        self.releasing |= {assignment: self.assignments[assignment] for assignment in leaving}
         self.forget(leaving)
         if self.releasing:
             await release_seats(self.database, self.node.id, self.releasing, self.ticket_s)
             self.releasing.clear()
 
-    def forget(self, seats: Iterable[Seat]) -> None:
-        lost = list(seats)
-        for seat in lost:
-            del self.seats[seat]
+    def forget(self, assignments: Iterable[Assignment]) -> None:
+        lost = list(assignments)
+        for assignment in lost:
+            del self.assignments[assignment]
         self.tell(gained=(), lost=lost)
 
-    def tell(self, gained: Iterable[Seat], lost: Iterable[Seat]) -> None:
-        slots_gained = frozenset(seat.number for seat in gained if seat.kind == SLOT)
-        slots_lost = frozenset(seat.number for seat in lost if seat.kind == SLOT)
+    def tell(self, gained: Iterable[Assignment], lost: Iterable[Assignment]) -> None:
+        slots_gained = frozenset(
+            assignment.number for assignment in gained if assignment.kind == SLOT
+        )
+        slots_lost = frozenset(assignment.number for assignment in lost if assignment.kind == SLOT)
         if not slots_gained and not slots_lost:
             return
         log.info(
@@ -206,6 +214,6 @@ class Coordinator:
 
     async def close(self) -> None:
         """Hand everything over; what cannot be released now runs out by itself."""
-        leaving = self.releasing | self.seats
-        self.forget(list(self.seats))
+        leaving = self.releasing | self.assignments
+        self.forget(list(self.assignments))
         await release_seats(self.database, self.node.id, leaving, self.ticket_s, is_leaving=True)

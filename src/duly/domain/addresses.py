@@ -1,6 +1,6 @@
 """Where a webhook may go: the spelling of its URL, and the addresses that a name may lead to.
 
-Pure rules. Whoever opens connections (`execution/outbound.py`) asks them of every address it is
+Pure rules. Whoever opens connections (`execution/http_client.py`) asks them of every address it is
 about to use: a name that was harmless at submit may lead elsewhere a second later.
 """
 

@@ -33,6 +33,10 @@ class DatabaseUnavailable(DulyError):
     """the database at {address} cannot be reached: {problem}"""
 
 
+class CarrierUnavailable(DulyError):
+    """the carrier of the ready queue at {address} takes no tickets: {problem}"""
+
+
 class DatabaseUnfit(DulyError):
     """the database at {address} is not fit for duly: {problem}"""
 

@@ -33,7 +33,7 @@ class Lane(NamedTuple):
 class Ticket(NamedTuple):
     """A claim that a task was due and unleased at this fence; the timer row decides.
 
-    Past its deadline, by the database's clock, a ticket is void whoever carries it. `stays`: its
+    Past its deadline, by the database's clock, a ticket is void whoever carries it. `in_place`: its
     lease may leave the row in its place, because nobody counts it there. `fires_at`: since when the
     task is due, in seconds of the database's clock; None where nobody said.
     """
@@ -41,7 +41,7 @@ class Ticket(NamedTuple):
     id: UUID
     fence: int
     deadline: datetime | None = None
-    stays: bool = False
+    in_place: bool = False
     fires_at: float | None = None
 
 

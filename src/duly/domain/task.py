@@ -16,7 +16,7 @@ BANDS = 3
 HIGH, NORMAL, LOW = range(BANDS)
 BAND_NAMES = {"high": HIGH, "normal": NORMAL, "low": LOW}
 # Lane 0 belongs to leased tasks; pool 0 is the one that webhooks share.
-LEASED_LANE = 0
+LEASED_QUEUE = 0
 WEBHOOK_POOL = 0
 END_OF_HOST = re.compile(r"[/?#]")
 
@@ -62,8 +62,8 @@ def band_of(priority: int) -> int:
 
 
 @lru_cache(4096)
-def lane_of(pool: int, priority: int) -> int:
-    """The lane of an unleased task; `duly.lane_of` in SQL is the same sum."""
+def timer_queue(pool: int, priority: int) -> int:
+    """The lane of an unleased task; `duly.timer_queue` in SQL is the same sum."""
     return 1 + pool * BANDS + band_of(priority)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from ipaddress import ip_address, ip_network
 from uuid import UUID
 
-from duly.broker.contract import Broker
+from duly.broker.lease_queue import LeaseQueue
 from duly.domain.addresses import PORT_MAX, OutboundRules
 from duly.domain.errors import ConfigurationError
 from duly.domain.lanes import WEBHOOK_LANES
@@ -12,7 +12,7 @@ from duly.domain.task import BAND_NAMES
 from duly.environment import Environment
 from duly.execution.companions import companions_of
 from duly.execution.executor import Executor, Handler
-from duly.execution.leasing import SettleDesk
+from duly.execution.worker_leases import SettleQueue
 from duly.role import Role
 from duly.settings import Settings
 from duly.store.database import Database
@@ -28,8 +28,8 @@ DRAIN_SHARE = 0.4
 def make_webhook_executor(
     database: Database,
     environment: Environment,
-    broker: Broker,
-    desk: SettleDesk,
+    lease_queue: LeaseQueue,
+    desk: SettleQueue,
     handler: Handler,
     metrics: Metrics,
     stats: StatsBook,
@@ -42,7 +42,7 @@ def make_webhook_executor(
     return Executor(
         database,
         environment,
-        broker,
+        lease_queue,
         [lane for lane in WEBHOOK_LANES if lane.band in numbers],
         desk,
         handler,

@@ -44,7 +44,7 @@ from duly.store.breakers import (
     reopen_breaker,
 )
 from duly.store.database import Database
-from duly.store.settle import SettleAnswer
+from duly.store.finish import SettleAnswer
 from duly.telemetry import get_logger
 
 HOSTS_MAX = 10_000

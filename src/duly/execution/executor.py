@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 from uuid import UUID
 
-from duly.broker.contract import Broker
+from duly.broker.lease_queue import LeaseQueue
 from duly.domain.errors import DulyError
 from duly.domain.execution_shares import ExecutionShares, SlotClaim, equal_weight
 from duly.domain.fairness import band_order
@@ -32,11 +32,11 @@ from duly.domain.lanes import Lane
 from duly.domain.limits import ERROR_BYTES_MAX
 from duly.domain.states import Outcome
 from duly.environment import CrashPoint, Environment
-from duly.execution.leasing import SettleDesk, ending_of
+from duly.execution.worker_leases import SettleQueue, ending_of
+from duly.store.async_webhooks import hand_over
 from duly.store.database import Database
-from duly.store.handover import hand_over
+from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.lease import Beat, BeatStatus, Lease, extend_leases
-from duly.store.settle import SettleAnswer, Settlement, SettleStatus
 from duly.store.stats import StatsBook
 from duly.telemetry import Metrics, get_logger
 
@@ -60,7 +60,7 @@ log = get_logger("duly.execution.executor")
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AttemptResult:
     """What a handler says of one attempt."""
 
     outcome: Outcome = Outcome.COMPLETED
@@ -74,8 +74,8 @@ class Verdict:
     is_handed_over: bool = False
 
 
-DONE, GIVEN_BACK = Verdict(), Verdict(Outcome.RELEASED)
-Handler: TypeAlias = Callable[[Lease], Verdict | Awaitable[Verdict]]
+DONE, GIVEN_BACK = AttemptResult(), AttemptResult(Outcome.RELEASED)
+Handler: TypeAlias = Callable[[Lease], AttemptResult | Awaitable[AttemptResult]]
 
 
 @dataclass(slots=True)
@@ -107,9 +107,9 @@ class Executor:
         self,
         database: Database,
         environment: Environment,
-        broker: Broker,
+        lease_queue: LeaseQueue,
         lanes: Sequence[Lane],
-        desk: SettleDesk,
+        desk: SettleQueue,
         handler: Handler,
         metrics: Metrics,
         stats: StatsBook,
@@ -123,7 +123,7 @@ class Executor:
         # Connections that nothing else can use up: a heartbeat that waits is a lease lost.
         self.beating = beating or database
         self.environment = environment
-        self.broker = broker
+        self.lease_queue = lease_queue
         self.lanes = lanes
         self.desk = desk
         self.handler = handler
@@ -136,7 +136,7 @@ class Executor:
         self.turn = 0
         # By (id, fence): a lost lease may still run beside the next one of its task.
         self.running: dict[tuple[UUID, int], Run] = {}
-        # Ticks that ask the broker and are not answered yet.
+        # Ticks that ask the lease queue and are not answered yet.
         self.asking = 0
         self.is_reconsidering = False
         self.room = asyncio.Event()
@@ -168,7 +168,7 @@ class Executor:
         asked_at = asyncio.get_running_loop().time()
         self.asking += 1
         try:
-            leases = await self.broker.lease(
+            leases = await self.lease_queue.lease(
                 lanes, self.holder, TAKE_MAX, LEASE_S, TAKE_WAIT_S, claim
             )
         finally:
@@ -179,7 +179,9 @@ class Executor:
 
     def has_started_all(self, lanes: list[Lane]) -> bool:
         """No ticket lies there, and no tick is about to make leases of some: all of ours wait."""
-        return self.broker.waiting() >= self.asking and not any(map(self.broker.depth, lanes))
+        return self.lease_queue.waiting() >= self.asking and not any(
+            map(self.lease_queue.depth, lanes)
+        )
 
     def next_lanes(self) -> list[Lane]:
         """Higher bands first, but not always: each keeps its share of this consumer."""
@@ -203,7 +205,7 @@ class Executor:
                 answer = GIVEN_BACK if is_late else self.handler(lease)
             except Exception as error:
                 answer = failure(error)
-            if isinstance(answer, Verdict):
+            if isinstance(answer, AttemptResult):
                 self.ended.append((lease, self.settlement(lease, answer)))
             else:
                 self.start(lease, answer, asked_at)
@@ -214,7 +216,7 @@ class Executor:
             self.has_ended.set()
 
     def start(
-        self, lease: Lease, pending: Awaitable[Verdict], asked_at: float | None = None
+        self, lease: Lease, pending: Awaitable[AttemptResult], asked_at: float | None = None
     ) -> None:
         loop = asyncio.get_running_loop()
         deadline = (loop.time() if asked_at is None else asked_at) + LEASE_S
@@ -238,7 +240,7 @@ class Executor:
 
     def reconsider(self) -> None:
         self.is_reconsidering = False
-        self.broker.reconsider(self.lanes)
+        self.lease_queue.reconsider(self.lanes)
 
     def watch(self, run: Run) -> None:
         """By the loop's own timer: it must work when nothing that can be asked answers."""
@@ -278,7 +280,7 @@ class Executor:
         is_soon = asyncio.get_running_loop().time() < self.settle_by
         return self.is_herd and is_soon and len(self.ended) < PUT_OFF_MAX
 
-    async def finish(self, lease: Lease, pending: Awaitable[Verdict]) -> None:
+    async def finish(self, lease: Lease, pending: Awaitable[AttemptResult]) -> None:
         """One slow attempt: bounded in time, and settled whatever happens to it."""
         began = self.environment.clock.monotonic()
         try:
@@ -308,15 +310,15 @@ class Executor:
                 log.warning("could not hand over", task=str(lease.id), error=repr(error))
             await asyncio.sleep(HAND_OVER_AGAIN_S)
 
-    async def bounded(self, lease: Lease, pending: Awaitable[Verdict]) -> Verdict:
+    async def bounded(self, lease: Lease, pending: Awaitable[AttemptResult]) -> AttemptResult:
         try:
             async with asyncio.timeout(lease.policy.timeout_s):
                 return await pending
         except TimeoutError:
-            return Verdict(Outcome.FAILED, error="timed out", error_kind="timeout")
+            return AttemptResult(Outcome.FAILED, error="timed out", error_kind="timeout")
         except asyncio.CancelledError:
             if self.running[key_of(lease)].is_cancel_requested:
-                return Verdict(Outcome.CANCELLED)
+                return AttemptResult(Outcome.CANCELLED)
             return GIVEN_BACK
         except Exception as error:
             return failure(error)
@@ -367,7 +369,7 @@ class Executor:
             except (DulyError, TimeoutError) as error:
                 log.warning("could not keep leases while stopping", error=repr(error))
 
-    def settlement(self, lease: Lease, verdict: Verdict) -> Settlement:
+    def settlement(self, lease: Lease, verdict: AttemptResult) -> Settlement:
         return Settlement(
             lease.id,
             lease.fence,
@@ -412,9 +414,9 @@ def stop_at(deadline: float) -> float:
     return deadline - min(SPARE_S, LEASE_S * SPARE_SHARE)
 
 
-def failure(error: Exception) -> Verdict:
+def failure(error: Exception) -> AttemptResult:
     text = f"{type(error).__name__}: {error}".encode()[:ERROR_BYTES_MAX].decode(errors="ignore")
-    return Verdict(Outcome.FAILED, error=text, error_kind=type(error).__name__)
+    return AttemptResult(Outcome.FAILED, error=text, error_kind=type(error).__name__)
 
 
 async def wait_for(event: asyncio.Event, timeout_s: float) -> None:

@@ -1,7 +1,7 @@
 """Statistics of attempts that one process handed out and another settled: behind a load balancer a
 worker's calls go to any. How long such an attempt ran is read from its record, a batch a second."""
 
-from duly.execution.leasing import WorkerDesk, ending_of
+from duly.execution.worker_leases import WorkerLeases, ending_of
 from duly.store.database import Database
 from duly.store.stats import StatsBook, read_endings
 from duly.telemetry import Metrics
@@ -16,7 +16,7 @@ class ForeignStarts:
     name = "foreign_starts"
 
     def __init__(
-        self, database: Database, desk: WorkerDesk, metrics: Metrics, stats: StatsBook
+        self, database: Database, desk: WorkerLeases, metrics: Metrics, stats: StatsBook
     ) -> None:
         self.database = database
         self.desk = desk

@@ -21,7 +21,7 @@ import msgspec
 from duly.domain.limits import RESULT_BYTES_MAX, has_nul
 from duly.domain.retry import RETRY_AFTER_MAX_S, RetryPolicy
 from duly.domain.states import Outcome
-from duly.execution.executor import Verdict
+from duly.execution.executor import AttemptResult
 
 TRIED_AGAIN = frozenset({408, 425, 429})
 # A receiver that asks for less gets the policy's backoff: it would be asked again at once.
@@ -44,18 +44,18 @@ class WebhookAnswer:
     size: int
 
 
-def verdict_of(answer: WebhookAnswer, retry: RetryPolicy, now: datetime) -> Verdict:
+def verdict_of(answer: WebhookAnswer, retry: RetryPolicy, now: datetime) -> AttemptResult:
     status = answer.status
     if status == 202 and answer.headers.get(ASYNC_HEADER) == "1":
-        return Verdict(is_handed_over=True)
+        return AttemptResult(is_handed_over=True)
     if 200 <= status < 300:
-        return Verdict(Outcome.COMPLETED, result=result_of(answer))
+        return AttemptResult(Outcome.COMPLETED, result=result_of(answer))
     kind = f"http_{status}"
     if 300 <= status < 400:
         error = f"the receiver redirects ({status}), and no redirect is followed"
-        return Verdict(Outcome.REJECTED, error=error, error_kind=kind)
+        return AttemptResult(Outcome.REJECTED, error=error, error_kind=kind)
     is_final = 400 <= status < 500 and status not in TRIED_AGAIN and not retry.retry_4xx
-    return Verdict(
+    return AttemptResult(
         Outcome.REJECTED if is_final else Outcome.FAILED,
         error=error_of(answer),
         error_kind=kind,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from duly.domain.errors import DulyError
 from duly.environment import Environment
-from duly.execution.leasing import remember
+from duly.execution.worker_leases import remember
 from duly.store.database import Database
 from duly.store.webhook_secrets import read_or_make_secrets
 

@@ -28,8 +28,8 @@ from duly.domain.states import Outcome
 from duly.domain.task import host_of
 from duly.domain.webhook_headers import header_form, sendable
 from duly.environment import Environment
-from duly.execution.executor import Verdict
-from duly.execution.outbound import AddressRefused, Lookup, open_outbound, refusal_in
+from duly.execution.executor import AttemptResult
+from duly.execution.http_client import AddressRefused, Lookup, open_outbound, refusal_in
 from duly.execution.webhook_answers import WebhookAnswer, verdict_of
 from duly.execution.webhook_signing import Keyring, sign
 from duly.store.database import Database
@@ -140,7 +140,7 @@ class WebhookSender:
         self.stretch = stretch
         self.session = open_outbound(rules, lookup)
 
-    async def __call__(self, lease: Lease) -> Verdict:
+    async def __call__(self, lease: Lease) -> AttemptResult:
         url, policy = lease.url or "", lease.policy
         if reason := url_reason(url, self.rules):
             return refused(f"the url {reason}")
@@ -160,20 +160,20 @@ class WebhookSender:
             return refused(str(error))
         except DulyError as error:
             # Not the receiver's fault: the attempt is not charged.
-            return Verdict(Outcome.RELEASED, error=str(error), retry_in_s=KEYLESS_S)
+            return AttemptResult(Outcome.RELEASED, error=str(error), retry_in_s=KEYLESS_S)
         is_well = verdict.is_handed_over or verdict.outcome is not Outcome.FAILED
         self.on_outcome(lease.tenant, host, is_well, lease.attempt)
         if is_well:
             return verdict
         return replace(verdict, at_least_s=self.stretch(lease.tenant, host))
 
-    async def deliver(self, lease: Lease, secrets: list[bytes], limit_s: float) -> Verdict:
+    async def deliver(self, lease: Lease, secrets: list[bytes], limit_s: float) -> AttemptResult:
         try:
             async with asyncio.timeout(limit_s):
                 answer = await self.post(lease, secrets)
         except TimeoutError:
             error = f"timed out: no whole answer within {lease.policy.timeout_s:g} s"
-            return Verdict(Outcome.FAILED, error=error, error_kind="timeout")
+            return AttemptResult(Outcome.FAILED, error=error, error_kind="timeout")
         except (aiohttp.ClientError, OSError, ValueError) as error:
             refusal = refusal_in(error)
             if refusal is not None:
@@ -217,12 +217,12 @@ class WebhookSender:
         span = self.environment.random.getrandbits(64) or 1
         return f"00-{lease.id.hex}-{span:016x}-01"
 
-    def put_off(self, busy: HostBusy) -> Verdict:
+    def put_off(self, busy: HostBusy) -> AttemptResult:
         """The more were sent away, the later they come again."""
         delay_s = min(BUSY_S_MAX, 1.0 + busy.refused / self.places.most)
         delay_s *= self.environment.random.uniform(0.5, 1.5)
         error = "its host has as many requests as it may have at a time"
-        return Verdict(Outcome.RELEASED, error=error, retry_in_s=delay_s)
+        return AttemptResult(Outcome.RELEASED, error=error, retry_in_s=delay_s)
 
     async def close(self) -> None:
         await self.session.close()
@@ -241,11 +241,11 @@ async def read_bounded(response: aiohttp.ClientResponse) -> tuple[bytes, int]:
     return kept, size
 
 
-def refused(error: str) -> Verdict:
-    return Verdict(Outcome.REJECTED, error=error, error_kind="address_refused")
+def refused(error: str) -> AttemptResult:
+    return AttemptResult(Outcome.REJECTED, error=error, error_kind="address_refused")
 
 
-def network_failure(error: Exception) -> Verdict:
+def network_failure(error: Exception) -> AttemptResult:
     """In words of ours: the client's name addresses that are not everybody's to know."""
     match error:
         case aiohttp.ClientConnectorDNSError():
@@ -263,4 +263,4 @@ def network_failure(error: Exception) -> Verdict:
             kind, text = "protocol", "the receiver's answer is not HTTP that can be read"
         case _:
             kind, text = "connection", f"the connection failed ({type(error).__name__})"
-    return Verdict(Outcome.FAILED, error=text, error_kind=kind)
+    return AttemptResult(Outcome.FAILED, error=text, error_kind=kind)

@@ -2,7 +2,7 @@
 
 from duly.maintenance.service import Report
 from duly.store.database import Database
-from duly.store.gauges import BEFORE_TENANTS, TENANTS_PAGE, count_backlog
+from duly.store.metric_queries import BEFORE_TENANTS, TENANTS_PAGE, count_backlog
 from duly.telemetry import BACKLOG_STATES, Metrics
 
 

@@ -2,8 +2,8 @@
 
 from duly.maintenance.service import Report
 from duly.store.database import Database
-from duly.store.gauges import PLACES_PAGE, scan_oldest_ready
 from duly.store.load import BEFORE_ALL
+from duly.store.metric_queries import PLACES_PAGE, scan_oldest_ready
 from duly.telemetry import Metrics
 
 

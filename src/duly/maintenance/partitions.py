@@ -31,7 +31,7 @@ class Partitions:
         self.database = database
         self.retention_s = retention_s
         self.months_ahead = months_ahead
-        # Months that are only kept because something in them is live; Survivors empties them.
+        # Kept only because something in them is live; `PinnedPartitions` empties them.
         self.pinned: list[date] = []
 
     async def run_once(self) -> Report:
@@ -49,7 +49,7 @@ class Partitions:
         return Report(len(created) + len(dropped), note=note)
 
     async def try_drop(self, month: date) -> str | None:
-        """As `drop_month`; `locked` when somebody's open transaction is in the way."""
+        """As `drop_month`; `locked` while an open transaction uses the month."""
         try:
             return await drop_month(self.database, month, self.retention_s)
         except StatementRefused as refusal:

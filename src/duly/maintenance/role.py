@@ -14,19 +14,11 @@ from collections.abc import Callable, Sequence
 
 from duly.environment import Environment
 from duly.maintenance.backlog import Backlog
-from duly.maintenance.closed_breakers import ClosedBreakers
-from duly.maintenance.dead_nodes import DeadNodes
-from duly.maintenance.keys import Keys
-from duly.maintenance.nonces import Nonces
-from duly.maintenance.old_occurrences import OldOccurrences
-from duly.maintenance.old_stats import OldStats
+from duly.maintenance.expired_rows import make_expired_rows
 from duly.maintenance.oldest_ready import OldestReady
 from duly.maintenance.partitions import Partitions
-from duly.maintenance.remembered_calls import RememberedCalls
+from duly.maintenance.pinned_partitions import PinnedPartitions
 from duly.maintenance.service import Report, Service
-from duly.maintenance.silent_workers import SilentWorkers
-from duly.maintenance.survivors import Survivors
-from duly.maintenance.tickets import Tickets
 from duly.store.database import Database
 from duly.store.partitions import RETENTION_S
 from duly.telemetry import Metrics, get_logger
@@ -46,31 +38,17 @@ log = get_logger("duly.maintenance")
 
 
 def make_services(
-    database: Database,
-    metrics: Metrics,
-    retention_s: float = RETENTION_S,
-    *,
-    sweeps_tickets: bool = False,
+    database: Database, metrics: Metrics, retention_s: float = RETENTION_S
 ) -> list[Service]:
-    """Every service, the urgent first. A broker that sweeps its own tickets needs no help here."""
+    """Every service, the urgent first."""
     partitions = Partitions(database, retention_s)
-    services: list[Service] = [
+    return [
         partitions,
         OldestReady(database, metrics),
         Backlog(database, metrics),
-        Keys(database),
-        Survivors(database, lambda: partitions.pinned, retention_s),
-        OldStats(database),
-        OldOccurrences(database, retention_s),
-        DeadNodes(database),
-        ClosedBreakers(database),
-        Nonces(database),
-        RememberedCalls(database),
-        SilentWorkers(database),
+        PinnedPartitions(database, lambda: partitions.pinned, retention_s),
+        *make_expired_rows(database, retention_s),
     ]
-    if sweeps_tickets:
-        services.append(Tickets(database))
-    return services
 
 
 class Turn:

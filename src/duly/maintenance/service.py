@@ -4,7 +4,7 @@ from typing import NamedTuple, Protocol
 
 
 class Report(NamedTuple):
-    """What one run did: rows or tables changed, and whether a full bite says that more is left."""
+    """What one run did: rows or tables changed, and whether a full batch says that more is left."""
 
     changed: int = 0
     has_more: bool = False

@@ -6,29 +6,30 @@ how loader, dispatcher, reaper and doorbell hang together.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from duly.broker.contract import Broker
+from duly.broker.lease_queue import LeaseQueue
 from duly.coordinator.ownership import Coordinator
 from duly.domain.fairness import AGING_S
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
 from duly.role import Role
-from duly.scheduler.board import Board
 from duly.scheduler.closed_lanes import ClosedLanes
+from duly.scheduler.cron import CronRole
 from duly.scheduler.database_time import DatabaseTime
+from duly.scheduler.direct_dispatch import DirectDispatch
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.doorbell import Doorbell
 from duly.scheduler.freed import Freed
 from duly.scheduler.gatekeeper import Bounds, BoundsKeeper
 from duly.scheduler.loader import Loader
+from duly.scheduler.ready_state import ReadyState
 from duly.scheduler.reaper import OnLost, Reaper, forget_lost
-from duly.scheduler.recur import Recur
-from duly.scheduler.spread import SpreadKeeper
-from duly.scheduler.straight import Straight
-from duly.store.channel import Send
+from duly.scheduler.shard_spread import ShardSpread
 from duly.store.database import Database
-from duly.store.recur import Firer
-from duly.store.settle import SettleAnswer, Settlement, SettleStatus
+from duly.store.finish import SettleAnswer, Settlement, SettleStatus
+from duly.store.fire_schedules import Firer
+from duly.store.notify import Send
 from duly.store.submit import Submitter
 from duly.store.tenants import read_gate_inputs
 from duly.telemetry import Metrics
@@ -41,10 +42,10 @@ class Scheduler:
     dispatcher: Dispatcher
     reaper: Reaper
     bounds: BoundsKeeper
-    spread: SpreadKeeper
+    spread: ShardSpread
     doorbell: Doorbell
     freed: Freed
-    recur: Recur
+    recur: CronRole
 
     @property
     def roles(self) -> list[Role]:
@@ -88,7 +89,7 @@ def make_scheduler(
     database: Database,
     environment: Environment,
     coordinator: Coordinator,
-    broker: Broker,
+    lease_queue: LeaseQueue,
     metrics: Metrics,
     submitter: Submitter,
     send: Send | None = None,
@@ -97,30 +98,24 @@ def make_scheduler(
     on_lost: OnLost = forget_lost,
 ) -> Scheduler:
     time = DatabaseTime(environment.clock)
-    board = Board(0.0, aging_s=aging_s, lane_depth=lane_depth)
-    dispatcher = Dispatcher(environment, coordinator, board, time, broker, metrics, lane_depth)
-    loader = Loader(database, environment, coordinator, board, time, dispatcher.scope)
+    ready_state = ReadyState(0.0, aging_s=aging_s, lane_depth=lane_depth)
+    dispatcher = Dispatcher(
+        environment, coordinator, ready_state, time, lease_queue, metrics, lane_depth
+    )
+    loader = Loader(database, environment, coordinator, ready_state, time, dispatcher.scope)
     doorbell = Doorbell(dispatcher.scope, loader, dispatcher, send)
     expect = doorbell.ring_hints
     reaper = Reaper(database, environment, loader, dispatcher, metrics, expect, on_lost)
 
-    def place_by(bounds: Bounds) -> None:
-        submitter.spreads = {tenant.id: tenant.spread for tenant in bounds.tenants.values()}
-        submitter.at_home = bounds.at_home
-
-    async def inform() -> None:
-        """Before the first task is placed."""
-        place_by(Bounds(await read_gate_inputs(database)))
-
     def learn(bounds: Bounds) -> None:
-        board.weights = {tenant.id: tenant.weight for tenant in bounds.tenants.values()}
-        place_by(bounds)
+        ready_state.weights = {tenant.id: tenant.weight for tenant in bounds.tenants.values()}
+        place_by(submitter, bounds)
         dispatcher.forget_foreign()
         dispatcher.release_parked()
         dispatcher.show_gauges()
         dispatcher.wake()
 
-    closed_lanes = ClosedLanes(database, board, lane_depth)
+    closed_lanes = ClosedLanes(database, ready_state, lane_depth)
     bounds = BoundsKeeper(database, dispatcher.gatekeeper, learn, closed_lanes)
     loader.wake_dispatcher = lambda: dispatcher.wake()
     loader.on_time_known = lambda: bounds.wake()
@@ -135,12 +130,24 @@ def make_scheduler(
 
     coordinator.on_change = change_slots
     submitter.on_stored = doorbell.ring
-    submitter.find_hands = Straight(coordinator, loader, dispatcher, broker, metrics).find_hands
-    submitter.inform = inform
-    spread = SpreadKeeper(database, environment, submitter, dispatcher.gatekeeper)
+    submitter.find_consumer = DirectDispatch(
+        coordinator, loader, dispatcher, lease_queue, metrics
+    ).find_consumer
+    submitter.load_tenant_limits = partial(load_tenant_limits, database, submitter)
+    spread = ShardSpread(database, environment, submitter, dispatcher.gatekeeper)
     freed = Freed(dispatcher, send)
     firer = Firer(submitter, environment)
-    recur = Recur(database, environment, coordinator, time, firer, metrics, send)
+    recur = CronRole(database, environment, coordinator, time, firer, metrics, send)
     return Scheduler(
         coordinator, loader, dispatcher, reaper, bounds, spread, doorbell, freed, recur
     )
+
+
+async def load_tenant_limits(database: Database, submitter: Submitter) -> None:
+    """Before the first task is placed."""
+    place_by(submitter, Bounds(await read_gate_inputs(database)))
+
+
+def place_by(submitter: Submitter, bounds: Bounds) -> None:
+    submitter.spreads = {tenant.id: tenant.spread for tenant in bounds.tenants.values()}
+    submitter.at_home = bounds.at_home

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from duly.domain.lanes import ALL_TENANTS, Lane
 from duly.domain.task import BAND_NAMES, WEBHOOK_POOL
-from duly.scheduler.board import Board
+from duly.scheduler.ready_state import ReadyState
 from duly.store.database import Database
 from duly.store.pools import name_pools
 from duly.store.tenants import Tenant
@@ -20,9 +20,9 @@ log = get_logger("duly.scheduler.closed_lanes")
 
 
 class ClosedLanes:
-    def __init__(self, database: Database, board: Board, lane_depth: int) -> None:
+    def __init__(self, database: Database, ready_state: ReadyState, lane_depth: int) -> None:
         self.database = database
-        self.board = board
+        self.ready_state = ready_state
         self.lane_depth = lane_depth
         # Lanes that were full at the last look, and of those the ones that were told.
         self.seen: dict[Lane, int] = {}
@@ -30,7 +30,7 @@ class ClosedLanes:
 
     async def look(self, tenants: dict[int, Tenant]) -> None:
         """A statement only when there is something to tell."""
-        full = dict(self.board.full)
+        full = dict(self.ready_state.full)
         opened = [lane for lane, number in self.told.items() if full.get(lane) != number]
         closed = [
             lane

@@ -1,6 +1,6 @@
 """Which places this node dispatches.
 
-A place (tenant, shard, lane) is dispatched by the owner of its shard's slot. A tenant with an
+A place (tenant, shard, queue) is dispatched by the owner of its shard's slot. A tenant with an
 in-flight cap or a dispatch rate is dispatched as a whole by the owner of its home slot, wherever
 its tasks are stored: one node counts them, so the limit holds for the installation.
 
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from duly.coordinator.ownership import Coordinator
 from duly.domain.ids import slot_of, tenant_shard
-from duly.store.ownership import SLOT, Owned, Seat
+from duly.store.ownership import SLOT, Assignment, Owned
 
 # How long another node may go on as before after this one learned of a changed limit.
 MOVE_NOTICE_S = 6.0
@@ -46,7 +46,9 @@ class DispatchScope:
 
     def believed(self, tenant: int, shard: int) -> Owned | None:
         """What we believe to be our claim; `owns` says whether the belief is still good."""
-        return self.coordinator.seats.get(Seat(SLOT, slot_of(self.shard_of(tenant, shard))))
+        return self.coordinator.assignments.get(
+            Assignment(SLOT, slot_of(self.shard_of(tenant, shard)))
+        )
 
     def includes(self, tenant: int, shard: int) -> bool:
         return self.believed(tenant, shard) is not None

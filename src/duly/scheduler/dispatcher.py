@@ -8,7 +8,8 @@
 | pauses and caps are not known yet | nothing is dispatched |
 | the slot was lost | the entry is forgotten: its new owner loads it |
 | it may have been lost, in an outage | nothing is dispatched, or forgotten, until that is known |
-| publish fails | the entries go back to their queues, the role backs off |
+| publish fails | void in time, and found again by the sweep; the role backs off |
+| the carrier is down, or blocks publishers | entries keep their places until it is up again |
 """
 
 import math
@@ -19,8 +20,10 @@ from datetime import UTC, datetime
 from itertools import islice
 from uuid import UUID
 
-from duly.broker.contract import Broker
+from duly.broker.contract import Delivery
+from duly.broker.lease_queue import LeaseQueue
 from duly.coordinator.ownership import Coordinator
+from duly.domain.errors import CarrierUnavailable
 from duly.domain.gates import Gate, Refusal
 from duly.domain.ids import shard_of
 from duly.domain.lanes import (
@@ -34,25 +37,25 @@ from duly.domain.lanes import (
 )
 from duly.domain.task import WEBHOOK_POOL
 from duly.environment import Environment
-from duly.scheduler.accounts import Accounts, Charge, key_of
-from duly.scheduler.board import TICK_S, Board, Obstacle, Ready
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.gatekeeper import Gatekeeper
-from duly.scheduler.held import Member
+from duly.scheduler.in_flight import Charge, InFlight, key_of
+from duly.scheduler.lane_backpressure import Member
+from duly.scheduler.ready_state import TICK_S, Obstacle, ReadyState, ReadyTimer
 from duly.store.lease import Lease
-from duly.store.load import Place
+from duly.store.load import TimerQueue
 from duly.telemetry import Metrics
 
 # Tickets of one publish.
 DISPATCH_MAX = 400
-# Fewer of one place are not worth a lookout.
+# Fewer of one place are not worth an expiry batch.
 STAY_MIN = 16
 IDLE_S = 1.0
 # Void tickets that are remembered, to tell what is published again.
 VOIDED_MAX = 100_000
 # A full lane is asked about this often, unless its consumer is in this process and tells.
 FULL_POLL_S = 0.05
-# After an outage the first dispatch waits for the coordinator's word; nobody tells of it.
+# After an outage the first dispatch waits for the coordinator's word, or for the carrier.
 UNCERTAIN_POLL_S = 0.1
 # Gates that hold a task back without a count: whoever waits for its key need not wait for it.
 PASSED_ON = frozenset({Gate.PAUSED, Gate.EXPIRED, Gate.BREAKER})
@@ -75,20 +78,20 @@ class Dispatcher:
         self,
         environment: Environment,
         coordinator: Coordinator,
-        board: Board,
+        ready_state: ReadyState,
         time: DatabaseTime,
-        broker: Broker,
+        lease_queue: LeaseQueue,
         metrics: Metrics,
         lane_depth: int = LANE_DEPTH_MAX,
     ) -> None:
         self.environment = environment
         self.coordinator = coordinator
-        self.board = board
+        self.ready_state = ready_state
         self.time = time
-        self.broker = broker
+        self.lease_queue = lease_queue
         self.metrics = metrics
         self.lane_depth = lane_depth
-        self.accounts = Accounts()
+        self.accounts = InFlight()
         self.gatekeeper = Gatekeeper(time, self.accounts, coordinator)
         self.scope = self.gatekeeper.scope
         self.expired: list[Ticket] = []
@@ -100,14 +103,14 @@ class Dispatcher:
         self.wake_counter: Callable[[], None] = lambda: None
         self.wake: Callable[[], None] = lambda: None
         self.wake_loader: Callable[[], None] = lambda: None
-        self.expect: Callable[[Place, datetime], None] = lambda _place, _due_at: None
+        self.expect: Callable[[TimerQueue, datetime], None] = lambda _place, _due_at: None
         # Members that wait for an instant: a refilled bucket, a hand-over.
         self.until: dict[Member, float] = {}
         # Lanes that were ever used, by (tenant, pool, band).
         self.lanes: dict[tuple[int, int, int], Lane] = {}
         # Tickets that nobody took in time, by task and fence: the next is the same attempt again.
         self.voided: dict[UUID, int] = {}
-        broker.on_taken = self.on_taken
+        lease_queue.on_taken = self.on_taken
 
     @property
     def is_informed(self) -> bool:
@@ -117,19 +120,22 @@ class Dispatcher:
     async def tick(self) -> float:
         if not self.is_informed:
             return IDLE_S
-        if not self.coordinator.is_trusted:
+        if not self.coordinator.is_trusted or not self.lease_queue.is_up:
             return UNCERTAIN_POLL_S
         now = self.time.now()
         moment = self.environment.clock.monotonic()
-        if self.void_tickets(now) or (self.board.full and moment >= self.refresh_at):
+        if self.void_tickets(now) or (self.ready_state.full and moment >= self.refresh_at):
             # Others take from the lanes too, and void tickets lie in them: ask how deep they are.
             self.refresh_at = moment + FULL_POLL_S
-            await self.broker.refresh(sorted(set(map(queue_of, self.lanes.values()))))
+            await self.lease_queue.refresh(sorted(set(map(queue_of, self.lanes.values()))))
         self.reopen(now)
-        self.board.advance(now)
+        self.ready_state.advance(now)
         chosen = self.choose(now)
-        if chosen:
-            await self.publish(now, chosen)
+        try:
+            if chosen:
+                await self.publish(now, chosen)
+        except CarrierUnavailable:
+            return UNCERTAIN_POLL_S
         if chosen or self.has_parked:
             # There is room in memory for what lies behind.
             self.has_parked = False
@@ -138,21 +144,21 @@ class Dispatcher:
 
     def is_at_rest(self) -> bool:
         """Nothing that could be dispatched waits for its turn."""
-        return self.is_informed and not self.board.turns and not self.board.may_go_on()
+        return self.is_informed and not self.ready_state.turns and not self.ready_state.may_go_on()
 
     async def close(self) -> None:
         """Tickets that are out stay valid until their deadline; there is nothing to take back."""
 
-    def choose(self, now: float) -> list[tuple[Lane, Ready]]:
+    def choose(self, now: float) -> list[tuple[Lane, ReadyTimer]]:
         """The next tasks in fair order that pass every gate."""
-        chosen: list[tuple[Lane, Ready]] = []
+        chosen: list[tuple[Lane, ReadyTimer]] = []
         rooms: dict[Lane, LaneRoom] = {}
-        self.board.let_back()
+        self.ready_state.let_back()
         # Of each place, the same for all of its tasks; none if its slot is not ours.
-        lanes: dict[Place, Lane | None] = {}
-        gatekeeper, held = self.gatekeeper, self.board.held
+        lanes: dict[TimerQueue, Lane | None] = {}
+        gatekeeper, held = self.gatekeeper, self.ready_state.held
         while len(chosen) < DISPATCH_MAX:
-            entry = self.board.next_ready(now)
+            entry = self.ready_state.next_ready(now)
             if entry is None:
                 break
             due, place = entry.due, entry.place
@@ -161,12 +167,12 @@ class Dispatcher:
                 lanes[place] = self.lane_of(entry) if is_ours else None
             lane = lanes[place]
             if lane is None:
-                self.board.forget(entry)
+                self.ready_state.forget(entry)
                 continue
             room = rooms.get(lane)
             if room is None:
                 room = rooms[lane] = self.room_of(lane, len(chosen))
-            if room.depth >= room.most or not gatekeeper.is_plain(due.tenant, due):
+            if room.depth >= room.most or not gatekeeper.is_ungated(due.tenant, due):
                 refusal = gatekeeper.ask(entry, room.depth, room.most)
                 if refusal is not None:
                     self.hold_back(entry, lane if room.most else queue_of(lane), refusal)
@@ -180,7 +186,7 @@ class Dispatcher:
             chosen.append((lane, entry))
         return chosen
 
-    def lane_of(self, entry: Ready) -> Lane:
+    def lane_of(self, entry: ReadyTimer) -> Lane:
         """The same few lanes over and over: each is made once."""
         key = (*entry.member, entry.band)
         lane = self.lanes.get(key)
@@ -189,15 +195,15 @@ class Dispatcher:
         return lane
 
     def room_of(self, lane: Lane, chosen: int) -> LaneRoom:
-        """When this round has chosen so many, of which the broker does not know yet."""
-        queue_depth = self.broker.depth(queue_of(lane)) + chosen
+        """When this round has chosen so many, of which the lease queue does not know yet."""
+        queue_depth = self.lease_queue.depth(queue_of(lane)) + chosen
         most = depth_max(lane, self.weight_of(lane), queue_depth, self.lane_depth)
-        return LaneRoom(self.broker.depth(lane), most)
+        return LaneRoom(self.lease_queue.depth(lane), most)
 
     def weight_of(self, lane: Lane) -> float:
-        return self.board.weight_of((lane.tenant, lane.pool))
+        return self.ready_state.weight_of((lane.tenant, lane.pool))
 
-    async def publish(self, now: float, chosen: Sequence[tuple[Lane, Ready]]) -> None:
+    async def publish(self, now: float, chosen: Sequence[tuple[Lane, ReadyTimer]]) -> None:
         deadline_s = now + TICKET_S
         deadline = datetime.fromtimestamp(deadline_s, UTC)
         counts = Counter([entry.place for _, entry in chosen])
@@ -212,15 +218,21 @@ class Dispatcher:
             )
             for _, entry in chosen
         ]
-        self.board.ticketed(deadline_s, counts, tickets)
+        self.ready_state.ticketed(deadline_s, counts, tickets)
         try:
-            await self.broker.publish(
-                [(lane, ticket) for (lane, _), ticket in zip(chosen, tickets, strict=True)]
+            await self.lease_queue.publish(
+                [Delivery(lane, ticket) for (lane, _), ticket in zip(chosen, tickets, strict=True)]
             )
+        except CarrierUnavailable:
+            # Of a task that was published after all, the row takes one of two tickets. What counts
+            # against a cap counts until its ticket must be void.
+            kept = [entry for _, entry in chosen if entry.due.id not in self.accounts.tickets]
+            self.ready_state.take_back(tickets, kept)
+            raise
         except BaseException:
             # Whatever became of them, they are void in time and found again by the sweep. They may
             # be loaded again; in the accounts they count until they must be void.
-            self.board.taken(tickets)
+            self.ready_state.taken(tickets)
             raise
         again = self.count_again(tickets) if self.voided else 0
         self.metrics.dispatched.inc(len(chosen) - again)
@@ -230,45 +242,45 @@ class Dispatcher:
         """Of how many the ticket before, under the same fence, became void in our hands."""
         return sum(self.voided.pop(ticket.id, None) == ticket.fence for ticket in tickets)
 
-    def may_stay(self, place: Place, count: int) -> bool:
+    def may_stay(self, place: TimerQueue, count: int) -> bool:
         """Whether the leases of tasks without a key may leave their rows where they are: many of
-        one place, which share a lookout, of whom nobody counts how many run. Those of users'
+        one place, which share an expiry batch, of whom nobody counts how many run. Those of users'
         workers are looked for by their holder."""
         return (
             count >= STAY_MIN
             and place.tenant not in self.gatekeeper.bounds.capped
-            and self.board.seat_of(place)[0][1] == WEBHOOK_POOL
+            and self.ready_state.seat_of(place)[0][1] == WEBHOOK_POOL
         )
 
-    def hold_back(self, entry: Ready, lane: Lane, refusal: Refusal) -> None:
+    def hold_back(self, entry: ReadyTimer, lane: Lane, refusal: Refusal) -> None:
         """Each gate has its own way to wait, none of which blocks another tenant."""
         self.metrics.refused.labels(refusal.gate.value).inc()
         match refusal.gate:
             case Gate.EXPIRED:
                 self.expired.append(Ticket(entry.due.id, entry.due.fence))
-                self.board.forget(entry)
+                self.ready_state.forget(entry)
             case Gate.LANE_FULL:
-                self.board.put_back(entry)
-                self.board.close(lane)
+                self.ready_state.put_back(entry)
+                self.ready_state.close(lane)
             case Gate.TENANT_RATE:
-                self.board.put_back(entry)
+                self.ready_state.put_back(entry)
                 self.sit_out(entry.member, refusal)
             case Gate.TENANT_IN_FLIGHT:
-                self.board.put_back(entry)
-                self.board.block(entry.member)
+                self.ready_state.put_back(entry)
+                self.ready_state.block(entry.member)
             case _:
-                self.board.park(obstacle_of(entry, refusal.gate), entry)
+                self.ready_state.park(obstacle_of(entry, refusal.gate), entry)
                 self.has_parked = True
                 if refusal.gate is Gate.HANDOVER and refusal.until is not None:
                     self.handover_at = min(self.handover_at, refusal.until.timestamp())
         if refusal.gate in PASSED_ON and entry.due.concurrency_key is not None:
             # It was let through for its key and does not use it: the next one may.
-            self.board.unpark(obstacle_of(entry, Gate.CONCURRENCY_KEY), 1)
+            self.ready_state.unpark(obstacle_of(entry, Gate.CONCURRENCY_KEY), 1)
 
     def sit_out(self, member: Member, refusal: Refusal) -> None:
         assert refusal.until is not None
         self.until[member] = refusal.until.timestamp()
-        self.board.block(member)
+        self.ready_state.block(member)
 
     def reopen(self, now: float) -> None:
         """Let back in whoever waited for this instant, or for room in a lane."""
@@ -279,22 +291,25 @@ class Dispatcher:
         passed = [member for member, until in self.until.items() if until <= now]
         for member in passed:
             del self.until[member]
-        self.board.unblock(passed)
-        for lane in [*self.board.full]:
-            depth, queue_depth = self.broker.depth(lane), self.broker.depth(queue_of(lane))
+        self.ready_state.unblock(passed)
+        for lane in [*self.ready_state.full]:
+            depth, queue_depth = (
+                self.lease_queue.depth(lane),
+                self.lease_queue.depth(queue_of(lane)),
+            )
             if is_open_again(lane, self.weight_of(lane), depth, queue_depth, self.lane_depth):
-                self.board.open(lane)
+                self.ready_state.open(lane)
 
     def release_parked(self) -> None:
         """Bounds changed or time passed: everything parked for them is asked again."""
-        for obstacle in [o for o in self.board.parked if o[0] != Gate.CONCURRENCY_KEY]:
-            self.board.unpark(obstacle, len(self.board.parked[obstacle]))
-        self.board.unblock(list(self.board.blocked))
+        for obstacle in [o for o in self.ready_state.parked if o[0] != Gate.CONCURRENCY_KEY]:
+            self.ready_state.unpark(obstacle, len(self.ready_state.parked[obstacle]))
+        self.ready_state.unblock(list(self.ready_state.blocked))
         self.until.clear()
 
     def void_tickets(self, now: float) -> bool:
         self.accounts.pass_deadlines(now)
-        voided = self.board.void_tickets(now)
+        voided = self.ready_state.void_tickets(now)
         for entry in voided:
             # Last, whenever it was there before.
             self.voided.pop(entry.due.id, None)
@@ -310,7 +325,7 @@ class Dispatcher:
         leased = None if is_whole and not self.accounts.tickets else {each.id for each in leases}
         if leased is not None:
             self.account_for(tickets, leased)
-        self.board.taken(tickets)
+        self.ready_state.taken(tickets)
         if leases:
             # They became leases in one statement.
             started_at = leases[0].started_at.timestamp()
@@ -319,7 +334,7 @@ class Dispatcher:
                 for ticket in tickets
                 if ticket.fires_at is not None and (leased is None or ticket.id in leased)
             )
-        if self.board.full or self.board.turns:
+        if self.ready_state.full or self.ready_state.turns:
             self.wake()
 
     def account_for(self, tickets: list[Ticket], leased: set[UUID]) -> None:
@@ -327,14 +342,14 @@ class Dispatcher:
             self.accounts.taken(ticket.id, ticket.fence)
             if ticket.id in leased:
                 continue
-            entry = self.board.known.get(ticket.id)
+            entry = self.ready_state.known.get(ticket.id)
             if entry is None:
                 continue
             self.expect(entry.place, entry.due.due_at)
             wasted = map(self.gatekeeper.probes.wasted, self.gatekeeper.breakers_of(entry))
             if sum(wasted):
                 # Cancelled while it was parked: its receiver was not asked, so the next one is.
-                self.board.unpark(obstacle_of(entry, Gate.BREAKER), 1)
+                self.ready_state.unpark(obstacle_of(entry, Gate.BREAKER), 1)
 
     def on_settled(self, leases: Iterable[tuple[UUID, int]]) -> None:
         """Leases, as (id, fence), ended in this process: their caps have room."""
@@ -343,7 +358,7 @@ class Dispatcher:
             self.make_room([charge for charge in freed if charge is not None])
             self.wake()
 
-    def capped_places(self, places: Iterable[Place]) -> list[tuple[int, int]]:
+    def capped_places(self, places: Iterable[TimerQueue]) -> list[tuple[int, int]]:
         """Where a count matters: shards of capped tenants, and those where keys were seen."""
         capped = self.gatekeeper.bounds.capped
         return sorted(
@@ -353,14 +368,14 @@ class Dispatcher:
     def make_room(self, freed: Iterable[Charge]) -> None:
         for charge in freed:
             if charge.key is not None:
-                self.board.unpark((Gate.CONCURRENCY_KEY, charge.tenant, charge.key[1]), 1)
-            self.board.unblock_tenant(charge.tenant)
+                self.ready_state.unpark((Gate.CONCURRENCY_KEY, charge.tenant, charge.key[1]), 1)
+            self.ready_state.unblock_tenant(charge.tenant)
 
     def counted(self, places: Iterable[tuple[int, int]], asked_at: float) -> None:
         """The leases of these shards are known as of that instant: hand-overs may be complete."""
         self.gatekeeper.counted_at.update(dict.fromkeys(places, asked_at))
-        for obstacle in [o for o in self.board.parked if o[0] == Gate.HANDOVER]:
-            self.board.unpark(obstacle, len(self.board.parked[obstacle]))
+        for obstacle in [o for o in self.ready_state.parked if o[0] == Gate.HANDOVER]:
+            self.ready_state.unpark(obstacle, len(self.ready_state.parked[obstacle]))
         self.wake()
 
     def forget_foreign(self) -> None:
@@ -377,25 +392,25 @@ class Dispatcher:
         depths: dict[tuple[str, int], float] = {}
         for lane in set(self.lanes.values()):
             pair = (names.get(lane.tenant, str(lane.tenant)), lane.band)
-            depths[pair] = depths.get(pair, 0.0) + self.broker.depth(lane)
+            depths[pair] = depths.get(pair, 0.0) + self.lease_queue.depth(lane)
         self.metrics.show_lane_depth({pair: depth for pair, depth in depths.items() if depth})
 
     def pause_s(self, now: float, *, is_full: bool) -> float:
-        if is_full or self.board.turns or self.board.may_go_on():
+        if is_full or self.ready_state.turns or self.ready_state.may_go_on():
             return 0.0
-        waits = [FULL_POLL_S if self.board.full else IDLE_S]
-        tick = self.board.wheel.next_tick()
+        waits = [FULL_POLL_S if self.ready_state.full else IDLE_S]
+        tick = self.ready_state.wheel.next_tick()
         if tick is not None:
             waits.append(tick * TICK_S - now)
         waits.append(self.handover_at - now)
         if self.until:
             waits.append(min(self.until.values()) - now)
-        if self.board.tickets:
-            waits.append(self.board.tickets[0][0] - now)
+        if self.ready_state.tickets:
+            waits.append(self.ready_state.tickets[0][0] - now)
         return max(0.0, min(waits))
 
 
-def obstacle_of(entry: Ready, gate: Gate) -> Obstacle:
+def obstacle_of(entry: ReadyTimer, gate: Gate) -> Obstacle:
     """What must go away before this entry can pass: its key, its type's pause, its host."""
     due = entry.due
     match gate:

@@ -12,8 +12,8 @@ import msgspec
 from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
-from duly.store.channel import DOORBELL
-from duly.store.load import Due, Hint, Place
+from duly.store.load import Due, Hint, TimerQueue
+from duly.store.notify import DOORBELL
 from duly.telemetry import get_logger
 
 DECODER = msgspec.json.Decoder(tuple[int, int, int, datetime])
@@ -56,14 +56,14 @@ class Doorbell:
         if others:
             self.tell(others)
 
-    def is_ours(self, place: Place) -> bool:
+    def is_ours(self, place: TimerQueue) -> bool:
         return self.scope.owns(place.tenant, place.shard) is not None
 
     def tell(self, hints: list[Hint]) -> None:
         """One line for each place, with its earliest instant."""
         if self.send is None:
             return
-        earliest: dict[Place, datetime] = {}
+        earliest: dict[TimerQueue, datetime] = {}
         for place, due_at in hints:
             earliest[place] = min(due_at, earliest.get(place, due_at))
         self.send(
@@ -75,11 +75,11 @@ class Doorbell:
         """Another process rang. Hints for slots that are not ours are somebody else's."""
         for ring in rings:
             try:
-                tenant, shard, lane, due_at = DECODER.decode(ring)
+                tenant, shard, queue, due_at = DECODER.decode(ring)
             except msgspec.MsgspecError:
                 log.warning("a ring was not understood", ring=ring[:100])
                 continue
-            place = Place(tenant, shard, lane)
+            place = TimerQueue(tenant, shard, queue)
             if self.is_ours(place):
                 self.loader.expect(place, due_at)
                 self.loader.wake()

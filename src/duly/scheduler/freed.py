@@ -10,8 +10,8 @@ from uuid import UUID
 
 from duly.domain.ids import shard_of
 from duly.scheduler.dispatcher import Dispatcher
-from duly.store.channel import FREED, Paced, Send
-from duly.store.settle import SettleAnswer, Settlement, SettleStatus
+from duly.store.finish import SettleAnswer, Settlement, SettleStatus
+from duly.store.notify import FREED, Paced, Send
 from duly.telemetry import get_logger
 
 log = get_logger("duly.scheduler.freed")

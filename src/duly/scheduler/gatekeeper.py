@@ -12,13 +12,13 @@ from duly.domain.breaker import BreakerKind, kind_of, pool_subject, type_subject
 from duly.domain.explain import RateLevel
 from duly.domain.gates import GateFacts, Refusal, first_refusal
 from duly.domain.task import Policy
-from duly.domain.tokens import TokenBucket, burst_of
-from duly.scheduler.accounts import Accounts, key_of
-from duly.scheduler.board import Ready
+from duly.domain.token_bucket import TokenBucket, burst_of
 from duly.scheduler.closed_lanes import ClosedLanes
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatch_scope import DispatchScope, home_shard
+from duly.scheduler.in_flight import InFlight, key_of
 from duly.scheduler.probes import Probes
+from duly.scheduler.ready_state import ReadyTimer
 from duly.store.database import Database
 from duly.store.explain import tell_rate_levels
 from duly.store.load import Due
@@ -67,7 +67,7 @@ def pause_subject(pause: Pause) -> str:
 
 
 class Gatekeeper:
-    def __init__(self, time: DatabaseTime, accounts: Accounts, coordinator: Coordinator) -> None:
+    def __init__(self, time: DatabaseTime, accounts: InFlight, coordinator: Coordinator) -> None:
         self.time = time
         self.accounts = accounts
         self.scope = DispatchScope(coordinator)
@@ -127,7 +127,7 @@ class Gatekeeper:
         tenant = self.bounds.tenants.get(number)
         return 1.0 if tenant is None else tenant.weight
 
-    def is_plain(self, tenant: int, asked: Due | Policy) -> bool:
+    def is_ungated(self, tenant: int, asked: Due | Policy) -> bool:
         """Nothing can hold this task back but a full lane: the common case, decided quickly."""
         return (
             asked.concurrency_key is None
@@ -156,7 +156,7 @@ class Gatekeeper:
     def is_counted(self, due: Due) -> bool:
         return due.concurrency_key is not None or due.tenant in self.bounds.capped
 
-    def ask(self, entry: Ready, depth: int, depth_max: int) -> Refusal | None:
+    def ask(self, entry: ReadyTimer, depth: int, depth_max: int) -> Refusal | None:
         """The gate that holds the task back, or None; a token is taken when it may go."""
         if entry.due.concurrency_key is not None:
             self.keyed.add((entry.due.tenant, entry.due.shard))
@@ -170,7 +170,7 @@ class Gatekeeper:
                 self.probes.passed(breaker, now)
         return refusal
 
-    def breakers_of(self, entry: Ready) -> list[Breaker]:
+    def breakers_of(self, entry: ReadyTimer) -> list[Breaker]:
         """Of its host, or of its type and pool: it must pass all of them."""
         due = entry.due
         subjects: tuple[str, ...] = (due.host or "",)
@@ -179,11 +179,11 @@ class Gatekeeper:
         known = (self.bounds.breakers.get((due.tenant, subject)) for subject in subjects)
         return [breaker for breaker in known if breaker is not None]
 
-    def breaker_until(self, entry: Ready, now: float) -> datetime | None:
+    def breaker_until(self, entry: ReadyTimer, now: float) -> datetime | None:
         ready = [self.probes.ready_at(breaker, now) for breaker in self.breakers_of(entry)]
         return instant(max(ready)) if ready else None
 
-    def facts(self, entry: Ready, depth: int, depth_max: int) -> GateFacts:
+    def facts(self, entry: ReadyTimer, depth: int, depth_max: int) -> GateFacts:
         due, now = entry.due, self.time.now()
         tenant = self.bounds.tenants.get(due.tenant)
         key = key_of(due)

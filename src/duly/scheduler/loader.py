@@ -23,16 +23,16 @@ from operator import attrgetter
 from duly.coordinator.ownership import Coordinator
 from duly.domain.ids import SLOTS, shards_of, slot_of
 from duly.environment import Environment
-from duly.scheduler.agenda import Agenda
-from duly.scheduler.board import Board
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatch_scope import DispatchScope, home_shard
+from duly.scheduler.load_schedule import LoadSchedule
+from duly.scheduler.ready_state import ReadyState
 from duly.store.database import Database
 from duly.store.load import (
     PLACEMENTS_PAGE,
     Cursor,
     Due,
-    Place,
+    TimerQueue,
     list_placements,
     list_placements_of,
     load_due,
@@ -54,7 +54,7 @@ PAGE_MIN = 100
 HUNGRY_PAGE = 400
 PLACES_PER_LOAD = 256
 # Of a timer: its place, as a plain tuple.
-ADDRESS = attrgetter("tenant", "shard", "lane")
+ADDRESS = attrgetter("tenant", "shard", "queue")
 
 log = get_logger("duly.scheduler.loader")
 
@@ -84,7 +84,7 @@ class Loader:
         database: Database,
         environment: Environment,
         coordinator: Coordinator,
-        board: Board,
+        ready_state: ReadyState,
         time: DatabaseTime,
         scope: DispatchScope,
     ) -> None:
@@ -92,15 +92,15 @@ class Loader:
         self.environment = environment
         self.coordinator = coordinator
         self.scope = scope
-        self.board = board
+        self.ready_state = ready_state
         self.time = time
         self.wake: Callable[[], None] = lambda: None
         self.wake_dispatcher: Callable[[], None] = lambda: None
         # Called with the first word of the time, which others wait for.
         self.on_time_known: Callable[[], None] = lambda: None
-        self.places: dict[Place, PlaceState] = {}
-        self.loads = Agenda()
-        self.sweeps = Agenda()
+        self.places: dict[TimerQueue, PlaceState] = {}
+        self.loads = LoadSchedule()
+        self.sweeps = LoadSchedule()
         self.slots: frozenset[int] = frozenset()
         # Tenants that one node dispatches as a whole, as of the last tick.
         self.at_home: frozenset[int] = frozenset()
@@ -131,7 +131,7 @@ class Loader:
         is_first = not self.time.is_known
         self.time.observe(database_now)
         if is_first:
-            self.board.clear(self.time.now())
+            self.ready_state.clear(self.time.now())
             self.on_time_known()
 
     def notice_slots(self) -> None:
@@ -140,10 +140,10 @@ class Loader:
         if slots != self.slots:
             self.slots = slots
             self.places.clear()
-            self.loads, self.sweeps = Agenda(), Agenda()
+            self.loads, self.sweeps = LoadSchedule(), LoadSchedule()
             self.placements_at = 0.0
             if self.time.is_known:
-                self.board.clear(self.time.now())
+                self.ready_state.clear(self.time.now())
         if self.at_home != self.scope.at_home:
             self.move(self.at_home ^ self.scope.at_home)
             self.at_home = self.scope.at_home
@@ -177,12 +177,12 @@ class Loader:
                     return
                 page = await list_placements_of(self.database, tenants, page[-1])
 
-    def know_ours(self, places: list[Place]) -> None:
+    def know_ours(self, places: list[TimerQueue]) -> None:
         for place in places:
             if self.scope.includes(place.tenant, place.shard):
                 self.know(place)
 
-    def know(self, place: Place, *, is_caught_up: bool = False) -> PlaceState:
+    def know(self, place: TimerQueue, *, is_caught_up: bool = False) -> PlaceState:
         """What is new is looked at as soon as possible."""
         state = self.places.get(place)
         if state is None:
@@ -191,14 +191,14 @@ class Loader:
             self.sweeps.put(place, 0.0)
         return state
 
-    def has_read(self, place: Place) -> bool:
+    def has_read(self, place: TimerQueue) -> bool:
         """Whether all that is due there is on the board, as far as anybody rang for it. Where a
         slot is new to us, what a doorbell brought was not all."""
         state = self.places.get(place)
         is_listed = slot_of(place.shard) in self.slots and self.placements_at > 0.0
         return is_listed and state is not None and state.is_caught_up and state.rung is None
 
-    def expect(self, place: Place, due_at: datetime) -> None:
+    def expect(self, place: TimerQueue, due_at: datetime) -> None:
         """A doorbell without the timer itself: read this place again from that instant."""
         state = self.know(place)
         before = Cursor(due_at - timedelta(microseconds=1))
@@ -217,12 +217,12 @@ class Loader:
         for due in timers:
             place = due.place
             state = self.know(place, is_caught_up=True)
-            if self.board.room(place) <= 0:
+            if self.ready_state.room(place) <= 0:
                 # It may fire before what is in memory: the next load starts no later than here.
                 state.is_caught_up = False
                 self.expect(place, due.due_at)
             elif state.covers(due):
-                self.board.add((due,), place, now)
+                self.ready_state.add((due,), place, now)
             elif state.is_being_read:
                 state.brought.append(due)
 
@@ -253,7 +253,7 @@ class Loader:
             self.admit([due for due in state.brought if state.covers(due)])
         return len(timers)
 
-    async def read(self, places: list[Place], page: int) -> list[Due]:
+    async def read(self, places: list[TimerQueue], page: int) -> list[Due]:
         """From their cursors on; who rings meanwhile is not forgotten."""
         states = [self.places[place] for place in places]
         for state in states:
@@ -268,7 +268,7 @@ class Loader:
     async def sweep(self, now: float) -> int:
         """Every place from its beginning now and then, a page at a time where blocked work fills
         the first; and where work was let go whose obstacle has room again, from there."""
-        hungry = self.board.hungry_places()
+        hungry = self.ready_state.queues_to_reload()
         known = [place for place in hungry if place in self.places and self.has_room(place)]
         wanted = known[: PLACES_PER_LOAD // 2]
         wanted += self.sweeps.due(now, self.has_room, PLACES_PER_LOAD)
@@ -283,12 +283,12 @@ class Loader:
             read = reads.get(place)
             more_after = read.cursor if read is not None and read.count == page else None
             if place in hungry:
-                self.board.read_on(place, more_after)
+                self.ready_state.read_on(place, more_after)
             else:
                 self.sweep_on(place, more_after, now)
         return len(timers)
 
-    def sweep_on(self, place: Place, more_after: Cursor | None, now: float) -> None:
+    def sweep_on(self, place: TimerQueue, more_after: Cursor | None, now: float) -> None:
         """What was not read yet needs no sweep: a place that is not caught up starts again."""
         state = self.places[place]
         if more_after is not None and state.is_caught_up:
@@ -298,25 +298,25 @@ class Loader:
             state.sweep = Cursor()
             self.sweeps.put(place, next_round(now, SWEEP_S))
 
-    def take_in(self, timers: list[Due]) -> dict[Place, "PlaceRead"]:
+    def take_in(self, timers: list[Due]) -> dict[TimerQueue, "PlaceRead"]:
         """Timers of one place follow each other. Beside a long backlog a sweep brings back
         thousands that are known, and everybody in this process waits meanwhile: little is done
         for each of them."""
-        reads: dict[Place, PlaceRead] = {}
+        reads: dict[TimerQueue, PlaceRead] = {}
         now = self.time.now()
         for address, group in groupby(timers, ADDRESS):
-            place, found = Place._make(address), list(group)
+            place, found = TimerQueue._make(address), list(group)
             read = reads.setdefault(place, PlaceRead())
             read.count += len(found)
             read.cursor = Cursor(found[-1].due_at, found[-1].id)
-            self.board.add(found, place, now)
+            self.ready_state.add(found, place, now)
         return reads
 
-    def has_room(self, place: Place) -> bool:
-        return self.board.room(place) >= PAGE
+    def has_room(self, place: TimerQueue) -> bool:
+        return self.ready_state.room(place) >= PAGE
 
     def pause_s(self, now: float) -> float:
-        if any(self.has_room(place) for place in self.board.hungry_places()):
+        if any(self.has_room(place) for place in self.ready_state.queues_to_reload()):
             return 0.0
         next_at = min(self.placements_at, self.loads.next_at(), self.sweeps.next_at())
         return max(0.0, next_at - now)
@@ -330,7 +330,7 @@ class PlaceRead:
     cursor: Cursor = field(default_factory=Cursor)
 
 
-def page_of(places: list[Place]) -> int:
+def page_of(places: list[TimerQueue]) -> int:
     """Timers of each place, so that one answer fits in memory however many places are asked."""
     return min(PAGE, max(PAGE_MIN, ROWS_PER_LOAD // len(places)))
 

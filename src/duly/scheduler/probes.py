@@ -4,7 +4,7 @@ probe that is lost with its node is followed by another one from the next owner.
 from collections.abc import Container
 
 from duly.domain.breaker import PROBE_EVERY_S, RAMP_S, ramp_rate
-from duly.domain.tokens import TokenBucket
+from duly.domain.token_bucket import TokenBucket
 from duly.store.tenants import Breaker
 
 Place = tuple[int, str]

@@ -9,13 +9,13 @@ from uuid import UUID
 from duly.domain.ids import shard_of
 from duly.domain.states import FailureReason
 from duly.environment import Environment
-from duly.scheduler.accounts import Charge
 from duly.scheduler.dispatcher import Dispatcher
+from duly.scheduler.in_flight import Charge
 from duly.scheduler.loader import Loader
 from duly.store.database import Database
-from duly.store.load import Place, find_standing, list_capped_leases
-from duly.store.reap import LOOKOUTS_MAX, expire_unstarted, reap_leases
-from duly.store.settle import SettleAnswer
+from duly.store.finish import SettleAnswer, finish_unstarted
+from duly.store.load import TimerQueue, find_standing, list_capped_leases
+from duly.store.reap import EXPIRY_BATCHES_MAX, reap_leases
 from duly.telemetry import Metrics
 
 # Told of leases that ran out: each task, and what became of it.
@@ -46,7 +46,7 @@ class Reaper:
         loader: Loader,
         dispatcher: Dispatcher,
         metrics: Metrics,
-        expect: Callable[[list[tuple[Place, datetime]]], None],
+        expect: Callable[[list[tuple[TimerQueue, datetime]]], None],
         on_lost: OnLost,
     ) -> None:
         self.database = database
@@ -85,7 +85,7 @@ class Reaper:
             ]
             self.expect(retried)
         is_full = len(reaped.lost) + reaped.rearmed >= REAP_LEASES_MAX
-        return is_full or reaped.lookouts >= LOOKOUTS_MAX
+        return is_full or reaped.expiry_batches >= EXPIRY_BATCHES_MAX
 
     def some_places(self) -> list[tuple[int, int]]:
         """The (tenant, shard) pairs we own, a bounded number at a time, round and round."""
@@ -99,7 +99,7 @@ class Reaper:
     async def expire(self) -> None:
         late, self.dispatcher.expired = self.dispatcher.expired, []
         for start in range(0, len(late), EXPIRE_MAX):
-            ended = await expire_unstarted(self.database, late[start : start + EXPIRE_MAX])
+            ended = await finish_unstarted(self.database, late[start : start + EXPIRE_MAX])
             self.metrics.dead_letters.labels(FailureReason.EXPIRED.value).inc(len(ended))
 
     async def correct(self) -> None:

@@ -1,4 +1,4 @@
-"""What a backfill asks of the ledger. The tasks themselves are fired by hand (`recur.py`)."""
+"""Ledger queries of a backfill. Its tasks are fired by `fire_schedules.py`."""
 
 from collections.abc import Sequence
 from datetime import datetime

@@ -19,7 +19,8 @@ from uuid import UUID
 from duly.domain.ids import address_of, shard_of
 from duly.domain.states import State
 from duly.store.database import Session
-from duly.store.load import Hint, Place
+from duly.store.finish import finish_cancelled
+from duly.store.load import Hint, TimerQueue
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
@@ -61,8 +62,8 @@ async def cancel_tasks(
     session: Session, tenant: int, ids: Sequence[UUID]
 ) -> dict[UUID, ControlAnswer]:
     async def change(remaining: list[UUID]) -> dict[UUID, ControlAnswer]:
-        rows = await session.fetch(SQL.cancel_tasks, tenant, *address_columns(remaining))
-        return {row["id"]: ControlAnswer(row["answer"]) for row in rows}
+        ended = await finish_cancelled(session, tenant, *address_columns(remaining))
+        return {task_id: ControlAnswer(answer) for task_id, answer in ended.items()}
 
     return await in_rounds(session, tenant, ids, change, cancel_refusal)
 
@@ -77,7 +78,7 @@ async def move_tasks(
         asked = move_columns([wanted[task_id] for task_id in remaining])
         rows = await session.fetch(SQL.move_tasks, tenant, *asked)
         if hints is not None:
-            hints.extend((Place(*row[1:4]), row["due_at"]) for row in rows)
+            hints.extend((TimerQueue(*row[1:4]), row["due_at"]) for row in rows)
         return {row["id"]: ControlAnswer.MOVED for row in rows}
 
     return await in_rounds(session, tenant, list(wanted), change, move_refusal)

@@ -20,10 +20,10 @@ from duly.domain.errors import (
     StatementRefused,
 )
 from duly.store.array_types import Connection
-from duly.store.connections import CONNECTION_FAULTS, Begun, Connections
+from duly.store.connection_pool import CONNECTION_FAULTS, Begun, Connections
 from duly.store.hosts import Hosts
-from duly.store.instants import use_instants
 from duly.store.statements import statements_beside
+from duly.store.timestamp_codec import use_instants
 
 SQL = statements_beside(__file__)
 VERSION_MIN = 140000

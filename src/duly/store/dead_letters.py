@@ -13,7 +13,7 @@ from duly.domain.ids import make_task_id, milliseconds, shard_of
 from duly.domain.task import Policy
 from duly.environment import Environment
 from duly.store.database import Session
-from duly.store.load import Hint, Place
+from duly.store.load import Hint, TimerQueue
 from duly.store.partitions import placement_range
 from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
@@ -220,5 +220,5 @@ async def replay_dead_letters(
         SQL.replay_dead_letters, tenant, shards, ordered, new_ids, delays_s, pace.start_at
     )
     if hints is not None:
-        hints.extend((Place(*row[2:5]), row["run_at"]) for row in rows)
+        hints.extend((TimerQueue(*row[2:5]), row["run_at"]) for row in rows)
     return {row["id"]: row["new_id"] for row in rows}

@@ -82,28 +82,21 @@ WITH chosen AS (
        AND dead_letters.tenant + 0 = $1
        AND dead_letters.replayed_as IS NULL
  RETURNING dead_letters.*, asked.delay_s
-), stored AS (
-    INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, type,
-                            payload, policy, url, execution_key, tags, replay_of)
-    SELECT shard, replayed_as, tenant, pool, priority, timeout_ms, duly.now(),
-           greatest($6::timestamptz, duly.now()) + make_interval(secs => delay_s), type,
-           payload, policy, url, execution_key, tags, id
+), arriving AS (
+    SELECT shard, replayed_as AS id, tenant, pool, priority, timeout_ms,
+           greatest($6::timestamptz, duly.now()) + make_interval(secs => delay_s) AS run_at,
+           NULL::timestamptz AS start_by, type, payload, policy, url, execution_key, tags,
+           id AS replay_of
       FROM chosen
- RETURNING shard, id, tenant, pool, priority, timeout_ms, run_at, replay_of, type, policy, url
-), armed AS (
-    INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, type,
-                             concurrency_key, concurrency_limit, host)
-    SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms, run_at,
-           type, duly.concurrency_key_of(policy), duly.concurrency_limit_of(policy),
-           duly.host_of(url)
+),
+-- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text
+, placed AS (
+    INSERT INTO duly.placements (tenant, shard, queue)
+    SELECT DISTINCT tenant, shard, duly.timer_queue(pool, priority) AS queue
       FROM stored
-), placed AS (
-    INSERT INTO duly.placements (tenant, shard, lane)
-    SELECT DISTINCT tenant, shard, duly.lane_of(pool, priority) AS lane
-      FROM stored
-     ORDER BY tenant, shard, lane
+     ORDER BY tenant, shard, queue
         ON CONFLICT DO NOTHING
 )
-SELECT replay_of AS id, id AS new_id, tenant, shard, duly.lane_of(pool, priority) AS lane,
+SELECT replay_of AS id, id AS new_id, tenant, shard, duly.timer_queue(pool, priority) AS queue,
        run_at
   FROM stored

@@ -32,9 +32,9 @@ from urllib.parse import quote
 
 from duly.domain.errors import DataDirectoryUnusable, EmbeddedServerFailed
 from duly.environment import Environment
-from duly.store.account import ServerAccount
-from duly.store.answering import is_answering
 from duly.store.binaries import Binaries, find_binaries
+from duly.store.server_ping import is_answering
+from duly.store.server_user import ServerUser
 
 SUPERUSER = "duly_owner"
 DATABASE = "duly"
@@ -163,7 +163,7 @@ class EmbeddedPostgres:
 
     def start(self) -> Server:
         binaries = find_binaries(self.pg_bin, self.existing_major())
-        account = ServerAccount.choose(self.data_dir, binaries.folder)
+        account = ServerUser.choose(self.data_dir, binaries.folder)
         if not self.cluster.exists():
             self.initialise(binaries, account)
         self.clear_remains()
@@ -188,7 +188,7 @@ class EmbeddedPostgres:
         if not self.is_ours(lines):
             return
         binaries = find_binaries(self.pg_bin, self.existing_major())
-        account = ServerAccount.choose(self.data_dir, binaries.folder)
+        account = ServerUser.choose(self.data_dir, binaries.folder)
         stop = [binaries.program("pg_ctl"), "stop", "--silent", "--pgdata", str(self.cluster)]
         if len(lines) >= 5 and not is_answering(Path(lines[4]), int(lines[3])):
             self.run_program([*stop, "--mode", "fast", "--no-wait"], account, "did not stop")
@@ -207,7 +207,7 @@ class EmbeddedPostgres:
         except FileNotFoundError:
             return None
 
-    def initialise(self, binaries: Binaries, account: ServerAccount) -> None:
+    def initialise(self, binaries: Binaries, account: ServerUser) -> None:
         """Make the cluster beside its final name and rename it when it is whole."""
         if account.uid is None:
             check_own_name(self.data_dir)
@@ -230,7 +230,7 @@ class EmbeddedPostgres:
     def password(self) -> str:
         return (self.data_dir / "password").read_text().strip()
 
-    def options(self, account: ServerAccount) -> dict[str, str]:
+    def options(self, account: ServerUser) -> dict[str, str]:
         socket_dir = socket_folder(self.data_dir)
         socket_dir.mkdir(mode=0o700, exist_ok=True)
         account.own(socket_dir)
@@ -273,7 +273,7 @@ class EmbeddedPostgres:
             stale.unlink(missing_ok=True)
 
     def run_program(
-        self, command: list[str], account: ServerAccount, failure: str, keep: int | None = None
+        self, command: list[str], account: ServerUser, failure: str, keep: int | None = None
     ) -> None:
         """Run one of PostgreSQL's programs; its output goes to a file, for a pipe would be
         inherited by the server and never close. `keep` is a lock that the program shares."""

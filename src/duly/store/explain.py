@@ -15,7 +15,7 @@ from duly.domain.ids import shard_of, slot_of, tenant_shard
 from duly.domain.lanes import LANE_DEPTH_MAX, SHARED_LANES, Lane, depth_max, queue_of
 from duly.domain.states import State, live_state
 from duly.domain.task import BANDS, WEBHOOK_POOL
-from duly.domain.tokens import burst_of
+from duly.domain.token_bucket import burst_of
 from duly.store.breakers import named
 from duly.store.database import Session
 from duly.store.policies import decode_policy
@@ -118,13 +118,13 @@ async def look_around(
     lane_depth_max: int,
 ) -> Around:
     shard, key = shard_of(task_id), row["concurrency_key"]
-    pool, band = divmod(row["lane"] - 1, BANDS)
+    pool, band = divmod(row["queue"] - 1, BANDS)
     cap = row["in_flight_max"]
     (counts,) = await session.fetch(
         SQL.count_around,
         tenant,
         shard,
-        row["lane"],
+        row["queue"],
         row["due_at"],
         task_id,
         key,

@@ -5,7 +5,7 @@
 -- rate is dispatched by the owner of its home slot.
 SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
        timers.id IS NOT NULL AS is_live,
-       timers.lane, timers.due_at, timers.holder, timers.started_at, timers.lease_until,
+       timers.queue, timers.due_at, timers.holder, timers.started_at, timers.lease_until,
        timers.cancel_requested, timers.concurrency_key, timers.concurrency_limit, timers.host,
        CASE WHEN timers.started_at IS NULL THEN timers.start_by END AS start_by,
        (SELECT count(*) FROM duly.attempts
@@ -69,7 +69,7 @@ SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
 -- name: count_around
 -- How much of a tenant is in flight, of one key, and waiting before a task; who could take it, and how
 -- full its lane is. Nothing is counted further than anybody needs to know: what is in flight matters
--- where a cap or a key bounds it, and that is always in lane 0.
+-- where a cap or a key bounds it, and that is always in queue 0.
 WITH RECURSIVE places(shard) AS (
     (SELECT placements.shard FROM duly.placements
       WHERE placements.tenant = $1
@@ -87,7 +87,7 @@ SELECT (SELECT count(*)
                                       WHERE timers.tenant = $1
                                         AND timers.tenant > 0
                                         AND timers.shard = places.shard
-                                        AND timers.lane = 0
+                                        AND timers.queue = 0
                                       LIMIT $9) AS leased
                  LIMIT $9) AS counted) AS in_flight,
        (SELECT count(*)
@@ -95,7 +95,7 @@ SELECT (SELECT count(*)
                  WHERE timers.tenant = $1
                    AND timers.tenant > 0
                    AND timers.shard = $2
-                   AND timers.lane = 0
+                   AND timers.queue = 0
                    AND timers.concurrency_key = $6
                  LIMIT $10) AS counted) AS key_in_flight,
        (SELECT count(*)
@@ -104,7 +104,7 @@ SELECT (SELECT count(*)
                                       WHERE timers.tenant = $1
                                         AND timers.tenant > 0
                                         AND timers.shard = places.shard
-                                        AND timers.lane = $3
+                                        AND timers.queue = $3
                                         AND (timers.due_at, timers.id) < ($4, $5::uuid)
                                         AND timers.holder IS NULL
                                       LIMIT $8) AS earlier
@@ -133,7 +133,7 @@ SELECT timers.id, timers.lease_until, coalesce(worker.id, timers.holder::text) A
  WHERE timers.tenant = $1
    AND timers.tenant > 0
    AND timers.shard = $2
-   AND timers.lane = 0
+   AND timers.queue = 0
    AND timers.concurrency_key = $3
  ORDER BY timers.lease_until, timers.id
  LIMIT $4

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import asyncpg
 
-from duly.store.connections import CONNECTION_FAULTS
+from duly.store.connection_pool import CONNECTION_FAULTS
 from duly.store.database import Database, statement_options, translated_faults
 from duly.store.statements import statements_beside
 from duly.telemetry import get_logger

@@ -54,10 +54,10 @@ SELECT ruled.cron, ruled.every_s, ruled.timezone, ruled.dst_gap, ruled.dst_repea
 -- What waits, by the minute in which it is due next: one range of the loading index for each place. A
 -- place's own bound keeps the planner from reading all places for each of them.
 WITH places AS MATERIALIZED (
-    SELECT placements.shard, placements.lane
+    SELECT placements.shard, placements.queue
       FROM duly.placements
-     WHERE placements.tenant = $1 AND placements.lane > 0
-     ORDER BY placements.shard, placements.lane
+     WHERE placements.tenant = $1 AND placements.queue > 0
+     ORDER BY placements.shard, placements.queue
      LIMIT $4
 ), waiting AS (
     SELECT due.due_at
@@ -68,7 +68,7 @@ WITH places AS MATERIALIZED (
             WHERE timers.tenant = $1
               AND timers.tenant > 0
               AND timers.shard = places.shard
-              AND timers.lane = places.lane
+              AND timers.queue = places.queue
               AND timers.due_at >= $2
               AND timers.due_at < $3
             LIMIT $5) AS due

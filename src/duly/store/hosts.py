@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import asyncpg
 
-from duly.store.connections import CONNECTION_FAULTS
+from duly.store.connection_pool import CONNECTION_FAULTS
 
 CONNECT_TIMEOUT_S = 10.0
 # Of each, where there are several.

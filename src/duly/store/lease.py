@@ -12,7 +12,7 @@
 
 Most leases sit in lane 0, where they are counted and looked at. Those of tickets that allow it stay
 in their places, which touches no index, until they end or their first heartbeat moves them; a
-lookout of their batch, written with them, has them looked at if neither happens.
+expiry batch of their batch, written with them, has them looked at if neither happens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,10 @@ from duly.domain.ids import address_of, in_address_order, shard_of
 from duly.domain.lanes import Ticket
 from duly.domain.task import Policy
 from duly.environment import CrashPoint, Environment
-from duly.store.columns import runs
 from duly.store.database import Database
 from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
+from duly.store.unnest import runs
 
 SQL = statements_beside(__file__)
 # The deadline of a ticket that has none.
@@ -114,9 +114,9 @@ async def lease_tasks(
     ordered = [tickets[at] for at in in_address_order([ticket.id for ticket in tickets])]
     shards, ids, fences = ticket_columns(ordered)
     deadlines = [ticket.deadline or NEVER for ticket in ordered]
-    stays = [ticket.stays for ticket in ordered]
+    in_place = [ticket.in_place for ticket in ordered]
     rows = await database.fetch(
-        SQL.lease_tasks, ids, *runs(shards, fences, deadlines, stays), holder, lease_s
+        SQL.lease_tasks, ids, *runs(shards, fences, deadlines, in_place), holder, lease_s
     )
     await environment.crash_point(CrashPoint.LEASE_AFTER_COMMIT)
     return [Lease(*row) for row in rows]

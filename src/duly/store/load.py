@@ -16,15 +16,15 @@ FIRST_ID = UUID(int=0)
 PLACEMENTS_PAGE = 1000
 
 
-class Place(NamedTuple):
+class TimerQueue(NamedTuple):
     tenant: int
     shard: int
-    lane: int
+    queue: int
 
 
 # Something in the place is due at that instant.
-Hint = tuple[Place, datetime]
-BEFORE_ALL = Place(-1, -1, -1)
+Hint = tuple[TimerQueue, datetime]
+BEFORE_ALL = TimerQueue(-1, -1, -1)
 
 
 class Cursor(NamedTuple):
@@ -39,7 +39,7 @@ class Due(msgspec.Struct, frozen=True, gc=False):
 
     tenant: int
     shard: int
-    lane: int
+    queue: int
     id: UUID
     fence: int
     due_at: datetime
@@ -51,8 +51,8 @@ class Due(msgspec.Struct, frozen=True, gc=False):
     host: str | None
 
     @property
-    def place(self) -> Place:
-        return Place(self.tenant, self.shard, self.lane)
+    def place(self) -> TimerQueue:
+        return TimerQueue(self.tenant, self.shard, self.queue)
 
 
 class Frontier(NamedTuple):
@@ -69,7 +69,7 @@ async def read_frontier(database: Database) -> Frontier:
 
 
 async def load_due(
-    database: Database, cursors: dict[Place, Cursor], horizon_s: float, limit: int
+    database: Database, cursors: dict[TimerQueue, Cursor], horizon_s: float, limit: int
 ) -> list[Due]:
     """At most `limit` timers of each place, after its cursor, due within the horizon."""
     places = sorted(cursors)
@@ -77,7 +77,7 @@ async def load_due(
         SQL.load_due,
         [place.tenant for place in places],
         [place.shard for place in places],
-        [place.lane for place in places],
+        [place.queue for place in places],
         [cursors[place].due_at for place in places],
         [cursors[place].id for place in places],
         horizon_s,
@@ -117,18 +117,18 @@ async def find_standing(database: Database, tickets: list[tuple[UUID, int]]) -> 
 
 
 async def list_placements(
-    database: Database, first_shard: int, last_shard: int, after: Place = BEFORE_ALL
-) -> list[Place]:
+    database: Database, first_shard: int, last_shard: int, after: TimerQueue = BEFORE_ALL
+) -> list[TimerQueue]:
     """One page of the places of a range of shards, after `after`."""
     rows = await database.fetch(
         SQL.list_placements, *after, first_shard, last_shard, PLACEMENTS_PAGE
     )
-    return [Place(*row) for row in rows]
+    return [TimerQueue(*row) for row in rows]
 
 
 async def list_placements_of(
-    database: Database, tenants: list[int], after: Place = BEFORE_ALL
-) -> list[Place]:
+    database: Database, tenants: list[int], after: TimerQueue = BEFORE_ALL
+) -> list[TimerQueue]:
     """One page of the places of some tenants, in whichever shard, after `after`."""
     rows = await database.fetch(SQL.list_placements_of, tenants, *after, PLACEMENTS_PAGE)
-    return [Place(*row) for row in rows]
+    return [TimerQueue(*row) for row in rows]

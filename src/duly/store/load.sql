@@ -1,17 +1,17 @@
 -- name: load_due
 -- What is due soon and not leased, for each place from its own cursor: never from the beginning, where
 -- dead rows pile up while somebody's long transaction keeps vacuum away.
-SELECT timers.tenant, timers.shard, timers.lane, timers.id, timers.fence, timers.due_at,
+SELECT timers.tenant, timers.shard, timers.queue, timers.id, timers.fence, timers.due_at,
        timers.priority, CASE WHEN timers.started_at IS NULL THEN timers.start_by END AS start_by,
        timers.type, timers.concurrency_key, timers.concurrency_limit, timers.host
   FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::timestamptz[], $5::uuid[])
-       AS place(tenant, shard, lane, after_due_at, after_id)
+       AS place(tenant, shard, queue, after_due_at, after_id)
  CROSS JOIN LATERAL (
        SELECT * FROM duly.timers
         WHERE timers.tenant = place.tenant
           AND timers.tenant > 0
           AND timers.shard = place.shard
-          AND timers.lane = place.lane
+          AND timers.queue = place.queue
           AND (timers.due_at, timers.id) > (place.after_due_at, place.after_id)
           AND timers.due_at <= duly.now() + make_interval(secs => $6)
           AND timers.holder IS NULL
@@ -28,7 +28,7 @@ SELECT duly.now() AS now,
 
 -- name: list_capped_leases
 -- What is leased of whatever has a cap, to correct what the scheduler was told: that is never leased in
--- place, but in lane 0. A tenant's cap counts all its leases, a key only its own.
+-- place, but in queue 0. A tenant's cap counts all its leases, a key only its own.
 SELECT timers.id, timers.fence, timers.tenant, timers.concurrency_key
   FROM unnest($1::integer[], $2::smallint[], $3::boolean[]) AS place(tenant, shard, is_capped)
  CROSS JOIN LATERAL (
@@ -36,7 +36,7 @@ SELECT timers.id, timers.fence, timers.tenant, timers.concurrency_key
         WHERE timers.tenant = place.tenant
           AND timers.tenant > 0
           AND timers.shard = place.shard
-          AND timers.lane = 0
+          AND timers.queue = 0
           AND (place.is_capped OR timers.concurrency_key IS NOT NULL)
         LIMIT $4) AS timers
 
@@ -51,18 +51,18 @@ SELECT timers.id
 
 -- name: list_placements
 -- Which places can have work at all; paged, because a tenant with many keys has many.
-SELECT tenant, shard, lane
+SELECT tenant, shard, queue
   FROM duly.placements
- WHERE (tenant, shard, lane) > ($1, $2, $3)
+ WHERE (tenant, shard, queue) > ($1, $2, $3)
    AND shard BETWEEN $4 AND $5
- ORDER BY tenant, shard, lane
+ ORDER BY tenant, shard, queue
  LIMIT $6
 
 -- name: list_placements_of
 -- Where a tenant that one node dispatches as a whole can have work, whoever owns the shard.
-SELECT tenant, shard, lane
+SELECT tenant, shard, queue
   FROM duly.placements
  WHERE tenant = ANY ($1::integer[])
-   AND (tenant, shard, lane) > ($2, $3, $4)
- ORDER BY tenant, shard, lane
+   AND (tenant, shard, queue) > ($2, $3, $4)
+ ORDER BY tenant, shard, queue
  LIMIT $5

@@ -6,24 +6,23 @@ SELECT name, current_setting(name) AS value FROM unnest($1::text[]) AS asked(nam
 -- Tasks that are due in a year, written by the server itself: millions of them through the front
 -- door would take longer than what is measured. Their place is that of the measured tasks.
 WITH placed AS (
-    INSERT INTO duly.placements (tenant, shard, lane)
-    VALUES ($1::integer, $2::smallint, duly.lane_of(0::smallint, 5::smallint))
+    INSERT INTO duly.placements (tenant, shard, queue)
+    VALUES ($1::integer, $2::smallint, duly.timer_queue(0::smallint, 5::smallint))
         ON CONFLICT DO NOTHING
 ), far AS MATERIALIZED (
     SELECT duly.now() AS now, duly.clamp_placement(duly.now() + interval '1 year') AS placed_at
-), stored AS (
-    INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, type,
-                            payload, url)
-    SELECT $2::smallint, duly.make_task_id(placed_at, $2::smallint, gen_random_uuid()),
-           $1::integer, 0, 5, 60000, now, now + interval '1 year' + number * interval '1 ms',
-           'bench.wait', $3::text, 'http://127.0.0.1/noop'
+), arriving AS (
+    SELECT $2::smallint AS shard,
+           duly.make_task_id(placed_at, $2::smallint, gen_random_uuid()) AS id,
+           $1::integer AS tenant, 0::smallint AS pool, 5::smallint AS priority,
+           60000 AS timeout_ms, now + interval '1 year' + number * interval '1 ms' AS run_at,
+           NULL::timestamptz AS start_by, 'bench.wait' AS type, $3::text AS payload,
+           NULL::text AS policy, 'http://127.0.0.1/noop' AS url, NULL::text AS execution_key,
+           NULL::jsonb AS tags, NULL::uuid AS replay_of
       FROM far CROSS JOIN generate_series(1, $4::integer) AS number
-    RETURNING shard, id, tenant, pool, priority, timeout_ms, run_at, type, url
-)
-INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, type, host)
-SELECT shard, id, tenant, duly.lane_of(pool, priority), pool, priority, timeout_ms, run_at, type,
-       duly.host_of(url)
-  FROM stored
+),
+-- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text
+SELECT count(*) AS stored FROM stored
 
 -- name: tidy_timers
 -- After a fill, so that no figure depends on whether autovacuum has come round already.

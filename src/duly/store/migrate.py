@@ -9,6 +9,7 @@ after; old code always runs on the new schema. Each has a block `forward` and a 
 | killed between or inside migrations | each is one transaction with its ledger row; run it again |
 | a lock is not free for 2 s | rolled back and tried again later; traffic does not queue behind it |
 | the schema is newer than the code | refused at start: DatabaseUnfit |
+| the schema is from before the first release | refused at start: DatabaseUnfit (ADR 0022) |
 """
 
 import asyncio
@@ -73,7 +74,9 @@ class Migrator:
     async def applied(self) -> list[Applied]:
         connection = await connect(self.url)
         try:
-            return await read_applied(connection)
+            known = await read_applied(connection)
+            refuse_foreign(known, self.migrations, self.url)
+            return known
         finally:
             await connection.close()
 
@@ -106,6 +109,7 @@ class Migrator:
 
     async def run_until(self, connection: asyncpg.Connection, target: int) -> list[str]:
         known = await read_applied(connection)
+        refuse_foreign(known, self.migrations, self.url)
         refuse_newer(known, self.latest, self.url)
         current = known[-1].number if known else 0
         ran = []
@@ -150,6 +154,18 @@ async def read_applied(connection: asyncpg.Connection) -> list[Applied]:
     if not await connection.fetchval(SQL.has_ledger):
         return []
     return [Applied(**dict(row)) for row in await connection.fetch(SQL.applied)]
+
+
+def refuse_foreign(known: list[Applied], migrations: list[Migration], url: str) -> None:
+    """A ledger row under another name is another schema: nothing can run forward or back on it."""
+    names = {migration.number: migration.name for migration in migrations}
+    for entry in known:
+        if entry.name != names.get(entry.number, entry.name):
+            problem = (
+                f"its schema was made by a version before 0.1 ({entry.name}), which cannot be "
+                "upgraded; start with a new data directory (DULY_DATA_DIR) or an empty database"
+            )
+            raise DatabaseUnfit(address=address_of(url), problem=problem)
 
 
 def refuse_newer(known: list[Applied], latest: int, url: str) -> None:

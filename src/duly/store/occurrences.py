@@ -1,6 +1,6 @@
 """Reading the ledger of occurrences: what became of each, and whether a schedule keeps its cadence.
 
-Nothing is written here: verdicts are `recur.py`'s and `backfill.py`'s.
+Nothing is written here: verdicts are `fire_schedules.py`'s and `backfill.py`'s.
 """
 
 from collections.abc import Sequence

@@ -25,11 +25,11 @@ SCHEDULER_ROLE = "scheduler"
 FAR_LEASES = 3.0
 NODES_MAX = 1000
 SEATS_MAX = 1000
-DEAD_NODES_PAGE = 1000
+NODE_SILENCE_S = 3600.0
 NONE_FAILING: Mapping[str, str] = MappingProxyType({})
 
 
-class Seat(NamedTuple):
+class Assignment(NamedTuple):
     """What can be owned: a slot by its number, or a singleton role (number 0)."""
 
     kind: str
@@ -43,7 +43,7 @@ class Owned(NamedTuple):
     void_at: datetime
 
 
-class SeatRow(NamedTuple):
+class AssignmentRow(NamedTuple):
     kind: str
     number: int
     holder: UUID | None
@@ -68,18 +68,18 @@ class Node:
 class View:
     """What the database said at a tick: ours, the others', and what is to be had."""
 
-    renewed: Mapping[Seat, Owned]
+    renewed: Mapping[Assignment, Owned]
     slots_of_others: Mapping[UUID, int]
     free: Mapping[str, int]
     # In our name, and we did not name them: a claim or release of unknown outcome.
-    strays: Mapping[Seat, int]
+    strays: Mapping[Assignment, int]
     next_expiry_s: float | None
 
 
 async def keep_seats(
     database: Database,
     node: Node,
-    seats: Mapping[Seat, Owned],
+    assignments: Mapping[Assignment, Owned],
     lease_s: float,
     ticket_s: float,
     failing: Mapping[str, str] = NONE_FAILING,
@@ -93,21 +93,24 @@ async def keep_seats(
         node.version,
         list(node.roles),
         lease_s,
-        *seat_columns(seats),
+        *seat_columns(assignments),
         lease_s * FAR_LEASES,
         NODES_MAX,
         ticket_s,
         msgspec.json.encode(dict(failing)).decode(),
     )
-    renewed = map(Seat, row["renewed_kinds"], row["renewed_numbers"])
+    renewed = map(Assignment, row["renewed_kinds"], row["renewed_numbers"])
     void_at = dict(zip(renewed, row["renewed_void_at"], strict=True))
     return View(
-        renewed={seat: seats[seat]._replace(void_at=at) for seat, at in void_at.items()},
+        renewed={
+            assignment: assignments[assignment]._replace(void_at=at)
+            for assignment, at in void_at.items()
+        },
         slots_of_others=dict(zip(row["node_ids"], row["node_slots"], strict=True)),
         free=Counter(row["free_kinds"]),
         strays=dict(
             zip(
-                map(Seat, row["stray_kinds"], row["stray_numbers"]),
+                map(Assignment, row["stray_kinds"], row["stray_numbers"]),
                 row["stray_epochs"],
                 strict=True,
             )
@@ -121,12 +124,16 @@ async def claim_seats(
     holder: UUID,
     kind: str,
     most: int,
-    strays: Mapping[Seat, int],
+    strays: Mapping[Assignment, int],
     lease_s: float,
     ticket_s: float,
-) -> dict[Seat, Owned]:
+) -> dict[Assignment, Owned]:
     """Up to `most` seats of a kind that nobody holds, or that are strays of our own."""
-    named = sorted((seat.number, epoch) for seat, epoch in strays.items() if seat.kind == kind)
+    named = sorted(
+        (assignment.number, epoch)
+        for assignment, epoch in strays.items()
+        if assignment.kind == kind
+    )
     rows = await database.fetch(
         SQL.claim_seats,
         holder,
@@ -139,7 +146,7 @@ async def claim_seats(
         [epoch for _, epoch in named],
     )
     return {
-        Seat(row["kind"], row["number"]): Owned(row["epoch"], row["void_at"])
+        Assignment(row["kind"], row["number"]): Owned(row["epoch"], row["void_at"])
         for row in sorted(rows, key=lambda row: row["number"])
     }
 
@@ -147,33 +154,36 @@ async def claim_seats(
 async def release_seats(
     database: Database,
     holder: UUID,
-    seats: Mapping[Seat, Owned],
+    assignments: Mapping[Assignment, Owned],
     ticket_s: float,
     *,
     is_leaving: bool = False,
 ) -> int:
     """Hand seats back and ring the others; answers how many of them were still ours."""
     (row,) = await database.fetch(
-        SQL.release_seats, holder, *seat_columns(seats), ticket_s, is_leaving
+        SQL.release_seats, holder, *seat_columns(assignments), ticket_s, is_leaving
     )
     released: int = row["released"]
     return released
 
 
-async def list_ownership(database: Database) -> list[SeatRow]:
-    return [SeatRow(*row) for row in await database.fetch(SQL.list_ownership, SEATS_MAX)]
+async def list_ownership(database: Database) -> list[AssignmentRow]:
+    return [AssignmentRow(*row) for row in await database.fetch(SQL.list_ownership, SEATS_MAX)]
 
 
-async def delete_dead_nodes(database: Database, dead_for_s: float) -> int:
-    """One bounded pass; answers how many rows went."""
-    return len(await database.fetch(SQL.delete_dead_nodes, dead_for_s, DEAD_NODES_PAGE))
+async def delete_dead_nodes(
+    database: Database, limit: int, silence_s: float = NODE_SILENCE_S
+) -> int:
+    return len(await database.fetch(SQL.delete_dead_nodes, silence_s, limit))
 
 
-def seat_columns(seats: Mapping[Seat, Owned]) -> tuple[Sequence[str], Sequence[int], Sequence[int]]:
+def seat_columns(
+    assignments: Mapping[Assignment, Owned],
+) -> tuple[Sequence[str], Sequence[int], Sequence[int]]:
     """In the one order in which seats are locked."""
-    ordered = sorted(seats)
+    ordered = sorted(assignments)
     return (
-        [seat.kind for seat in ordered],
-        [seat.number for seat in ordered],
-        [seats[seat].epoch for seat in ordered],
+        [assignment.kind for assignment in ordered],
+        [assignment.number for assignment in ordered],
+        [assignments[assignment].epoch for assignment in ordered],
     )

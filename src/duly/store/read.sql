@@ -102,7 +102,7 @@ SELECT timers.id, timers.due_at
         WHERE timers.tenant = $1
           AND timers.tenant > 0
           AND timers.shard = placements.shard
-          AND timers.lane = placements.lane
+          AND timers.queue = placements.queue
           AND (timers.due_at, timers.id) > ((SELECT after_at FROM span), (SELECT after_id FROM span))
           AND timers.due_at <= (SELECT until_at FROM span)
           AND timers.holder IS NULL
@@ -114,8 +114,8 @@ SELECT timers.id, timers.due_at
  LIMIT $5
 
 -- name: list_running
--- Tasks that are leased, in the order in which they will be looked at: in lane 0 of the tenant's
--- shards, and, where they were leased in place a moment ago, those that the newest lookouts name. Offset
+-- Tasks that are leased, in the order in which they will be looked at: in queue 0 of the tenant's
+-- shards, and, where they were leased in place a moment ago, those that the newest expiry batches name. Offset
 -- and bounds keep the planner from reading a whole shard for each of these.
 SELECT timers.id, timers.due_at
   FROM (SELECT DISTINCT placements.shard FROM duly.placements WHERE placements.tenant = $1) AS place
@@ -125,28 +125,28 @@ SELECT timers.id, timers.due_at
          WHERE timers.tenant = $1
            AND timers.tenant > 0
            AND timers.shard = place.shard
-           AND timers.lane = 0
+           AND timers.queue = 0
            AND (timers.due_at, timers.id) > ($2, $3::uuid)
          ORDER BY timers.due_at, timers.id
          LIMIT $4)
         UNION ALL
-       (SELECT timers.id, lookout.look_at
-          FROM (SELECT lookouts.look_at, lookouts.ids
-                  FROM duly.lookouts
-                 WHERE lookouts.tenant = $1 AND lookouts.shard = place.shard
-                 ORDER BY lookouts.look_at DESC, lookouts.number DESC
-                 LIMIT $5) AS lookout
+       (SELECT timers.id, batch.expires_at
+          FROM (SELECT lease_expiry_batches.expires_at, lease_expiry_batches.ids
+                  FROM duly.lease_expiry_batches
+                 WHERE lease_expiry_batches.tenant = $1 AND lease_expiry_batches.shard = place.shard
+                 ORDER BY lease_expiry_batches.expires_at DESC, lease_expiry_batches.number DESC
+                 LIMIT $5) AS batch
          CROSS JOIN LATERAL (
                SELECT timers.id
                  FROM duly.timers
                 WHERE timers.shard = place.shard
-                  AND timers.id = ANY (lookout.ids)
-                  AND timers.id BETWEEN lookout.ids[1] AND lookout.ids[cardinality(lookout.ids)]
+                  AND timers.id = ANY (batch.ids)
+                  AND timers.id BETWEEN batch.ids[1] AND batch.ids[cardinality(batch.ids)]
                   AND timers.holder IS NOT NULL
-                  AND timers.lease_until = lookout.look_at
-                  AND timers.lane <> 0
+                  AND timers.lease_until = batch.expires_at
+                  AND timers.queue <> 0
                OFFSET 0) AS timers
-         WHERE (lookout.look_at, timers.id) > ($2, $3::uuid))) AS timers
+         WHERE (batch.expires_at, timers.id) > ($2, $3::uuid))) AS timers
  GROUP BY timers.id, timers.due_at
  ORDER BY timers.due_at, timers.id
  LIMIT $4
@@ -161,7 +161,7 @@ SELECT timers.id
         WHERE timers.tenant = $1
           AND timers.tenant > 0
           AND timers.shard = placements.shard
-          AND timers.lane = placements.lane
+          AND timers.queue = placements.queue
           AND timers.due_at IS NULL
           AND timers.id > $2
         ORDER BY timers.due_at, timers.id

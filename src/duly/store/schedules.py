@@ -1,6 +1,6 @@
 """What recurs: definitions with their timers, created, read, changed and deleted by people.
 
-Firing is not here (`recur.py`), nor what a definition means (`domain/recurrence.py`). Every change
+Firing is in `fire_schedules.py`, what a definition means in `domain/recurrence.py`. Every change
 holds the lock on the schedule's timer and raises its fence, so nothing planned from the old
 definition can be written after it.
 """
@@ -13,9 +13,9 @@ from uuid import UUID
 
 import msgspec
 
-from duly.domain.firing import Misfire, Overlap, Policies, Progress, next_at, watches
 from duly.domain.ids import make_task_id, milliseconds, shard_of, tenant_shard
 from duly.domain.limits import Problem
+from duly.domain.occurrence_plan import Misfire, Overlap, Policies, Progress, next_at, watches
 from duly.domain.recurrence import Recurrence, stable_jitter_s
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 from duly.domain.task import Submission

@@ -248,10 +248,6 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION duly.lane_of(pool smallint, priority smallint) RETURNS smallint
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN (((1 + (pool * 3)) + CASE WHEN (priority >= 7) THEN 0 WHEN (priority >= 3) THEN 1 ELSE 2 END))::smallint;
-
 CREATE FUNCTION duly.make_task_id(placed timestamp with time zone, shard smallint, random uuid) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (((("left"(replace((duly.id_bound(placed))::text, '-'::text, ''::text), 12) || '7'::text) || lpad(to_hex((((shard)::integer << 2) | (get_byte(uuid_send(random), 0) & 3))), 3, '0'::text)) || "right"(replace((random)::text, '-'::text, ''::text), 16)))::uuid;
@@ -376,9 +372,9 @@ CREATE FUNCTION duly.publish_placements() RETURNS trigger
     AS $$
 BEGIN
     -- All of them at the first row, in the order of everybody else; nobody sees another's rows.
-    WITH own AS (DELETE FROM duly.new_placements RETURNING tenant, shard, lane)
-    INSERT INTO duly.placements (tenant, shard, lane)
-    SELECT DISTINCT tenant, shard, lane FROM own ORDER BY tenant, shard, lane
+    WITH own AS (DELETE FROM duly.new_placements RETURNING tenant, shard, queue)
+    INSERT INTO duly.placements (tenant, shard, queue)
+    SELECT DISTINCT tenant, shard, queue FROM own ORDER BY tenant, shard, queue
         ON CONFLICT DO NOTHING;
     RETURN NULL;
 END
@@ -481,28 +477,28 @@ CREATE FUNCTION duly.store_task(task_id uuid, tenant integer, shard smallint, po
 <<wanted>>
 DECLARE
     priority smallint := coalesce((options ->> 'priority')::numeric, 5)::smallint;
-    lane smallint := duly.lane_of(store_task.pool, priority);
+    queue smallint := duly.timer_queue(store_task.pool, priority);
     timeout_ms integer := round(coalesce((options -> 'timeout_s')::double precision, 60) * 1000);
     policy text := duly.policy_text(options, store_task.start_by);
     due_at timestamptz := greatest(fires_at, duly.now());
 BEGIN
-    INSERT INTO duly.new_placements (tenant, shard, lane)
-    SELECT store_task.tenant, store_task.shard, wanted.lane
+    INSERT INTO duly.new_placements (tenant, shard, queue)
+    SELECT store_task.tenant, store_task.shard, wanted.queue
      WHERE NOT EXISTS (SELECT FROM duly.placements AS known
                         WHERE known.tenant = store_task.tenant AND known.shard = store_task.shard
-                          AND known.lane = wanted.lane)
+                          AND known.queue = wanted.queue)
        AND NOT EXISTS (SELECT FROM duly.new_placements AS known
                         WHERE known.tenant = store_task.tenant AND known.shard = store_task.shard
-                          AND known.lane = wanted.lane);
+                          AND known.queue = wanted.queue);
     INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, start_by,
                             type, payload, policy, url, execution_key, tags)
     VALUES (store_task.shard, task_id, store_task.tenant, store_task.pool, wanted.priority,
             wanted.timeout_ms, duly.now(), fires_at, store_task.start_by, store_task.type,
             store_task.payload::text, wanted.policy, options -> 'target' ->> 'url',
             options ->> 'idempotency_key', options -> 'tags');
-    INSERT INTO duly.timers (shard, id, tenant, lane, pool, priority, timeout_ms, due_at, start_by, type,
+    INSERT INTO duly.timers (shard, id, tenant, queue, pool, priority, timeout_ms, due_at, start_by, type,
                              concurrency_key, concurrency_limit, host)
-    VALUES (store_task.shard, task_id, store_task.tenant, wanted.lane, store_task.pool,
+    VALUES (store_task.shard, task_id, store_task.tenant, wanted.queue, store_task.pool,
             wanted.priority, wanted.timeout_ms, wanted.due_at, store_task.start_by,
             store_task.type, duly.concurrency_key_of(wanted.policy),
             duly.concurrency_limit_of(wanted.policy), duly.host_of(options -> 'target' ->> 'url'));
@@ -618,7 +614,7 @@ BEGIN
     IF ring AND fires_at <= duly.now() + interval '10 seconds' THEN
         PERFORM pg_notify('duly_doorbell', format(
             '[%s,%s,%s,"%s"]', owner.id, shard,
-            duly.lane_of(pool, coalesce((used ->> 'priority')::numeric, 5)::smallint),
+            duly.timer_queue(pool, coalesce((used ->> 'priority')::numeric, 5)::smallint),
             duly.instant_text(fires_at)));
     END IF;
     RETURN task_id;
@@ -676,6 +672,10 @@ BEGIN
                      LIMIT most) AS counted);
 END
 $$;
+
+CREATE FUNCTION duly.timer_queue(pool smallint, priority smallint) RETURNS smallint
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (((1 + (pool * 3)) + CASE WHEN (priority >= 7) THEN 0 WHEN (priority >= 3) THEN 1 ELSE 2 END))::smallint;
 
 CREATE FUNCTION duly.tokens_granted(tokens double precision, burst double precision, need double precision, wanted double precision, slice double precision) RETURNS double precision
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -802,20 +802,20 @@ CREATE TABLE duly.installation_secrets (
     CONSTRAINT installation_secrets_secret_check CHECK ((length(secret) >= 32))
 );
 
-CREATE TABLE duly.lookouts (
+CREATE TABLE duly.lease_expiry_batches (
     shard smallint NOT NULL,
     tenant integer NOT NULL,
-    look_at timestamp with time zone NOT NULL,
+    expires_at timestamp with time zone NOT NULL,
     number bigint NOT NULL,
     ids uuid[] NOT NULL
 )
 WITH (autovacuum_vacuum_scale_factor='0.1', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
-ALTER TABLE ONLY duly.lookouts ALTER COLUMN ids SET STORAGE MAIN;
+ALTER TABLE ONLY duly.lease_expiry_batches ALTER COLUMN ids SET STORAGE MAIN;
 
-ALTER TABLE ONLY duly.lookouts FORCE ROW LEVEL SECURITY;
+ALTER TABLE ONLY duly.lease_expiry_batches FORCE ROW LEVEL SECURITY;
 
-ALTER TABLE duly.lookouts ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
-    SEQUENCE NAME duly.lookouts_number_seq
+ALTER TABLE duly.lease_expiry_batches ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duly.lease_expiry_batches_number_seq
     START WITH 1
     INCREMENT BY 1
     NO MINVALUE
@@ -832,7 +832,7 @@ CREATE TABLE duly.migrations (
 CREATE TABLE duly.new_placements (
     tenant integer NOT NULL,
     shard smallint NOT NULL,
-    lane smallint NOT NULL
+    queue smallint NOT NULL
 );
 
 CREATE TABLE duly.nodes (
@@ -893,7 +893,7 @@ ALTER TABLE ONLY duly.pauses FORCE ROW LEVEL SECURITY;
 CREATE TABLE duly.placements (
     tenant integer NOT NULL,
     shard smallint NOT NULL,
-    lane smallint NOT NULL
+    queue smallint NOT NULL
 );
 
 ALTER TABLE ONLY duly.placements FORCE ROW LEVEL SECURITY;
@@ -1107,7 +1107,7 @@ ALTER TABLE duly.tenants ALTER COLUMN id ADD GENERATED BY DEFAULT AS IDENTITY (
 
 CREATE TABLE duly.timers (
     shard smallint NOT NULL,
-    lane smallint NOT NULL,
+    queue smallint NOT NULL,
     pool smallint NOT NULL,
     priority smallint NOT NULL,
     attempt smallint DEFAULT 0 NOT NULL,
@@ -1130,7 +1130,8 @@ CREATE TABLE duly.timers (
     progress text,
     run_at timestamp with time zone,
     CONSTRAINT timers_check CHECK (((holder IS NULL) = (lease_until IS NULL))),
-    CONSTRAINT timers_check2 CHECK (((holder IS NOT NULL) OR (NOT cancel_requested)))
+    CONSTRAINT timers_check2 CHECK (((holder IS NOT NULL) OR (NOT cancel_requested))),
+    CONSTRAINT timers_queue_0_is_leased CHECK (((holder IS NOT NULL) OR (queue <> 0)))
 )
 WITH (autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_threshold='2000', autovacuum_vacuum_insert_scale_factor='0.2', autovacuum_analyze_scale_factor='0.2', autovacuum_vacuum_cost_delay='0', fillfactor='43', vacuum_truncate='false');
 
@@ -1190,8 +1191,8 @@ ALTER TABLE ONLY duly.idempotency_keys
 ALTER TABLE ONLY duly.installation_secrets
     ADD CONSTRAINT installation_secrets_pkey PRIMARY KEY (name);
 
-ALTER TABLE ONLY duly.lookouts
-    ADD CONSTRAINT lookouts_pkey PRIMARY KEY (tenant, shard, look_at, number);
+ALTER TABLE ONLY duly.lease_expiry_batches
+    ADD CONSTRAINT lease_expiry_batches_pkey PRIMARY KEY (tenant, shard, expires_at, number);
 
 ALTER TABLE ONLY duly.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
@@ -1212,7 +1213,7 @@ ALTER TABLE ONLY duly.pauses
     ADD CONSTRAINT pauses_pkey PRIMARY KEY (tenant, kind, name);
 
 ALTER TABLE ONLY duly.placements
-    ADD CONSTRAINT placements_pkey PRIMARY KEY (tenant, shard, lane);
+    ADD CONSTRAINT placements_pkey PRIMARY KEY (tenant, shard, queue);
 
 ALTER TABLE ONLY duly.pools
     ADD CONSTRAINT pools_pkey PRIMARY KEY (tenant, number);
@@ -1256,9 +1257,6 @@ ALTER TABLE ONLY duly.tenants
 ALTER TABLE ONLY duly.tenants
     ADD CONSTRAINT tenants_pkey PRIMARY KEY (id);
 
-ALTER TABLE duly.timers
-    ADD CONSTRAINT timers_lane_0_is_leased CHECK (((holder IS NOT NULL) OR (lane <> 0))) NOT VALID;
-
 ALTER TABLE ONLY duly.timers
     ADD CONSTRAINT timers_pkey PRIMARY KEY (shard, id);
 
@@ -1293,7 +1291,7 @@ CREATE INDEX stats_by_minute ON duly.stats USING btree (minute, tenant, type);
 
 CREATE INDEX tasks_by_creation ON ONLY duly.tasks USING btree (tenant, created_at, id);
 
-CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, lane, due_at, id) WHERE (tenant > 0);
+CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, queue, due_at, id) WHERE (tenant > 0);
 
 CREATE TRIGGER audit_is_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON duly.audit FOR EACH STATEMENT EXECUTE FUNCTION duly.refuse_change();
 
@@ -1322,7 +1320,7 @@ CREATE POLICY every_row ON duly.breakers TO duly_owner, duly_engine, duly_purger
 
 CREATE POLICY every_row ON duly.dead_letters TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
-CREATE POLICY every_row ON duly.lookouts TO duly_owner, duly_engine USING (true) WITH CHECK (true);
+CREATE POLICY every_row ON duly.lease_expiry_batches TO duly_owner, duly_engine USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.occurrences TO duly_owner, duly_engine USING (true) WITH CHECK (true);
 
@@ -1356,7 +1354,7 @@ CREATE POLICY every_row ON duly.webhook_secrets TO duly_owner, duly_engine, duly
 
 CREATE POLICY every_row ON duly.workers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
-ALTER TABLE duly.lookouts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE duly.lease_expiry_batches ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.occurrences ENABLE ROW LEVEL SECURITY;
 
@@ -1370,7 +1368,7 @@ CREATE POLICY own_rows ON duly.breakers TO duly_tenant USING (((tenant + 0) = du
 
 CREATE POLICY own_rows ON duly.dead_letters TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
-CREATE POLICY own_rows ON duly.lookouts TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+CREATE POLICY own_rows ON duly.lease_expiry_batches TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.occurrences TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
@@ -1492,8 +1490,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.idempotency_keys TO duly_engine;
 
 GRANT SELECT ON TABLE duly.installation_secrets TO duly_engine;
 
-GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.lookouts TO duly_engine;
-GRANT SELECT ON TABLE duly.lookouts TO duly_tenant;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.lease_expiry_batches TO duly_engine;
+GRANT SELECT ON TABLE duly.lease_expiry_batches TO duly_tenant;
 
 GRANT SELECT ON TABLE duly.migrations TO duly_engine;
 GRANT SELECT ON TABLE duly.migrations TO duly_tenant;

@@ -24,31 +24,38 @@ import msgspec
 from asyncpg.pgproto import pgproto
 
 from duly.domain.errors import DatabaseUnavailable, StatementRefused
-from duly.domain.ids import key_shard, make_octets, milliseconds, shard_of, tenant_shard
+from duly.domain.ids import key_shard, make_octets, milliseconds, tenant_shard
 from duly.domain.lanes import Ticket
 from duly.domain.task import (
     WEBHOOK_POOL,
     Submission,
     concurrency_limit_of,
     host_of,
-    lane_of,
     request_hash,
+    timer_queue,
 )
 from duly.environment import CrashPoint, Environment
-from duly.store.calls import CallKey, Remembered, claim_call, keep_answer
-from duly.store.columns import columns
+from duly.store.call_idempotency import CallKey, Remembered, claim_call, keep_answer
 from duly.store.database import LOCK_NOT_AVAILABLE, SERIALIZATION_FAILURE, Database, Session
-from duly.store.entries import Entry, future_ms, key_of, lanes_of, smeared, task_columns
-from duly.store.hands import Hands, first_lease, hand_columns, is_lone, lone_row
+from duly.store.insert import (
+    Claim,
+    IdleConsumer,
+    InsertRow,
+    first_lease,
+    future_ms,
+    insert_tasks,
+    key_of,
+    lanes_of,
+    read_keys,
+    read_stored,
+    smeared,
+)
 from duly.store.lease import Lease, read_held
 from duly.store.load import Due
 from duly.store.partitions import PlacementRange, placement_range
 from duly.store.pools import PoolNumbers
-from duly.store.statements import statements_beside
 from duly.store.stats import StatsBook
 
-SQL = statements_beside(__file__)
-KEY_TTL_S = 7 * 86400.0
 # How a remembered batch is marked: its answer is the list of its tasks.
 STORED_STATUS = 201
 # Timers further away are found by loading.
@@ -88,11 +95,9 @@ class Gone(NamedTuple):
 
 
 SubmitAnswer = Stored | Replayed | Mismatch | Gone
-# Of a key: shard, tenant, key, what was asked as a digest, and the task that it is to stand for.
-Claim = tuple[int, int, str, bytes, UUID]
 
 
-class Undone(Exception):
+class RollBackBatch(Exception):
     """Rolls back a call of which one part was refused; never leaves this module."""
 
     def __init__(self, answers: dict[int, SubmitAnswer]) -> None:
@@ -113,10 +118,10 @@ class Submitter:
         self.spreads: Mapping[int, int] = {}
         self.at_home: Container[int] = frozenset()
         # Learns both before the first task is placed, where there is somebody to ask.
-        self.inform: Callable[[], Awaitable[None]] | None = None
+        self.load_tenant_limits: Callable[[], Awaitable[None]] | None = None
         self.on_stored: Callable[[list[Due], datetime], None] | None = None
         # A consumer that all of these may go to at once, if one waits.
-        self.find_hands: Callable[[list[Entry]], Hands | None] = lambda _entries: None
+        self.find_consumer: Callable[[list[InsertRow]], IdleConsumer | None] = lambda _entries: None
         self.stats: StatsBook | None = None
         self.submitted: Counter[int] = Counter()
 
@@ -154,28 +159,28 @@ class Submitter:
         try:
             async with self.database.transaction() as session:
                 answers = await self.store_once(session, entries, call)
-        except Undone as undone:
+        except RollBackBatch as undone:
             return [undone.answers[ordinal] for ordinal in range(len(tasks))]
         return await self.finish(entries, answers)
 
     async def store_once(
-        self, session: Session, entries: list[Entry], call: CallKey | None
+        self, session: Session, entries: list[InsertRow], call: CallKey | None
     ) -> dict[int, SubmitAnswer]:
         if call is not None:
             known = await claim_call(session, entries[0].task.tenant, *call)
             if known is not None:
-                raise Undone(answers_again(known, call, len(entries)))
+                raise RollBackBatch(answers_again(known, call, len(entries)))
         answers = await self.store_claimed(session, entries)
         answers |= await gone_among(session, answers)
         if any(isinstance(answer, Mismatch | Gone) for answer in answers.values()):
-            raise Undone(answers)
+            raise RollBackBatch(answers)
         if call is not None:
             ids = " ".join(str(answers[ordinal].id) for ordinal in range(len(entries)))
             await keep_answer(session, entries[0].task.tenant, call.key, STORED_STATUS, ids)
         return answers
 
     async def finish(
-        self, entries: list[Entry], answers: dict[int, SubmitAnswer]
+        self, entries: list[InsertRow], answers: dict[int, SubmitAnswer]
     ) -> list[SubmitAnswer]:
         stored = [entry for entry in entries if isinstance(answers[entry.ordinal], Stored)]
         if len(stored) < len(entries):
@@ -184,7 +189,7 @@ class Submitter:
         await self.tell_stored(stored, answers)
         return [answers[ordinal] for ordinal in range(len(entries))]
 
-    async def tell_stored(self, stored: list[Entry], answers: dict[int, SubmitAnswer]) -> None:
+    async def tell_stored(self, stored: list[InsertRow], answers: dict[int, SubmitAnswer]) -> None:
         """What follows the commit."""
         self.placements |= lanes_of(stored)
         await self.environment.crash_point(CrashPoint.SUBMIT_AFTER_COMMIT)
@@ -195,7 +200,7 @@ class Submitter:
             )
             self.on_stored(near_timers(stored, answers), created_at)
 
-    def count(self, stored: list[Entry]) -> None:
+    def count(self, stored: list[InsertRow]) -> None:
         """For the statistics, and for whoever spreads busy tenants."""
         kinds = Counter((entry.task.tenant, entry.task.type) for entry in stored)
         for (tenant, task_type), count in kinds.items():
@@ -205,13 +210,13 @@ class Submitter:
 
     async def address(
         self, tasks: Sequence[Submission], session: Session | None = None
-    ) -> list[Entry]:
+    ) -> list[InsertRow]:
         """Give every task its id, in id order, so that two batches never lock crosswise. A caller
         in a transaction gives its session, and waits for no other connection."""
         await self.environment.crash_point(CrashPoint.SUBMIT_BEFORE)
-        if self.inform is not None:
-            await self.inform()
-            self.inform = None
+        if self.load_tenant_limits is not None:
+            await self.load_tenant_limits()
+            self.load_tenant_limits = None
         placement = await self.current_range(session or self.database)
         wanted = {(task.tenant, task.pool) for task in tasks if task.url is None}
         numbers = await self.pools.resolve(wanted, session) if wanted else {}
@@ -225,10 +230,10 @@ class Submitter:
             pool = WEBHOOK_POOL if task.url is not None else numbers[task.tenant, task.pool]
             # The driver's own: made, hashed and written many times faster than Python's.
             task_id = pgproto.UUID(make_octets(placed_ms, shard, random))
-            lane, run_at, delay_s = lane_of(pool, task.priority), task.run_at, task.delay_s
+            lane, run_at, delay_s = timer_queue(pool, task.priority), task.run_at, task.delay_s
             if task.policy.jitter_s:
                 run_at, delay_s = smeared(task, random)
-            entries.append(Entry(ordinal, task, task_id, shard, pool, lane, run_at, delay_s))
+            entries.append(InsertRow(ordinal, task, task_id, shard, pool, lane, run_at, delay_s))
         # The same order as of the ids, which compare more slowly.
         entries.sort(key=lambda entry: entry.id.bytes)
         return entries
@@ -250,32 +255,33 @@ class Submitter:
         return self.range
 
     async def store(
-        self, session: Session, entries: list[Entry], claims: Sequence[Claim] = ()
+        self, session: Session, entries: list[InsertRow], claims: Sequence[Claim] = ()
     ) -> dict[int, SubmitAnswer]:
         """All but those that lost the key they claim, which have no answer here."""
         # A consumer is told after the commit, so it must be ours; and whoever reaps must have heard
         # of a place before there is a lease in it.
         is_fit = session is self.database and lanes_of(entries) <= self.placements
-        hands = self.find_hands(entries) if is_fit else None
-        if hands is not None:
+        consumer = self.find_consumer(entries) if is_fit else None
+        if consumer is not None:
             try:
-                return await self.store_in(hands, entries, claims)
+                return await self.store_in(consumer, entries, claims)
             except StatementRefused as refusal:
                 if refusal.facts["code"] != LOCK_NOT_AVAILABLE:
                     raise
-        won, now = await self.write(session, entries, claims, None)
+        new = lanes_of(entries) - self.placements
+        won, now = await insert_tasks(session, entries, new, claims)
         return {entry.ordinal: stored_at(entry, now) for entry in won}
 
     async def store_in(
-        self, hands: Hands, entries: list[Entry], claims: Sequence[Claim]
+        self, consumer: IdleConsumer, entries: list[InsertRow], claims: Sequence[Claim]
     ) -> dict[int, SubmitAnswer]:
         """What is due becomes the leases of a consumer that waits; it is told whatever happens."""
         leases: list[Lease] = []
         try:
-            won, now = await self.write(self.database, entries, claims, hands)
+            won, now = await insert_tasks(self.database, entries, (), claims, consumer)
             answers = {entry.ordinal: stored_at(entry, now, is_waited_for=True) for entry in won}
             leases = [
-                first_lease(entry, hands, now, answer.run_at)
+                first_lease(entry, consumer, now, answer.run_at)
                 for entry in won
                 if (answer := answers[entry.ordinal]).is_leased
             ]
@@ -284,33 +290,13 @@ class Submitter:
             # Perhaps they were stored before the connection broke. If this fails as well they run
             # out; the caller is told in either case.
             tickets = [Ticket(entry.id, 0) for entry in entries]
-            leases = await read_held(self.database, hands.holder, tickets)
+            leases = await read_held(self.database, consumer.holder, tickets)
             raise
         finally:
-            hands.take(leases)
-
-    async def write(
-        self,
-        session: Session,
-        entries: list[Entry],
-        claims: Sequence[Claim],
-        hands: Hands | None,
-    ) -> tuple[list[Entry], datetime]:
-        """Those that are stored, and when."""
-        if hands is not None and not claims and is_lone(entries):
-            (row,) = await session.fetch(SQL.submit_lone, *lone_row(entries[0], hands))
-            return entries, row["now"]
-        new = sorted(lanes_of(entries) - self.placements)
-        asked = [*task_columns(entries), *columns(new, 3), *hand_columns(hands)]
-        if not claims:
-            (row,) = await session.fetch(SQL.submit_tasks, *asked)
-            return entries, row["now"]
-        (row,) = await session.fetch(SQL.submit_keyed, *asked, *columns(claims, 5), KEY_TTL_S)
-        lost = frozenset(row["lost"])
-        return [entry for entry in entries if entry.id not in lost], row["now"]
+            consumer.take(leases)
 
     async def store_claimed(
-        self, session: Session, entries: list[Entry]
+        self, session: Session, entries: list[InsertRow]
     ) -> dict[int, SubmitAnswer]:
         """Those with a key claim it; the answer to a loser is what its key stands for."""
         keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
@@ -329,17 +315,17 @@ class Submitter:
         raise StatementRefused(problem="its key changes hands", code=SERIALIZATION_FAILURE)
 
     async def answer_known(
-        self, session: Session, entries: list[Entry], hashes: dict[int, bytes]
+        self, session: Session, entries: list[InsertRow], hashes: dict[int, bytes]
     ) -> dict[int, SubmitAnswer]:
         """Of those whose key stands for something."""
-        rows = await session.fetch(SQL.read_keys, *columns([key_of(entry) for entry in entries], 3))
-        known = {row["key"]: row for row in rows}
+        known = await read_keys(session, entries)
         answers: dict[int, SubmitAnswer] = {}
         for entry in entries:
-            row = known.get(entry.task.idempotency_key)
-            if row is not None:
-                is_same = row["request_hash"] == hashes[entry.ordinal]
-                answers[entry.ordinal] = (Replayed if is_same else Mismatch)(row["task_id"])
+            assert entry.task.idempotency_key is not None
+            held = known.get(entry.task.idempotency_key)
+            if held is not None:
+                is_same = held.request_hash == hashes[entry.ordinal]
+                answers[entry.ordinal] = (Replayed if is_same else Mismatch)(held.task_id)
         return answers
 
 
@@ -348,9 +334,7 @@ async def gone_among(session: Session, answers: dict[int, SubmitAnswer]) -> dict
     known = {n: answer.id for n, answer in answers.items() if isinstance(answer, Replayed)}
     if not known:
         return {}
-    ids = list(known.values())
-    rows = await session.fetch(SQL.read_stored, [shard_of(task_id) for task_id in ids], ids)
-    found = {row["id"] for row in rows}
+    found = await read_stored(session, known.values())
     return {n: Gone(task_id) for n, task_id in known.items() if task_id not in found}
 
 
@@ -363,16 +347,16 @@ def answers_again(known: Remembered, call: CallKey, count: int) -> dict[int, Sub
     return {ordinal: Replayed(task_id) for ordinal, task_id in enumerate(ids)}
 
 
-def stored_at(entry: Entry, now: datetime, *, is_waited_for: bool = False) -> Stored:
+def stored_at(entry: InsertRow, now: datetime, *, is_waited_for: bool = False) -> Stored:
     """What the statement wrote, reckoned again instead of sent back row by row."""
     delay_s = entry.delay_s
     run_at = entry.run_at or (now + timedelta(seconds=delay_s) if delay_s else now)
     return Stored(entry.id, now, run_at, is_waited_for and run_at <= now)
 
 
-def near_timers(entries: list[Entry], answers: dict[int, SubmitAnswer]) -> list[Due]:
+def near_timers(entries: list[InsertRow], answers: dict[int, SubmitAnswer]) -> list[Due]:
     """The timers just made that fire within the doorbell's reach, and wait for a ticket."""
-    near: list[Due] = []
+    local_tickets: list[Due] = []
     for entry in entries:
         answer = answers[entry.ordinal]
         assert isinstance(answer, Stored)
@@ -380,11 +364,11 @@ def near_timers(entries: list[Entry], answers: dict[int, SubmitAnswer]) -> list[
         if answer.is_leased or due_at - answer.created_at > DOORBELL_REACH:
             continue
         task, policy = entry.task, entry.task.policy
-        near.append(
+        local_tickets.append(
             Due(
                 task.tenant,
                 entry.shard,
-                entry.lane,
+                entry.queue,
                 entry.id,
                 0,
                 due_at,
@@ -396,4 +380,4 @@ def near_timers(entries: list[Entry], answers: dict[int, SubmitAnswer]) -> list[
                 host_of(task.url),
             )
         )
-    return near
+    return local_tickets

@@ -34,16 +34,16 @@ SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, s
 -- Live tasks of a tenant, place by place and no further than the bound: for its quota.
 SELECT count(*) AS stored
   FROM (SELECT
-          FROM (SELECT DISTINCT placements.shard, lanes.lane
+          FROM (SELECT DISTINCT placements.shard, queues.queue
                   FROM duly.placements
-                 CROSS JOIN LATERAL (VALUES (placements.lane), (0::smallint)) AS lanes(lane)
+                 CROSS JOIN LATERAL (VALUES (placements.queue), (0::smallint)) AS queues(queue)
                  WHERE placements.tenant = $1) AS place
          CROSS JOIN LATERAL (
                SELECT FROM duly.timers
                 WHERE timers.tenant = $1
                   AND timers.tenant > 0
                   AND timers.shard = place.shard
-                  AND timers.lane = place.lane
+                  AND timers.queue = place.queue
                 LIMIT $2) AS found
          LIMIT $2) AS counted
 
@@ -161,8 +161,8 @@ DELETE FROM duly.pauses
 RETURNING tenant
 
 -- name: count_in_flight
--- Leased rows of some tenants, shard by shard, by the index that loading uses: they sit in lane 0, or,
--- where they were leased in place a moment ago, the newest lookouts name them. The shards are stepped
+-- Leased rows of some tenants, shard by shard, by the index that loading uses: they sit in queue 0, or,
+-- where they were leased in place a moment ago, the newest expiry batches name them. The shards are stepped
 -- through, since one of them has many lanes; offset and bounds keep the planner to the key.
 WITH RECURSIVE asked AS (
     SELECT DISTINCT tenant FROM unnest($1::integer[]) AS given(tenant)
@@ -188,23 +188,23 @@ SELECT places.tenant, sum(leased.rows + in_place.rows)::bigint AS in_flight
                 WHERE timers.tenant = places.tenant
                   AND timers.tenant > 0
                   AND timers.shard = places.shard
-                  AND timers.lane = 0
+                  AND timers.queue = 0
                 LIMIT $2) AS counted) AS leased
  CROSS JOIN LATERAL (
        SELECT count(*) AS rows
-         FROM (SELECT lookouts.look_at, lookouts.ids
-                 FROM duly.lookouts
-                WHERE lookouts.tenant = places.tenant AND lookouts.shard = places.shard
-                ORDER BY lookouts.look_at DESC, lookouts.number DESC
-                LIMIT $3) AS lookout
+         FROM (SELECT lease_expiry_batches.expires_at, lease_expiry_batches.ids
+                 FROM duly.lease_expiry_batches
+                WHERE lease_expiry_batches.tenant = places.tenant AND lease_expiry_batches.shard = places.shard
+                ORDER BY lease_expiry_batches.expires_at DESC, lease_expiry_batches.number DESC
+                LIMIT $3) AS batch
         CROSS JOIN LATERAL (
               SELECT FROM duly.timers
                WHERE timers.shard = places.shard
-                 AND timers.id = ANY (lookout.ids)
-                 AND timers.id BETWEEN lookout.ids[1] AND lookout.ids[cardinality(lookout.ids)]
+                 AND timers.id = ANY (batch.ids)
+                 AND timers.id BETWEEN batch.ids[1] AND batch.ids[cardinality(batch.ids)]
                  AND timers.holder IS NOT NULL
-                 AND timers.lease_until = lookout.look_at
-                 AND timers.lane <> 0
+                 AND timers.lease_until = batch.expires_at
+                 AND timers.queue <> 0
               OFFSET 0) AS counted) AS in_place
  GROUP BY places.tenant
 
@@ -219,7 +219,7 @@ SELECT place.tenant, place.shard, leased.concurrency_key AS key, count(*) AS in_
         WHERE timers.tenant = place.tenant
           AND timers.tenant > 0
           AND timers.shard = place.shard
-          AND timers.lane = 0
+          AND timers.queue = 0
           AND timers.concurrency_key = ANY ($3::text[])
         LIMIT $4) AS leased
  GROUP BY place.tenant, place.shard, leased.concurrency_key

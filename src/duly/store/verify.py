@@ -2,7 +2,7 @@
 
 Each page is one short snapshot of all that is stored under some keys, so rows of one task are of
 one instant, and nobody's dead rows are kept alive for longer than a page takes. What is plain is
-judged and counted in the database; the rest is judged by `domain/check.py`. Nothing is changed.
+judged and counted in the database; the rest is judged by `duly.verify`. Nothing is changed.
 """
 
 import contextlib
@@ -16,7 +16,13 @@ from uuid import UUID
 import asyncpg
 
 from duly.domain.errors import DatabaseUnfit
-from duly.domain.history import (
+from duly.domain.ids import EPOCH, SHARDS, partition_bound, shard_of
+from duly.domain.states import State
+from duly.store.database import SQL as DATABASE_SQL
+from duly.store.database import STATEMENT_TIMEOUT_S, address_of, connect, translated_faults
+from duly.store.policies import decode_policy
+from duly.store.statements import statements_beside
+from duly.verify.history import (
     AttemptRow,
     DeadLetterRow,
     KeyRow,
@@ -26,13 +32,7 @@ from duly.domain.history import (
     TaskRow,
     TimerRow,
 )
-from duly.domain.ids import EPOCH, SHARDS, partition_bound, shard_of
-from duly.domain.states import State
-from duly.domain.verification import GRACE_S, Verification
-from duly.store.database import SQL as DATABASE_SQL
-from duly.store.database import STATEMENT_TIMEOUT_S, address_of, connect, translated_faults
-from duly.store.policies import decode_policy
-from duly.store.statements import statements_beside
+from duly.verify.report import GRACE_S, Verification
 
 SQL = statements_beside(__file__)
 # Tasks in a snapshot; and attempts in memory, but for a task that has more of them alone.

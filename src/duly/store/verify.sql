@@ -17,13 +17,13 @@ WITH page AS MATERIALIZED (
            count(*) FILTER (WHERE kind = 3) AS attempts,
            count(*) FILTER (WHERE kind = 4) AS letters,
            count(*) FILTER (WHERE kind = 5) AS tombstones,
-           (bool_and(is_plain)
+           (bool_and(is_ungated)
             AND count(*) = 2
             AND count(*) FILTER (WHERE kind = 1) = 1
             AND min(tenant) = max(tenant)
-            AND coalesce(min(started_at) >= max(run_at), true)) IS TRUE AS is_plain
+            AND coalesce(min(started_at) >= max(run_at), true)) IS TRUE AS is_ungated
       FROM (SELECT 1 AS kind, shard, id, tenant, run_at, NULL::timestamptz AS started_at,
-                   replay_of IS NULL AS is_plain
+                   replay_of IS NULL AS is_ungated
               FROM duly.tasks
              UNION ALL
             SELECT 2, shard, id, tenant, NULL::timestamptz, NULL::timestamptz,
@@ -32,8 +32,8 @@ WITH page AS MATERIALIZED (
                     AND EXISTS (SELECT FROM duly.placements AS place
                                  WHERE place.tenant = timers.tenant
                                    AND place.shard = timers.shard
-                                   AND place.lane = timers.lane)
-                    AND lane = duly.lane_of(pool, priority)) IS TRUE
+                                   AND place.queue = timers.queue)
+                    AND queue = duly.timer_queue(pool, priority)) IS TRUE
               FROM duly.timers
              UNION ALL
             SELECT 3, shard, id, tenant, NULL::timestamptz, started_at,
@@ -58,9 +58,9 @@ SELECT count(*) AS keys,
        coalesce(sum(attempts), 0)::bigint AS attempts,
        coalesce(sum(letters), 0)::bigint AS dead_letters,
        coalesce(sum(tombstones), 0)::bigint AS tombstones,
-       array_agg(shard) FILTER (WHERE NOT is_plain) AS odd_shards,
-       array_agg(id) FILTER (WHERE NOT is_plain) AS odd_ids,
-       array_agg(attempts) FILTER (WHERE NOT is_plain) AS odd_attempts,
+       array_agg(shard) FILTER (WHERE NOT is_ungated) AS odd_shards,
+       array_agg(id) FILTER (WHERE NOT is_ungated) AS odd_ids,
+       array_agg(attempts) FILTER (WHERE NOT is_ungated) AS odd_attempts,
        (SELECT shard FROM page ORDER BY shard DESC, id DESC LIMIT 1) AS last_shard,
        (SELECT id FROM page ORDER BY shard DESC, id DESC LIMIT 1) AS last_id,
        duly.now() AS now,
@@ -82,20 +82,20 @@ SELECT tasks.id, tasks.tenant, tasks.run_at, tasks.policy, tasks.execution_key, 
 
 -- name: read_timers
 -- What comes next, and whether a scheduler can find it: by its place, or, where it is leased in place,
--- by the lookout of its lease.
+-- by the expiry batch of its lease.
 SELECT timers.id, timers.fence, timers.attempt, coalesce(timers.lease_until, timers.due_at) AS due_at,
        timers.holder, timers.started_at, timers.cancel_requested, timers.tenant,
        EXISTS (SELECT FROM duly.placements AS place
                 WHERE place.tenant = timers.tenant
                   AND place.shard = timers.shard
-                  AND place.lane = duly.lane_of(timers.pool, timers.priority))
-       AND timers.lane IN (0, duly.lane_of(timers.pool, timers.priority))
-       AND (timers.holder IS NULL OR timers.lane = 0
-            OR EXISTS (SELECT FROM duly.lookouts
-                        WHERE lookouts.tenant = timers.tenant
-                          AND lookouts.shard = timers.shard
-                          AND lookouts.look_at = timers.lease_until
-                          AND timers.id = ANY (lookouts.ids))) AS is_placed,
+                  AND place.queue = duly.timer_queue(timers.pool, timers.priority))
+       AND timers.queue IN (0, duly.timer_queue(timers.pool, timers.priority))
+       AND (timers.holder IS NULL OR timers.queue = 0
+            OR EXISTS (SELECT FROM duly.lease_expiry_batches
+                        WHERE lease_expiry_batches.tenant = timers.tenant
+                          AND lease_expiry_batches.shard = timers.shard
+                          AND lease_expiry_batches.expires_at = timers.lease_until
+                          AND timers.id = ANY (lease_expiry_batches.ids))) AS is_placed,
        timers.run_at AS moved_to
   FROM unnest($1::smallint[], $2::uuid[]) AS odd(shard, id)
   JOIN duly.timers ON timers.shard = odd.shard AND timers.id = odd.id
@@ -195,13 +195,13 @@ SELECT number, holder, expires_at, duly.now() AS now
  LIMIT $1
 
 -- name: read_capped
--- How many leases the tenants with a cap have at this instant; these sit in lane 0.
+-- How many leases the tenants with a cap have at this instant; these sit in queue 0.
 SELECT capped.id, capped.in_flight_max,
        (SELECT count(*)
           FROM (SELECT DISTINCT placements.shard
                   FROM duly.placements WHERE placements.tenant = capped.id) AS place
           JOIN duly.timers
-            ON timers.tenant = capped.id AND timers.tenant > 0 AND timers.shard = place.shard AND timers.lane = 0)
+            ON timers.tenant = capped.id AND timers.tenant > 0 AND timers.shard = place.shard AND timers.queue = 0)
            AS leases
   FROM (SELECT id, in_flight_max FROM duly.tenants
          WHERE id > $1 AND in_flight_max IS NOT NULL

@@ -15,7 +15,7 @@ from duly.execution.assembly import executor_roles
 from duly.execution.executor import Executor, Handler
 from duly.role import RoleLoop, stop_roles
 from duly.store.database import Database
-from duly.store.desk import SubmitDesk
+from duly.store.group_commit import GroupCommit
 from duly.telemetry import Metrics
 
 STOP_S = 10.0
@@ -38,12 +38,12 @@ class Engine:
         self.parts: Parts = make_parts(database, environment, self.metrics, is_alone=is_alone)
         self.scheduler = self.parts.scheduler
         self.submitter = self.parts.submitter
-        self.desk = SubmitDesk(self.submitter)
+        self.desk = GroupCommit(self.submitter)
         self.settling = self.parts.settling
         self.executor = Executor(
             database,
             environment,
-            self.parts.broker,
+            self.parts.lease_queue,
             WEBHOOK_LANES,
             self.settling,
             handler,
@@ -68,7 +68,7 @@ class Engine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.parts.broker.close()
+        await self.parts.lease_queue.close()
         # Each role once, though the executor has several loops.
         await stop_roles(self.loops, self.running, STOP_S)
 

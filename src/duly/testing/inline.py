@@ -13,17 +13,25 @@ from typing import Any
 import msgspec
 
 from duly.client.asynchronous import AsyncClient, AsyncTask
+from duly.client.clock import chance
 from duly.client.context import Context
-from duly.client.desk import Desk
 from duly.client.handlers import Handler, perform
 from duly.client.leased_tasks import Beat, LeasedTask, LeaseRequest
+from duly.client.outcomes import (
+    RELEASED,
+    HandlerOutcome,
+    completed,
+    failed,
+    judged,
+    rejected,
+    with_policy,
+)
 from duly.client.payloads import InvalidPayload
 from duly.client.server import Server
-from duly.client.settling import settlement_of
-from duly.client.verdicts import RELEASED, Verdict, completed, failed, judged, rejected, with_policy
+from duly.client.settle_queue import settlement_of
 from duly.client.wire import new_key
 from duly.client.worker import Worker
-from duly.client.world import chance
+from duly.client.worker_api import WorkerApi
 from duly.domain.errors import DulyError
 from duly.domain.gates import Gate
 from duly.domain.limits import LEASE_S_MAX
@@ -80,7 +88,7 @@ class Inline:
         """`run`, awaited."""
         end = self.clock.now() + until if isinstance(until, timedelta) else until
         worker.plan()
-        desk = Desk(
+        desk = WorkerApi(
             Server(self.tenant.url, self.tenant.api_key),
             f"inline:{new_key()}",
             LEASE_S_MAX,
@@ -96,7 +104,9 @@ class Inline:
 class Shift:
     """One call of `run`."""
 
-    def __init__(self, inline: Inline, worker: Worker, client: AsyncClient, desk: Desk) -> None:
+    def __init__(
+        self, inline: Inline, worker: Worker, client: AsyncClient, desk: WorkerApi
+    ) -> None:
         self.inline = inline
         self.clock = inline.clock
         self.worker = worker
@@ -175,7 +185,7 @@ class Shift:
             )
         )
 
-    async def settle(self, task: LeasedTask, verdict: Verdict) -> None:
+    async def settle(self, task: LeasedTask, verdict: HandlerOutcome) -> None:
         await self.desk.settle([settlement_of(*task.key, verdict)])
 
     async def not_handed_out(self) -> tuple[str, str] | None:
@@ -196,7 +206,7 @@ class Shift:
                 yield task
 
 
-async def verdict_of(handler: Handler, task: LeasedTask, context: Context) -> Verdict:
+async def verdict_of(handler: Handler, task: LeasedTask, context: Context) -> HandlerOutcome:
     if handler.mode != "async":
         return perform(handler.function, handler.binder, task, context)
     timeout_s = min(handler.timeout_s or task.timeout_s, task.timeout_s)

@@ -1,0 +1,159 @@
+"""All the doors of the API, put together. The one list of what can be asked over HTTP."""
+
+import asyncio
+from collections.abc import Callable
+
+from duly.api.admission import Admission
+from duly.api.asgi import AsgiApplication, Endpoint
+from duly.api.audit import AuditRoutes
+from duly.api.bearer_tokens import JwtSettings
+from duly.api.breakers import BreakerRoutes
+from duly.api.credentials import Authenticator
+from duly.api.dead_letters import DeadLetterRoutes
+from duly.api.docs import DescriptionRoutes
+from duly.api.erasures import ErasureRoutes
+from duly.api.explain import ExplainRoutes
+from duly.api.forecast import ForecastRoutes
+from duly.api.health import HealthRoutes
+from duly.api.keys import KeyRoutes
+from duly.api.operators import OperatorRoutes
+from duly.api.pauses import PauseRoutes
+from duly.api.rate_limit import Throttle
+from duly.api.schedule_backfill import BackfillRoutes
+from duly.api.schedule_changes import Expect, ScheduleChanges
+from duly.api.schedule_control import ScheduleControlRoutes
+from duly.api.schedules import ScheduleRoutes
+from duly.api.stats import StatsRoutes
+from duly.api.task_batch import TaskBatchRoutes
+from duly.api.task_control import TaskControlRoutes
+from duly.api.task_rules import TaskRules
+from duly.api.task_types import TaskTypeRoutes
+from duly.api.task_wait import TaskWaits
+from duly.api.tasks import TaskRoutes
+from duly.api.tenants import TenantRoutes
+from duly.api.webhook_secrets import WebhookSecretRoutes
+from duly.api.worker_protocol import WorkerRoutes
+from duly.domain.addresses import STRICT, OutboundRules
+from duly.domain.lanes import LANE_DEPTH_MAX
+from duly.environment import Environment
+from duly.execution.worker_leases import WorkerLeases
+from duly.store.database import Database
+from duly.store.explain import LaneDepth
+from duly.store.fire_schedules import Firer
+from duly.store.group_commit import GroupCommit, ReadBatcher
+from duly.store.load import Hint
+from duly.store.submit import Submitter
+from duly.telemetry import Metrics
+
+
+class ApiRoutes:
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        metrics: Metrics,
+        submitter: Submitter,
+        ring: Callable[[list[Hint]], None],
+        expect: Expect,
+        health: HealthRoutes,
+        tokens: JwtSettings | None = None,
+        lane_depth: LaneDepth | None = None,
+        lane_depth_max: int = LANE_DEPTH_MAX,
+        workers: WorkerLeases | None = None,
+        outbound: OutboundRules = STRICT,
+        reserved: Database | None = None,
+        admission: Admission | None = None,
+        bulk: Database | None = None,
+    ) -> None:
+        self.database = database
+        self.admission = admission or Admission()
+        # For reads and bulk changes, beside the connections that submits use.
+        self.bulk = bulk or database
+        self.environment = environment
+        self.metrics = metrics
+        self.ring = ring
+        self.backfilling = asyncio.Lock()
+        self.health = health
+        # A heartbeat that waits for a connection before it is let in is a lease lost.
+        self.authenticator = Authenticator(database, environment, tokens, reserved, self.admission)
+        self.desk = GroupCommit(submitter)
+        self.reading = ReadBatcher(database)
+        self.rules = TaskRules(database, environment, outbound)
+        self.throttle = Throttle(database, environment)
+        firer = Firer(submitter, environment)
+        self.scheduling = ScheduleChanges(database, firer, expect, self.throttle)
+        self.waiting = TaskWaits(database)
+        # Where the ready queue is in memory, the database cannot tell.
+        self.lane_depth, self.lane_depth_max = lane_depth, lane_depth_max
+        self.workers = workers
+        if workers is not None:
+            workers.settling.listeners.append(self.waiting.on_settled)
+
+    def endpoints(self) -> list[Endpoint]:
+        tasks = TaskRoutes(
+            self.database,
+            self.environment,
+            self.desk,
+            self.reading,
+            self.rules,
+            self.throttle,
+            self.waiting,
+        )
+        control = TaskControlRoutes(self.environment, self.waiting, self.ring)
+        explain = ExplainRoutes(self.lane_depth, self.lane_depth_max)
+        return [
+            *tasks.endpoints(),
+            *TaskBatchRoutes(tasks, self.admission).endpoints(),
+            *control.endpoints(),
+            *explain.endpoints(),
+            *self.recurring(),
+            *self.working(),
+            *self.control_plane(),
+            *self.health.endpoints(),
+        ]
+
+    def working(self) -> list[Endpoint]:
+        if self.workers is None:
+            return []
+        return WorkerRoutes(self.workers, self.reading).endpoints()
+
+    def recurring(self) -> list[Endpoint]:
+        desk = self.scheduling
+        schedules = ScheduleRoutes(self.environment, desk, self.rules)
+        backfill = BackfillRoutes(desk, self.backfilling)
+        doors = (schedules, ScheduleControlRoutes(desk), backfill, ForecastRoutes(self.bulk))
+        return [endpoint for door in doors for endpoint in door.endpoints()]
+
+    def control_plane(self) -> list[Endpoint]:
+        tenants = TenantRoutes(self.database, self.authenticator, self.throttle)
+        keys = KeyRoutes(self.environment, self.authenticator, self.rules)
+        task_types = TaskTypeRoutes(self.environment, self.rules)
+        letters = DeadLetterRoutes(self.environment, self.ring)
+        doors = (
+            tenants,
+            keys,
+            task_types,
+            PauseRoutes(),
+            BreakerRoutes(),
+            AuditRoutes(),
+            letters,
+            ErasureRoutes(),
+            OperatorRoutes(),
+            WebhookSecretRoutes(self.environment),
+            StatsRoutes(self.environment),
+        )
+        return [endpoint for door in doors for endpoint in door.endpoints()]
+
+    def application(self, *, only_probes: bool = False) -> AsgiApplication:
+        """`only_probes`: of a process without the role `api`, which is looked at all the same."""
+        endpoints = self.health.endpoints() if only_probes else self.endpoints()
+        endpoints += DescriptionRoutes(endpoints).endpoints()
+        return AsgiApplication(
+            endpoints, self.database, self.authenticator, self.metrics, self.admission, self.bulk
+        )
+
+    async def close(self) -> None:
+        """Answer whoever was let in."""
+        await self.desk.close()
+        await self.reading.close()
+        await self.rules.close()

@@ -1,0 +1,83 @@
+"""Callers that wait for the end of a task: one look for all of them, now and then.
+
+An end that this process settled itself is told at once; ends elsewhere are seen at the next look.
+With nobody waiting there is no look at all.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from uuid import UUID
+
+from duly.domain.states import TERMINAL
+from duly.store.database import Database
+from duly.store.finish import SettleAnswer, Settlement
+from duly.store.read import read_ended
+
+LOOK_EVERY_S = 0.1
+IDLE_S = 60.0
+WAITERS_MAX = 10_000
+LOOK_MAX = 1000
+
+
+class TaskWaits:
+    """A role; `wait` is what callers use."""
+
+    name = "waiting"
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        self.ended: dict[UUID, tuple[asyncio.Event, int]] = {}
+        self.wake: Callable[[], None] | None = None
+        self.is_closed = False
+
+    @contextlib.contextmanager
+    def waiter(self, task_id: UUID) -> Iterator[asyncio.Event]:
+        """An event that is set soon after the task has ended."""
+        event, count = self.ended.get(task_id, (asyncio.Event(), 0))
+        self.ended[task_id] = (event, count + 1)
+        if self.is_closed:
+            event.set()
+        if self.wake is not None:
+            self.wake()
+        try:
+            yield event
+        finally:
+            event, count = self.ended[task_id]
+            if count == 1:
+                del self.ended[task_id]
+            else:
+                self.ended[task_id] = (event, count - 1)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.ended) >= WAITERS_MAX
+
+    def on_settled(
+        self, settlements: Sequence[Settlement], answers: Sequence[SettleAnswer]
+    ) -> None:
+        if not self.ended:
+            return
+        for settlement, answer in zip(settlements, answers, strict=True):
+            if answer.state in TERMINAL:
+                self.tell(settlement.id)
+
+    def tell(self, task_id: UUID) -> None:
+        entry = self.ended.get(task_id)
+        if entry is not None:
+            entry[0].set()
+
+    async def tick(self) -> float:
+        if not self.ended:
+            return IDLE_S
+        ids = [task_id for task_id, (event, _) in self.ended.items() if not event.is_set()]
+        for start in range(0, len(ids), LOOK_MAX):
+            for task_id in await read_ended(self.database, ids[start : start + LOOK_MAX]):
+                self.tell(task_id)
+        return LOOK_EVERY_S
+
+    async def close(self) -> None:
+        """Whoever waits is answered now: nobody will look for them any more."""
+        self.is_closed = True
+        for event, _ in self.ended.values():
+            event.set()

@@ -1,0 +1,53 @@
+"""Work over many things, done in bites that the server bounds: a dry run, a question, then bite
+after bite until nothing is left."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from duly.cli.api_session import Json, Talk
+from duly.cli.output import confirm, progress
+
+
+@dataclass(frozen=True)
+class Work:
+    """`verb` and `things` are for people: "purge" and "dead letters". A bite that moved none of
+    `moved` is the last: what still matches would only match again."""
+
+    path: str
+    verb: str
+    things: str
+    moved: Sequence[str]
+    counted: Sequence[str]
+
+
+def do_in_bites(talk: Talk, work: Work, body: Json, *, dry_run: bool, yes: bool) -> Json:
+    """The totals of all bites; `has_more` if it ended before everything was done."""
+    looked: Json = talk.ask("POST", work.path, {**body, "dry_run": True})
+    if dry_run or not looked["matched"]:
+        return {**looked, "dry_run": dry_run}
+    many = number_of(looked)
+    confirm(f"{work.verb} {many} {work.things}?", yes=yes, as_json=talk.as_json)
+    total = None if looked["has_more"] else looked["matched"]
+    sums: Counter[str] = Counter()
+    with progress(work.verb, total, is_shown=not talk.as_json) as advance:
+        while True:
+            bite: Json = talk.ask("POST", work.path, {**body, "dry_run": False})
+            for name in work.counted:
+                sums[name] += bite[name]
+            advance(bite["matched"])
+            if bite.get("next_cursor") is not None:
+                # Nothing that matches was found up to there.
+                body = {**body, "cursor": bite["next_cursor"]}
+                continue
+            if not bite["has_more"] or not any(bite[name] for name in work.moved):
+                break
+            if bite.get("last_at") is not None:
+                # Replays are spread over time: the next bite begins where this one ends.
+                body = {**body, "start_at": bite["last_at"]}
+    totals = {name: sums[name] for name in work.counted}
+    return {**bite, **totals}
+
+
+def number_of(looked: Json) -> str:
+    return f"{'more than ' if looked['has_more'] else ''}{looked['matched']:,}"

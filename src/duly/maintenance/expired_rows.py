@@ -1,0 +1,52 @@
+"""Housekeeping that only deletes: rows past their time, one bounded batch in each run."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+
+from duly.maintenance.service import Report
+from duly.store.call_idempotency import delete_expired_calls
+from duly.store.cluster import delete_silent_workers
+from duly.store.database import Database
+from duly.store.fire_schedules import delete_old_occurrences
+from duly.store.idempotency import delete_expired_keys
+from duly.store.keys import delete_expired_nonces
+from duly.store.ownership import delete_dead_nodes
+from duly.store.partitions import RETENTION_S
+from duly.store.retention import delete_closed_breakers
+from duly.store.stats import delete_old_stats
+
+# A backfill may reach back as far as the default retention. What it relies on not to make a task
+# twice is kept for a day longer, also where finished tasks are kept for less.
+OCCURRENCES_KEEP_S_MIN = RETENTION_S + 86400.0
+
+
+@dataclass(frozen=True)
+class ExpiredRows:
+    """A service: `delete` removes at most `batch_size` rows and answers how many."""
+
+    name: str
+    period_s: float
+    batch_size: int
+    delete: Callable[[Database, int], Awaitable[int]]
+    database: Database
+
+    async def run_once(self) -> Report:
+        deleted = await self.delete(self.database, self.batch_size)
+        return Report(deleted, deleted >= self.batch_size)
+
+
+def make_expired_rows(database: Database, retention_s: float) -> list[ExpiredRows]:
+    occurrences_keep_s = max(retention_s, OCCURRENCES_KEEP_S_MIN)
+    delete_occurrences = partial(delete_old_occurrences, retention_s=occurrences_keep_s)
+    return [
+        ExpiredRows("keys", 60.0, 5000, delete_expired_keys, database),
+        ExpiredRows("nonces", 60.0, 5000, delete_expired_nonces, database),
+        ExpiredRows("remembered_calls", 300.0, 1000, delete_expired_calls, database),
+        # A worker's id is chosen by its user; every start of a node is a new row.
+        ExpiredRows("silent_workers", 300.0, 1000, delete_silent_workers, database),
+        ExpiredRows("dead_nodes", 600.0, 1000, delete_dead_nodes, database),
+        ExpiredRows("closed_breakers", 3600.0, 1000, delete_closed_breakers, database),
+        ExpiredRows("old_stats", 3600.0, 5000, delete_old_stats, database),
+        ExpiredRows("old_occurrences", 3600.0, 5000, delete_occurrences, database),
+    ]

@@ -1,0 +1,73 @@
+"""The short way: a task that is due at once, that no gate can hold back, and that a consumer of
+this process waits for, goes straight into its hands. Its lease is stored with it, in one commit;
+there is no ticket.
+
+| event | what happens |
+|---|---|
+| something else waits for its turn | the ordinary way: nobody is overtaken |
+| its slot is not ours, or may not be | the ordinary way: its owner decides |
+| killed after the commit | the lease runs out, as after any other |
+"""
+
+from duly.broker.lease_queue import LeaseQueue
+from duly.coordinator.ownership import Coordinator
+from duly.domain.lanes import Lane
+from duly.domain.task import band_of
+from duly.scheduler.dispatcher import Dispatcher
+from duly.scheduler.loader import Loader
+from duly.store.insert import IdleConsumer, InsertRow
+from duly.store.lease import Lease
+from duly.store.load import TimerQueue
+from duly.telemetry import Metrics
+
+
+class DirectDispatch:
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        loader: Loader,
+        dispatcher: Dispatcher,
+        lease_queue: LeaseQueue,
+        metrics: Metrics,
+    ) -> None:
+        self.coordinator = coordinator
+        self.loader = loader
+        self.dispatcher = dispatcher
+        self.lease_queue = lease_queue
+        self.metrics = metrics
+
+    def find_consumer(self, entries: list[InsertRow]) -> IdleConsumer | None:
+        """Asked right before they are stored: a consumer that gets all of them, or none."""
+        if not self.dispatcher.is_at_rest() or not all(map(self.may_pass, entries)):
+            return None
+        lanes = {lane_of_entry(entry) for entry in entries}
+        consumer = self.lease_queue.reserve(lanes.pop(), len(entries)) if len(lanes) == 1 else None
+        return None if consumer is None else MeteredConsumer(consumer, self.metrics)
+
+    def may_pass(self, entry: InsertRow) -> bool:
+        task = entry.task
+        return (
+            task.run_at is None
+            and not entry.delay_s
+            and self.dispatcher.gatekeeper.is_ungated(task.tenant, task.policy)
+            and self.coordinator.owns(entry.shard) is not None
+            and self.loader.has_read(TimerQueue(task.tenant, entry.shard, entry.queue))
+        )
+
+
+class MeteredConsumer:
+    """What comes into these was ready for no time at all, and that counts, too."""
+
+    def __init__(self, consumer: IdleConsumer, metrics: Metrics) -> None:
+        self.consumer = consumer
+        self.metrics = metrics
+        self.holder = consumer.holder
+        self.lease_s = consumer.lease_s
+
+    def take(self, leases: list[Lease]) -> None:
+        self.metrics.time_in_ready.observe_many(0.0 for _ in leases)
+        self.consumer.take(leases)
+
+
+def lane_of_entry(entry: InsertRow) -> Lane:
+    return Lane(entry.task.tenant, entry.pool, band_of(entry.task.priority))

@@ -1,0 +1,181 @@
+"""The finish move: every way a task ends. In one commit its timer goes, its last attempt is
+recorded, and a failure leaves a dead letter.
+
+| way | statement |
+|---|---|
+| its holder completed it | `finish_completed` |
+| its last attempt failed or its lease was lost; its holder heard of a cancel | `finish_terminal` |
+| it was to start by an instant that has passed | `finish_unstarted` |
+| it was cancelled before a lease | `finish_cancelled` |
+
+| event | what happens |
+|---|---|
+| late, after the lease was taken over | fence or holder differ on the row: nothing |
+| a cancel was requested meanwhile | completed stays COMPLETED, every other end is CANCELLED |
+| killed before the commit | nothing; the lease runs out |
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from duly.domain.ids import address_of, shard_of
+from duly.domain.lanes import Ticket
+from duly.domain.states import FailureReason, Outcome, State
+from duly.domain.task import WEBHOOK_POOL
+from duly.store.database import Database, Session
+from duly.store.lease import ticket_columns
+from duly.store.load import TimerQueue
+from duly.store.statements import statements_beside
+from duly.store.unnest import runs
+
+SQL = statements_beside(__file__)
+
+
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """What the holder of a lease says about how it ended."""
+
+    id: UUID
+    fence: int
+    holder: UUID
+    outcome: Outcome
+    result: str | None = None
+    error: str | None = None
+    error_kind: str = ""
+    retry_in_s: float | None = None
+    at_least_s: float | None = None
+
+
+class SettleStatus(StrEnum):
+    SETTLED = "settled"
+    REPLAY = "replay"
+    STALE = "stale"
+
+
+class SettleAnswer(msgspec.Struct, frozen=True, gc=False):
+    status: SettleStatus
+    state: State | None = None
+    due_at: datetime | None = None
+    place: TimerQueue | None = None
+    # Of what was settled just now: whose caps may have room, and whether a key of theirs has.
+    tenant: int | None = None
+    has_key: bool = False
+    # Why it is a dead letter, if it just became one.
+    reason: str | None = None
+    # Of a failed or lost attempt: what breakers count.
+    type: str = ""
+    pool: int = WEBHOOK_POOL
+
+
+STALE = SettleAnswer(SettleStatus.STALE)
+REPLAY = SettleAnswer(SettleStatus.REPLAY)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """A decided settlement: `state` is terminal, or None when the task goes on in `delay_s`."""
+
+    settlement: Settlement
+    state: State | None
+    delay_s: float = 0.0
+    losses: int = 0
+    reason: FailureReason | None = None
+    fingerprint: str = ""
+    type: str = ""
+    pool: int = WEBHOOK_POOL
+
+
+async def finish_completed(
+    database: Database, items: list[tuple[int, Settlement]]
+) -> dict[int, SettleAnswer]:
+    """Those of the numbered settlements that ended their task; sorted by address."""
+    done = [settlement for _, settlement in items]
+    shards, ids, fences, holders = key_columns(done)
+    results = [item.result for item in done]
+    groups = await database.fetch(
+        SQL.finish_completed, ids, *runs(shards, fences, holders, results)
+    )
+    if len(groups) == 1 and groups[0]["ended"] == len(items):
+        # All of one tenant, and all of them ended: the usual case, and one answer.
+        return dict.fromkeys([ordinal for ordinal, _ in items], completed_answer(groups[0]))
+    ended: dict[tuple[UUID, int], SettleAnswer] = {}
+    for group in groups:
+        answer = completed_answer(group)
+        ended |= dict.fromkeys(zip(group["ids"], group["fences"], strict=True), answer)
+    return {
+        ordinal: ended[key] for ordinal, item in items if (key := (item.id, item.fence)) in ended
+    }
+
+
+async def finish_terminal(
+    database: Database, ends: dict[int, AttemptEnd], *, expired: bool
+) -> dict[int, SettleAnswer]:
+    """Those of the numbered ends with a state that ended their task."""
+    final = {ordinal: end for ordinal, end in ends.items() if end.state is not None}
+    if not final:
+        return {}
+    rows = await database.fetch(
+        SQL.finish_terminal,
+        *key_columns([end.settlement for end in final.values()]),
+        [end.settlement.outcome.value for end in final.values()],
+        [end.state.value for end in final.values() if end.state],
+        [end.reason.value if end.reason else None for end in final.values()],
+        [end.settlement.error for end in final.values()],
+        [end.fingerprint for end in final.values()],
+        expired,
+    )
+    ended = {(row["id"], row["fence"]): row for row in rows}
+    return {
+        ordinal: terminal_answer(ended[key], end)
+        for ordinal, end in final.items()
+        if (key := (end.settlement.id, end.settlement.fence)) in ended
+    }
+
+
+async def finish_unstarted(database: Database, tickets: Sequence[Ticket]) -> list[UUID]:
+    """Those whose `start_by` has passed; the row decides, not the caller."""
+    ordered = sorted(tickets, key=lambda ticket: address_of(ticket.id))
+    rows = await database.fetch(SQL.finish_unstarted, *ticket_columns(ordered))
+    return [row["id"] for row in rows]
+
+
+async def finish_cancelled(
+    session: Session, tenant: int, shards: list[int], ids: list[UUID]
+) -> dict[UUID, str]:
+    """`cancelled` for those that ended, `cancel_requested` for those that a holder runs."""
+    rows = await session.fetch(SQL.finish_cancelled, tenant, shards, ids)
+    return {row["id"]: row["answer"] for row in rows}
+
+
+def completed_answer(group: Any) -> SettleAnswer:
+    tenant, has_key = group["tenant"], group["has_key"]
+    return SettleAnswer(SettleStatus.SETTLED, State.COMPLETED, tenant=tenant, has_key=has_key)
+
+
+def terminal_answer(row: Any, end: AttemptEnd) -> SettleAnswer:
+    return SettleAnswer(
+        SettleStatus.SETTLED,
+        State(row["state"]),
+        tenant=row["tenant"],
+        has_key=row["has_key"],
+        reason=row["reason"],
+        type=end.type,
+        pool=end.pool,
+    )
+
+
+def key_columns(
+    items: Sequence[Settlement],
+) -> tuple[list[int], list[UUID], list[int], list[UUID]]:
+    ids = [item.id for item in items]
+    return (
+        [shard_of(task_id) for task_id in ids],
+        ids,
+        [item.fence for item in items],
+        [item.holder for item in items],
+    )

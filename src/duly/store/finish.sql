@@ -1,0 +1,146 @@
+-- fragment: attempt_record
+-- The record of an attempt, written once with every move that ends one: each row of `ended`. The state
+-- is NULL where the task goes on. The record of an attempt that never started has no start.
+recorded AS (
+    INSERT INTO duly.attempts (shard, id, fence, tenant, charged, holder, started_at, ended_at,
+                               outcome, state, reason, error, result, run_at)
+    SELECT shard, id, fence, tenant, charged, holder, started_at,
+           greatest(duly.now(), started_at), outcome, state, reason, error, result, run_at
+      FROM ended
+)
+
+-- fragment: dead_letter
+-- The dead letter of every task that failed for good.
+dead AS (
+    INSERT INTO duly.dead_letters (shard, id, tenant, pool, priority, attempts, timeout_ms,
+                                   created_at, run_at, failed_at, reason, fingerprint, type,
+                                   payload, policy, url, execution_key, tags, error)
+    SELECT ended.shard, ended.id, ended.tenant, tasks.pool, ended.priority, ended.charged,
+           tasks.timeout_ms, tasks.created_at, coalesce(ended.run_at, tasks.run_at), duly.now(),
+           ended.reason, ended.fingerprint, tasks.type, tasks.payload, tasks.policy, tasks.url,
+           coalesce(tasks.execution_key, tasks.id::text), tasks.tags, ended.error
+      FROM ended
+      JOIN duly.tasks ON tasks.shard = ended.shard AND tasks.id = ended.id
+     WHERE ended.state = 'FAILED'
+)
+
+-- name: finish_completed
+-- Only the lease that holds the task may finish it; a late worker deletes no timer and learns that
+-- it is stale. A requested cancel came too late: completed stays completed. Settlements come in runs
+-- of neighbours that agree in everything but their ids, and each run is one pass of the index; its
+-- bounds, and the array of one shard, are for planners as in lease_tasks. Which of them ended is said
+-- unless all did. Apart from finish_terminal: the usual end pays for no dead letter.
+WITH ended AS (
+    DELETE FROM duly.timers
+     USING (SELECT shard, fence, holder, result,
+                   ($1::uuid[])[first] AS first_id, ($1)[last] AS last_id, ($1)[first:last] AS ids
+              FROM unnest($2::smallint[], $3::integer[], $4::uuid[], $5::text[],
+                          $6::integer[], $7::integer[])
+                   AS sent(shard, fence, holder, result, first, last)) AS done
+     WHERE timers.shard = ANY (ARRAY[done.shard])
+       AND timers.id = ANY (done.ids)
+       AND timers.id BETWEEN done.first_id AND done.last_id
+       AND timers.fence = done.fence
+       AND timers.holder = done.holder
+ RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS charged,
+           timers.holder, timers.started_at, timers.run_at,
+           timers.concurrency_key IS NOT NULL AS has_key, 'completed' AS outcome,
+           'COMPLETED' AS state, NULL AS reason, NULL AS error, done.result
+),
+-- include: finish.attempt_record
+SELECT tenant, has_key, count(*) AS ended,
+       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids,
+       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(fence) END AS fences
+  FROM ended
+ GROUP BY tenant, has_key
+
+-- name: finish_terminal
+-- The end of a lease that is not a success: FAILED with a dead letter, or CANCELLED if that was asked
+-- for. The reaper comes through here too, and then the lease must have run out on the row itself.
+WITH ended AS (
+    DELETE FROM duly.timers
+     USING unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[], $5::text[], $6::text[],
+                  $7::text[], $8::text[], $9::text[])
+           AS done(shard, id, fence, holder, outcome, state, reason, error, fingerprint)
+     WHERE timers.shard = ANY (ARRAY[done.shard])
+       AND timers.id = ANY (ARRAY[done.id])
+       AND timers.fence = done.fence
+       AND timers.holder = done.holder
+       AND (NOT $10::boolean OR timers.lease_until <= duly.now())
+ RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.priority,
+           CASE WHEN done.outcome IN ('released', 'snoozed') THEN 0 ELSE timers.attempt + 1 END
+               AS charged,
+           done.holder, timers.started_at, timers.run_at,
+           timers.concurrency_key IS NOT NULL AS has_key, done.outcome,
+           CASE WHEN timers.cancel_requested THEN 'CANCELLED' ELSE done.state END AS state,
+           CASE WHEN NOT timers.cancel_requested THEN done.reason END AS reason, done.error,
+           NULL AS result, done.fingerprint
+),
+-- include: finish.attempt_record
+,
+-- include: finish.dead_letter
+SELECT id, fence, state, tenant, has_key, reason FROM ended
+
+-- name: finish_unstarted
+-- Tasks that were to start by an instant which has passed without a start. One that did start, and
+-- is only waiting for its next attempt, kept its word.
+WITH ended AS (
+    DELETE FROM duly.timers
+     USING unnest($1::smallint[], $2::uuid[], $3::integer[]) AS late(shard, id, fence)
+     WHERE timers.shard = late.shard
+       AND timers.id = late.id
+       AND timers.fence = late.fence
+       AND timers.holder IS NULL
+       AND timers.start_by <= duly.now()
+       AND timers.started_at IS NULL
+ RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, timers.priority,
+           0 AS charged, NULL::uuid AS holder, timers.started_at, timers.run_at,
+           'expired' AS outcome, 'FAILED' AS state, 'expired' AS reason,
+           'not started in time' AS error, NULL AS result, 'expired' AS fingerprint
+),
+-- include: finish.attempt_record
+,
+-- include: finish.dead_letter
+SELECT id FROM ended
+
+-- name: finish_cancelled
+-- Unleased: ended at once, with a record that says so and a fence that voids every ticket. Leased:
+-- only asked for, and the fence stays, so that the holder can still finish. A task that is leased or
+-- released at this very moment matches neither part and is asked about again. All rows are locked
+-- first, in the order of their addresses whatever their state: two of these that took the unleased
+-- before the leased, and saw a lease between them, would wait for each other. The lock decides
+-- nothing: the guards stand on the rows that change. The sums keep the planner from finding a
+-- key by the tenant's index, which on a small table looks as good, and from walking all keys in order.
+WITH locked AS MATERIALIZED (
+    SELECT timers.shard, timers.id
+      FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
+      JOIN duly.timers
+        ON timers.shard = asked.shard AND timers.id = asked.id AND timers.tenant + 0 = $1
+     ORDER BY timers.shard + 0, timers.id
+       FOR UPDATE OF timers
+), ended AS (
+    DELETE FROM duly.timers
+     USING locked
+     WHERE timers.shard = locked.shard
+       AND timers.id = locked.id
+       AND timers.tenant + 0 = $1
+       AND timers.holder IS NULL
+ RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, 0 AS charged,
+           NULL::uuid AS holder, NULL::timestamptz AS started_at, timers.run_at,
+           'cancelled' AS outcome, 'CANCELLED' AS state, NULL AS reason, NULL AS error,
+           NULL AS result
+),
+-- include: finish.attempt_record
+, requested AS (
+    UPDATE duly.timers
+       SET cancel_requested = true
+      FROM locked
+     WHERE timers.shard = locked.shard
+       AND timers.id = locked.id
+       AND timers.tenant + 0 = $1
+       AND timers.holder IS NOT NULL
+ RETURNING timers.id
+)
+SELECT id, 'cancelled' AS answer FROM ended
+ UNION ALL
+SELECT id, 'cancel_requested' FROM requested

@@ -1,0 +1,377 @@
+"""Firing schedules: the timer moves, the ledger is written, and what it admits becomes tasks.
+
+| event | what happens |
+|---|---|
+| two schedulers, or a zombie | the timer's fence decides: the second writes nothing |
+| killed between two statements | nothing happened: it is still due |
+| outcome unknown | read again: the fence tells whether it happened |
+| the definition is edited meanwhile | the edit raised the fence: this firing writes nothing |
+| not due by the database's clock | left alone, whatever this node's clock says |
+| the clock is set back | the cursor stays: what has its verdict is never ruled on again |
+| an occurrence is in the ledger already | no second verdict, no second task |
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import NamedTuple
+from uuid import UUID
+
+from duly.domain.ids import shard_of
+from duly.domain.occurrence_plan import (
+    FIRES_MAX,
+    OccurrenceDecision,
+    Plan,
+    Ruling,
+    next_at,
+    plan_firing,
+    watches,
+)
+from duly.domain.recurrence import Recurrence
+from duly.environment import CrashPoint, Environment
+from duly.store.control import cancel_tasks
+from duly.store.database import Database, Session
+from duly.store.insert import InsertRow
+from duly.store.partitions import RETENTION_S
+from duly.store.schedules import Schedule, read_schedules, submission_of
+from duly.store.statements import statements_beside
+from duly.store.submit import SubmitAnswer, Submitter
+from duly.store.unnest import columns
+
+SQL = statements_beside(__file__)
+START = UUID(int=0)
+# How many bites of overdue occurrences a change of the definition waits for.
+BITES_MAX = 20
+# Of one firing, so that neither the process nor the transaction stands still for long.
+RULINGS_PER_BATCH = 1000
+FIRES_PER_BATCH = 400
+
+
+class Soon(NamedTuple):
+    """A schedule that is due, or will be within the horizon."""
+
+    due_at: datetime
+    id: UUID
+    is_late: bool
+
+
+class Swept(NamedTuple):
+    """One definition as the sweep sees it; broken is one that has lost its timer."""
+
+    id: UUID
+    is_broken: bool
+
+
+Batch = tuple[list[InsertRow], dict[int, SubmitAnswer]]
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """The schedules that moved on, and the tasks that were stored for them."""
+
+    moved: set[UUID] = field(default_factory=set)
+    batches: list[Batch] = field(default_factory=list)
+
+    def __add__(self, other: "Written") -> "Written":
+        return Written(self.moved | other.moved, self.batches + other.batches)
+
+    @property
+    def tasks(self) -> list[UUID]:
+        return [entry.id for stored, _ in self.batches for entry in stored]
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """A schedule, what was ruled on it, and the tasks that follow."""
+
+    schedule: Schedule
+    plan: Plan
+    entries: dict[datetime, InsertRow]
+
+    @property
+    def fired(self) -> list[UUID]:
+        return [entry.id for entry in self.entries.values()]
+
+    @property
+    def running(self) -> list[UUID]:
+        """What the overlap policy will ask about next time."""
+        policies = self.schedule.definition.policies
+        if not watches(policies):
+            return []
+        if policies.overlap == "cancel_previous" and self.fired:
+            return self.fired[-1:]
+        return self.schedule.live + self.fired
+
+    @property
+    def cancelled(self) -> list[UUID]:
+        if self.schedule.definition.policies.overlap != "cancel_previous" or not self.fired:
+            return []
+        return self.schedule.live + self.fired[:-1]
+
+    @property
+    def due_at(self) -> datetime | None:
+        following = self.plan.next_at
+        return None if following is None else following + self.schedule.offset
+
+
+class Firer:
+    """Shares the submitter's knowledge of pools, placements and partitions."""
+
+    def __init__(self, submitter: Submitter, environment: Environment) -> None:
+        self.submitter = submitter
+        self.environment = environment
+
+    async def plan(
+        self,
+        readable: Sequence[tuple[Schedule, Recurrence]],
+        session: Session | None = None,
+        *,
+        with_held: bool = False,
+    ) -> list[Firing]:
+        """Rule on what is due of each, as of the instant at which it was read. A batch is bounded:
+        those at the end may be left out, and stay due."""
+        planned: list[tuple[Schedule, Plan]] = []
+        rulings = fires = 0
+        for schedule, recurrence in readable:
+            if rulings >= RULINGS_PER_BATCH or fires >= FIRES_PER_BATCH:
+                break
+            plan = plan_firing(
+                recurrence,
+                schedule.definition.policies,
+                schedule.progress,
+                schedule.offset_s,
+                schedule.now,
+                with_held=with_held,
+            )
+            planned.append((schedule, plan))
+            rulings += len(plan.rulings)
+            fires += sum(ruling.fires for ruling in plan.rulings)
+        made = await self.address(planned, session)
+        firings = [
+            Firing(schedule, plan, entries)
+            for (schedule, plan), entries in zip(planned, made, strict=True)
+        ]
+        return sorted(firings, key=lambda firing: firing.schedule.id.int)
+
+    async def address(
+        self, planned: list[tuple[Schedule, Plan]], session: Session | None
+    ) -> list[dict[datetime, InsertRow]]:
+        """The tasks of each plan, by the nominal time of their occurrence."""
+        wanted = [
+            (index, ruling.nominal_at)
+            for index, (_, plan) in enumerate(planned)
+            for ruling in plan.rulings
+            if ruling.fires
+        ]
+        made: list[dict[datetime, InsertRow]] = [{} for _ in planned]
+        if not wanted:
+            return made
+        entries = await self.submitter.address(
+            [
+                submission_of(planned[index][0], at, at + planned[index][0].offset)
+                for index, at in wanted
+            ],
+            session,
+        )
+        for entry in sorted(entries, key=lambda entry: entry.ordinal):
+            index, at = wanted[entry.ordinal]
+            made[index][at] = entry
+        return made
+
+    async def fire(self, database: Database, firings: list[Firing]) -> set[UUID]:
+        """All of it in one commit; the ids of the schedules that moved on."""
+        await self.environment.crash_point(CrashPoint.FIRE_BEFORE)
+        async with database.transaction() as session:
+            written = await self.write(session, firings)
+        await self.tell(written)
+        return written.moved
+
+    async def tell(self, written: Written) -> None:
+        """What follows the commit."""
+        await self.environment.crash_point(CrashPoint.FIRE_AFTER_COMMIT)
+        for stored, answers in written.batches:
+            await self.submitter.tell_stored(stored, answers)
+
+    async def write(
+        self, session: Session, firings: list[Firing], *, is_locked: bool = False
+    ) -> Written:
+        """Within the caller's transaction, who tells of it once that has committed."""
+        rows = await session.fetch(SQL.move_schedules, *firing_columns(firings), is_locked)
+        moved = {row["id"] for row in rows}
+        won = [firing for firing in firings if firing.schedule.id in moved]
+        await self.environment.crash_point(CrashPoint.FIRE_BETWEEN)
+        rulings = [
+            (firing.schedule, ruling, firing.entries.get(ruling.nominal_at))
+            for firing in won
+            for ruling in firing.plan.rulings
+        ]
+        admitted = await record(session, SQL.record_occurrences, rulings)
+        entries = [entry for _, _, entry in rulings if entry is not None and entry.id in admitted]
+        batch = await self.store(session, entries)
+        for firing in won:
+            if firing.cancelled:
+                await cancel_tasks(session, firing.schedule.tenant, firing.cancelled)
+        return Written(moved, [batch])
+
+    async def rule_on_due(
+        self, session: Session, schedule: Schedule
+    ) -> tuple[Schedule, Written] | None:
+        """Before a change: everything up to now is ruled on under the definition as it stands, also
+        what only its jitter holds back. The caller holds the lock. None: too much is due, and is
+        being caught up with."""
+        written = Written()
+        for _ in range(BITES_MAX):
+            recurrence = schedule.recurrence()
+            if not isinstance(recurrence, Recurrence):
+                return schedule, written
+            following = next_at(
+                recurrence, schedule.definition.policies, schedule.cursor_at, schedule.fires
+            )
+            if following is None or following > schedule.now:
+                return schedule, written
+            if len(written.tasks) >= FIRES_MAX:
+                return None
+            firings = await self.plan([(schedule, recurrence)], session, with_held=True)
+            written += await self.write(session, firings, is_locked=True)
+            (schedule,) = await read_schedules(session, [schedule.id])
+        return None
+
+    async def store(self, session: Session, entries: list[InsertRow]) -> Batch:
+        if not entries:
+            return [], {}
+        ordered = sorted(entries, key=lambda entry: entry.id.int)
+        return ordered, await self.submitter.store(session, ordered)
+
+    async def fire_manually(
+        self,
+        session: Session,
+        schedule: Schedule,
+        verdict: OccurrenceDecision,
+        times: Sequence[tuple[datetime, datetime]],
+    ) -> Written:
+        """Tasks for these (nominal time, fire time), where the ledger has none yet. The caller
+        holds the lock on the schedule, and tells of the tasks once it has committed."""
+        made = await self.submitter.address(
+            [submission_of(schedule, nominal_at, run_at) for nominal_at, run_at in times], session
+        )
+        rulings = [
+            (schedule, manual(times[entry.ordinal][0], verdict, schedule.now), entry)
+            for entry in made
+        ]
+        admitted = await record(session, SQL.record_manual, rulings)
+        entries = [entry for entry in made if entry.id in admitted]
+        stored, answers = await self.store(session, entries)
+        if (
+            stored
+            and verdict is OccurrenceDecision.TRIGGERED
+            and watches(schedule.definition.policies)
+        ):
+            # What is backfilled is spread over time, and in nobody's way.
+            running = [entry.id for entry in stored]
+            await session.fetch(
+                SQL.note_running, schedule.shard, schedule.tenant, schedule.id, running
+            )
+        return Written({schedule.id}, [(stored, answers)])
+
+
+def manual(nominal_at: datetime, verdict: OccurrenceDecision, now: datetime) -> Ruling:
+    return Ruling(nominal_at, verdict, max((now - nominal_at).total_seconds(), 0.0))
+
+
+async def record(
+    session: Session, statement: str, rulings: Sequence[tuple[Schedule, Ruling, InsertRow | None]]
+) -> set[UUID]:
+    """The ids of the tasks that the ledger admits."""
+    if not rulings:
+        return set()
+    rows = [
+        (
+            schedule.shard,
+            schedule.tenant,
+            schedule.id,
+            ruling.nominal_at,
+            ruling.late_s,
+            ruling.verdict.value,
+            None if entry is None else entry.id,
+        )
+        for schedule, ruling, entry in rulings
+    ]
+    admitted = await session.fetch(statement, *columns(rows, 7))
+    return {row["task"] for row in admitted if row["task"] is not None}
+
+
+async def look_ahead(
+    database: Database,
+    shards: Sequence[int],
+    horizon_s: float,
+    grace_s: float,
+    limit: int,
+    late_limit: int,
+    resting: Collection[UUID] = (),
+) -> list[Soon]:
+    rows = await database.fetch(
+        SQL.look_ahead, list(shards), horizon_s, grace_s, limit, late_limit, list(resting)
+    )
+    return [Soon(row["due_at"], row["id"], row["is_late"]) for row in rows]
+
+
+async def sweep(
+    database: Database, shards: Sequence[int], after: tuple[int, UUID], limit: int
+) -> list[Swept]:
+    rows = await database.fetch(SQL.sweep_schedules, list(shards), *after, limit)
+    return [Swept(row["id"], row["is_broken"]) for row in rows]
+
+
+async def rebuild_timers(database: Database, lost: Sequence[UUID]) -> list[UUID]:
+    shards = [shard_of(each) for each in lost]
+    rows = await database.fetch(SQL.rebuild_timers, shards, list(lost), RETENTION_S)
+    return [row["id"] for row in rows]
+
+
+async def rearm_schedules(
+    session: Session, wanted: Sequence[tuple[Schedule, datetime | None]]
+) -> list[UUID]:
+    """Each with its next nominal time."""
+    rows = [
+        (
+            schedule.shard,
+            schedule.id,
+            schedule.fence,
+            at,
+            None if at is None else at + schedule.offset,
+        )
+        for schedule, at in wanted
+    ]
+    changed = await session.fetch(SQL.rearm_schedules, *columns(rows, 5))
+    return [row["id"] for row in changed]
+
+
+async def pause_unreadable(session: Session, schedule: Schedule, reason: str) -> bool:
+    rows = await session.fetch(
+        SQL.pause_unreadable, schedule.shard, schedule.id, schedule.fence, reason
+    )
+    return bool(rows)
+
+
+async def delete_old_occurrences(
+    database: Database, limit: int, retention_s: float = RETENTION_S
+) -> int:
+    return len(await database.fetch(SQL.delete_old_occurrences, retention_s, limit))
+
+
+def firing_columns(firings: list[Firing]) -> list[list[object]]:
+    rows = [
+        (
+            firing.schedule.shard,
+            firing.schedule.id,
+            firing.schedule.fence,
+            firing.schedule.fires + len(firing.entries),
+            firing.plan.cursor_at,
+            firing.plan.next_at,
+            firing.due_at,
+            "{" + ",".join(str(task_id) for task_id in firing.running) + "}",
+            firing.schedule.tenant,
+        )
+        for firing in firings
+    ]
+    return columns(rows, 9)

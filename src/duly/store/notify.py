@@ -1,0 +1,272 @@
+"""Hints between processes by LISTEN and NOTIFY. Losing them makes things slower and nothing worse.
+
+A ring is a short text; several travel in one payload, a line each. `Channel` hears, over a connection
+of its own; `Notifier` sends, through the pool; `Paced` stands before it where rings are as many as
+tasks. None of them knows what a ring means.
+
+| event | what happens |
+|---|---|
+| connection lost, server restarted | noticed at once or at the next probe; connected again after a jittered, doubling pause |
+| transaction-mode pooler that swallows notifications | the probe is not heard: `is_working` is False, tried again now and then |
+| half-open connection | the same |
+| NOTIFY fails, or the server's queue is full | those rings are lost, and counted |
+| more rings than can be sent | the newest are lost, and counted |
+| a listener raises | logged; the other listeners and rings go on |
+| rung before we listen, or while we do not | `on_listening`, once we do: whoever would wait for such a ring looks |
+"""  # noqa: E501 (a table row is one line)
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+import asyncpg
+
+from duly.domain.errors import DulyError
+from duly.environment import Environment
+from duly.store.connection_pool import CONNECTION_FAULTS
+from duly.store.database import Database, connect, translated_faults
+from duly.store.statements import statements_beside
+from duly.telemetry import get_logger
+
+SQL = statements_beside(__file__)
+OWNERSHIP = "duly_ownership"
+DOORBELL = "duly_doorbell"
+FREED = "duly_freed"
+READY = "duly_ready"
+SCHEDULES = "duly_schedules"
+# PostgreSQL refuses a payload of 8,000 bytes.
+PAYLOAD_BYTES_MAX = 7999
+SEPARATOR = "\n"
+PROBE_TIMEOUT_S = 2.0
+PROBE_EVERY_S = 30.0
+BACKOFF_FIRST_S = 0.1
+BACKOFF_MAX_S = 60.0
+CLOSE_TIMEOUT_S = 1.0
+WAITING_MAX = 50_000
+# Payloads of one NOTIFY statement; the rest waits for the next.
+PAYLOADS_MAX = 200
+# Of a paced channel: how often it may ring, and how many different rings may wait for that.
+PACE_S = 0.05
+PACED_MAX = 1000
+
+log = get_logger("duly.channel")
+
+Listener = Callable[[list[str]], None]
+Send = Callable[[str, list[str]], None]
+
+
+class Channel:
+    """A role: each tick connects if need be, then proves that notifications arrive.
+
+    The probe is sent through the pool, not over the listening connection: a pooler may deliver
+    what a session sends to itself, and nothing else.
+    """
+
+    name = "channel"
+
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        listeners: Mapping[str, Listener],
+        on_listening: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.database = database
+        self.environment = environment
+        self.listeners = listeners
+        self.on_listening = on_listening
+        self.connection: asyncpg.Connection | None = None
+        self.is_working = False
+        self.failures_in_a_row = 0
+        self.probe_channel = f"duly_probe_{environment.random.getrandbits(64):016x}"
+        self.expected = ""
+        self.answered = asyncio.Event()
+        self.wake: Callable[[], None] | None = None
+
+    async def tick(self) -> float:
+        try:
+            if self.connection is None or self.connection.is_closed():
+                await self.listen()
+                self.on_listening()
+            is_heard = await self.probe()
+        except DulyError as error:
+            return await self.give_up(str(error))
+        if not is_heard:
+            return await self.give_up("a notification did not arrive (a pooler, or a dead peer)")
+        if not self.is_working:
+            log.info("notifications arrive")
+        self.is_working = True
+        self.failures_in_a_row = 0
+        return PROBE_EVERY_S
+
+    async def listen(self) -> None:
+        self.connection = await connect(self.database.url)
+        self.connection.add_termination_listener(self.lost)
+        with translated_faults(self.database.url):
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                for channel in (self.probe_channel, *self.listeners):
+                    await self.connection.add_listener(channel, self.heard)
+
+    async def probe(self) -> bool:
+        self.answered.clear()
+        self.expected = f"{self.environment.random.getrandbits(64):016x}"
+        await self.database.fetch(SQL.notify, [self.probe_channel], [self.expected])
+        try:
+            async with asyncio.timeout(PROBE_TIMEOUT_S):
+                await self.answered.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def heard(self, connection: object, _process: int, channel: str, payload: object) -> None:
+        """Called by the driver for each notification."""
+        if connection is not self.connection:
+            return
+        rings = str(payload).split(SEPARATOR)
+        if channel == self.probe_channel:
+            if self.expected in rings:
+                self.answered.set()
+            return
+        try:
+            self.listeners[channel](rings)
+        except Exception as error:
+            log.warning("a listener failed", channel=channel, error=repr(error))
+
+    def lost(self, connection: object) -> None:
+        """Called by the driver when the connection has ended, whoever ended it."""
+        if connection is self.connection:
+            self.connection = None
+            self.is_working = False
+            if self.wake is not None:
+                self.wake()
+
+    async def give_up(self, problem: str) -> float:
+        """Start again with a new connection, later and later."""
+        pause_s = self.backoff_s()
+        if self.failures_in_a_row == 0:
+            log.warning("no notifications, polling only", problem=problem)
+        self.failures_in_a_row += 1
+        await self.close()
+        return pause_s
+
+    def backoff_s(self) -> float:
+        whole_s = min(BACKOFF_FIRST_S * 2.0 ** min(self.failures_in_a_row, 16), BACKOFF_MAX_S)
+        return whole_s * self.environment.random.uniform(0.5, 1.0)
+
+    async def close(self) -> None:
+        connection, self.connection = self.connection, None
+        self.is_working = False
+        if connection is None or connection.is_closed():
+            return
+        try:
+            await connection.close(timeout=CLOSE_TIMEOUT_S)
+        except CONNECTION_FAULTS:
+            connection.terminate()
+
+
+class Notifier:
+    """Sends rings in the background; what arrives while a NOTIFY is in flight forms the next."""
+
+    def __init__(self, database: Database, waiting_max: int = WAITING_MAX) -> None:
+        self.database = database
+        self.waiting_max = waiting_max
+        self.waiting: dict[str, list[str]] = {}
+        self.waiting_count = 0
+        self.rings_lost = 0
+        self.flight: asyncio.Task[None] | None = None
+
+    def ring(self, channel: str, rings: Iterable[str]) -> None:
+        """Never waits and never fails: a ring is a hint."""
+        queue = self.waiting.setdefault(channel, [])
+        for ring in rings:
+            assert len(ring.encode()) <= PAYLOAD_BYTES_MAX, "a ring is a hint, not a letter"
+            assert ring, "a ring says something"
+            assert SEPARATOR not in ring, "a ring is one line"
+            if self.waiting_count >= self.waiting_max:
+                self.rings_lost += 1
+                continue
+            queue.append(ring)
+            self.waiting_count += 1
+        if self.flight is None and self.waiting_count:
+            self.flight = asyncio.get_running_loop().create_task(self.run_batch(), name="notify")
+
+    async def run_batch(self) -> None:
+        try:
+            while self.waiting_count:
+                await self.send(self.take())
+        finally:
+            self.flight = None
+
+    def take(self) -> list[tuple[str, list[str]]]:
+        """The oldest rings, as (channel, rings of one payload)."""
+        batch: list[tuple[str, list[str]]] = []
+        for channel in list(self.waiting):
+            queue = self.waiting[channel]
+            taken = 0
+            for rings in payloads(queue):
+                if len(batch) >= PAYLOADS_MAX:
+                    break
+                batch.append((channel, rings))
+                taken += len(rings)
+            self.waiting_count -= taken
+            del queue[:taken]
+            if not queue:
+                del self.waiting[channel]
+        return batch
+
+    async def send(self, batch: list[tuple[str, list[str]]]) -> None:
+        channels = [channel for channel, _ in batch]
+        texts = [SEPARATOR.join(rings) for _, rings in batch]
+        try:
+            await self.database.fetch(SQL.notify, channels, texts)
+        except DulyError as error:
+            lost = sum(len(rings) for _, rings in batch)
+            self.rings_lost += lost
+            log.warning("rings were lost", count=lost, error=str(error))
+
+    async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+        """Send what waits, for a bounded time."""
+        if self.flight is not None:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.flight, timeout_s)
+
+
+class Paced:
+    """One channel, rung at most every `PACE_S`: the first ring goes at once, what comes soon after
+    it goes together and once. More than may wait is lost, like any ring may be."""
+
+    def __init__(self, send: Send, channel: str) -> None:
+        self.send = send
+        self.channel = channel
+        self.waiting: dict[str, None] = {}
+        self.rest: asyncio.TimerHandle | None = None
+
+    def ring(self, rings: Iterable[str]) -> None:
+        for ring in rings:
+            if len(self.waiting) >= PACED_MAX:
+                break
+            self.waiting[ring] = None
+        if self.waiting and self.rest is None:
+            self.send_waiting()
+
+    def send_waiting(self) -> None:
+        self.rest = None
+        if self.waiting:
+            rings, self.waiting = list(self.waiting), {}
+            self.rest = asyncio.get_running_loop().call_later(PACE_S, self.send_waiting)
+            self.send(self.channel, rings)
+
+
+def payloads(rings: list[str]) -> Iterator[list[str]]:
+    """Rings in order, in groups that fit into one payload each."""
+    group: list[str] = []
+    size = 0
+    for ring in rings:
+        more = len(ring.encode()) + len(SEPARATOR)
+        if group and size + more > PAYLOAD_BYTES_MAX + len(SEPARATOR):
+            yield group
+            group, size = [], 0
+        group.append(ring)
+        size += more
+    if group:
+        yield group

@@ -1,0 +1,29 @@
+-- name: retry_tasks
+-- The attempt is over and the task goes on: the fence rises, so that nothing of this lease counts
+-- any more. A requested cancel forbids another attempt; then this changes nothing.
+WITH ended AS (
+    UPDATE duly.timers
+       SET fence = timers.fence + 1,
+           holder = NULL,
+           lease_until = NULL,
+           queue = duly.timer_queue(timers.pool, timers.priority),
+           due_at = duly.now() + make_interval(secs => done.delay_s),
+           attempt = timers.attempt + done.charge,
+           losses = done.losses,
+           confirmed = false
+      FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[], $5::text[],
+                  $6::double precision[], $7::smallint[], $8::smallint[], $9::text[])
+           AS done(shard, id, fence, holder, outcome, delay_s, charge, losses, error)
+     WHERE timers.shard = ANY (ARRAY[done.shard])
+       AND timers.id = ANY (ARRAY[done.id])
+       AND timers.fence = done.fence
+       AND timers.holder = done.holder
+       AND NOT timers.cancel_requested
+       AND (NOT $10::boolean OR timers.lease_until <= duly.now())
+ RETURNING timers.shard, timers.id, timers.tenant, timers.queue, done.fence, timers.due_at,
+           timers.attempt * done.charge AS charged, done.holder, timers.started_at, timers.run_at,
+           timers.concurrency_key IS NOT NULL AS has_key, done.outcome, NULL AS state,
+           NULL AS reason, done.error, NULL AS result
+),
+-- include: finish.attempt_record
+SELECT id, fence, due_at, tenant, shard, queue, has_key FROM ended

@@ -1,0 +1,1 @@
+"""Checker: the invariants of docs/ARCHITECTURE.md, judged from rows and logs. Pure."""
