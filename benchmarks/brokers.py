@@ -18,7 +18,7 @@ import uvloop
 
 from duly.bench.machine import machine_facts
 from duly.bench.stage import BATCH, TENANT
-from duly.bench.store_alone import PIPELINES, Heart
+from duly.bench.store_alone import PIPELINES, StorePipeline
 from duly.broker.contract import Delivery
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier
@@ -26,7 +26,7 @@ from duly.broker.postgres import PostgresCarrier
 from duly.domain.lanes import Lane, Ticket
 from duly.environment import Environment
 from duly.settings import Settings
-from duly.store.bootstrap import open_place, prepare_place
+from duly.store.bootstrap import open_target, prepare_target
 from duly.store.database import Database
 from duly.store.load import BEFORE_ALL, Cursor, list_placements, load_due
 from duly.store.measure import read_server_settings
@@ -69,7 +69,7 @@ async def measure(name: str, database: Database, tasks: int) -> dict[str, Any]:
 
 async def fresh_tickets(database: Database, tasks: int) -> Tickets:
     """New tasks, all due; what earlier measurements leased is not due any more."""
-    await Heart(database, Environment(), lambda _done, _total: None).submit_bulk(tasks)
+    await StorePipeline(database, Environment(), lambda _done, _total: None).submit_bulk(tasks)
     places = await list_placements(database, 0, 1023, BEFORE_ALL)
     due = await load_due(database, {place: Cursor() for place in places}, 0.0, tasks)
     assert len(due) == tasks
@@ -121,8 +121,8 @@ async def timed(work: Any) -> float:
 async def run(tasks: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="duly-bench-") as folder:
         settings = Settings(data_dir=folder)
-        async with open_place(settings, Environment()) as place:
-            await prepare_place(place, settings, Environment())
+        async with open_target(settings, Environment()) as place:
+            await prepare_target(place, settings, Environment())
             database = await Database.open(place.engine_url, POOL_CONNECTIONS)
             try:
                 results = [await measure(name, database, tasks) for name in CARRIERS]

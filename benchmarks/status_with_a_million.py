@@ -29,7 +29,7 @@ from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment, SystemClock
 from duly.settings import Settings
-from duly.store.bootstrap import open_place, prepare_place
+from duly.store.bootstrap import open_target, prepare_target
 from duly.store.database import Database
 from duly.store.finish import Settlement
 from duly.store.lease import Lease, lease_tasks
@@ -150,8 +150,8 @@ class Filler:
 
 async def fill_place(folder: str, tasks: int) -> None:
     settings = Settings(data_dir=folder)
-    async with open_place(settings, Environment()) as place:
-        await prepare_place(place, settings, Environment())
+    async with open_target(settings, Environment()) as place:
+        await prepare_target(place, settings, Environment())
         database = await Database.open(place.engine_url, SUBMITTERS + 1)
         try:
             await Filler(database, await make_tenants(database)).fill(tasks)

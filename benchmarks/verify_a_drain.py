@@ -14,7 +14,7 @@ from asyncio.subprocess import PIPE
 from typing import Any
 
 from duly.bench.drive import Driver
-from duly.bench.stage import BATCH, PAYLOAD, TENANT, URL, Order, Stage, open_stage
+from duly.bench.stage import BATCH, PAYLOAD, TENANT, URL, BenchOptions, ScenarioContext, open_stage
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
@@ -56,7 +56,7 @@ def type_of(number: int, odd: int) -> str:
     return FAILED if (round_number * odd + position) % ODD_PER_FAILED == 0 else RETRIED
 
 
-async def drain(stage: Stage, odd: int) -> int:
+async def drain(stage: ScenarioContext, odd: int) -> int:
     """Until there are so many attempts; answers how many they became."""
     driver = Driver(stage, handle)
     driver.stay_silent()
@@ -77,7 +77,7 @@ def make_task(task_type: str) -> Submission:
     return Submission(tenant=TENANT, type=task_type, payload=PAYLOAD, url=URL, policy=TWICE)
 
 
-async def verify(stage: Stage) -> dict[str, Any]:
+async def verify(stage: ScenarioContext) -> dict[str, Any]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", COMMAND, "verify", "--json", "--data-dir", stage.folder),
         stdout=PIPE,
@@ -89,7 +89,9 @@ async def verify(stage: Stage) -> dict[str, Any]:
 
 async def run(attempts: int, odd: int) -> dict[str, Any]:
     environment = system_environment()
-    async with open_stage(attempts, Order(), environment, lambda _done, _goal: None) as stage:
+    async with open_stage(
+        attempts, BenchOptions(), environment, lambda _done, _goal: None
+    ) as stage:
         made = await drain(stage, odd)
         looks = [await verify(stage) for _ in range(LOOKS)]
     assert all(look["is_clean"] for look in looks), looks[0]["violations"]

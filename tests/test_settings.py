@@ -11,7 +11,7 @@ from duly.settings import (
     FIELDS,
     ROLES,
     SECRET_FILE_BYTES_MAX,
-    Loaded,
+    LoadedSettings,
     Settings,
     is_secret,
     load_settings,
@@ -193,7 +193,7 @@ def test_an_invalid_secret_is_not_shown(environ: dict[str, str]) -> None:
 def test_names_that_are_not_settings_are_left_alone(environ: dict[str, str]) -> None:
     """The client's variables share the prefix; the server must not refuse to start for them."""
     loaded = load_settings({}, environ | {"DULY_URL": "x", "DULY_TEST_DATABASE_URL": "y"})
-    assert isinstance(loaded, Loaded)
+    assert isinstance(loaded, LoadedSettings)
 
 
 @pytest.mark.parametrize("name", FIELDS)

@@ -37,10 +37,10 @@ class DulyPeer:
         database = await Database.open(ORDER.url, size)
         await asyncio.gather(*(database.fetch("SELECT 1") for _ in range(size)))
         self.submitter = Submitter(database, Environment())
-        self.desk = GroupCommit(self.submitter)
+        self.group_commit = GroupCommit(self.submitter)
 
     async def submit_one(self, kind: str, payload: Payload) -> None:
-        await self.desk.submit(task_of(kind, payload, 0.0))
+        await self.group_commit.submit(task_of(kind, payload, 0.0))
 
     async def submit_many(self, kind: str, payloads: list[Payload], run_at: float) -> None:
         await self.submitter.submit([task_of(kind, payload, run_at) for payload in payloads])

@@ -19,7 +19,7 @@ from benchmarks.peers.catalogue import PeerInfo
 from duly.bench.stage import WAL_SEGMENTS
 from duly.environment import Environment
 from duly.settings import Settings
-from duly.store.bootstrap import EMBEDDED_LOGIN, DatabaseTarget, open_place, prepare_place
+from duly.store.bootstrap import EMBEDDED_LOGIN, DatabaseTarget, open_target, prepare_target
 from duly.store.measure import make_wal_segments
 
 START_MAX_S = 20.0
@@ -48,7 +48,7 @@ class Postgres:
         # Migrated by the owner, used by the engine's login, as in production.
         engine_url = self.server.url(name, EMBEDDED_LOGIN)
         place = replace(self.place, owner_url=self.server.url(name), engine_url=engine_url)
-        await prepare_place(place, Settings(), Environment())
+        await prepare_target(place, Settings(), Environment())
         return engine_url
 
     async def calm(self, peer: PeerInfo) -> None:
@@ -92,7 +92,7 @@ class PostgresWatch:
 async def open_postgres() -> AsyncIterator[Postgres]:
     with tempfile.TemporaryDirectory(prefix="duly-peers-") as folder:
         settings = Settings(data_dir=folder)
-        async with open_place(settings, Environment()) as place:
+        async with open_target(settings, Environment()) as place:
             # Whoever is measured first would wait for each of them to be made.
             await make_wal_segments(place.owner_url, WAL_SEGMENTS)
             yield Postgres(place)

@@ -58,7 +58,7 @@ from duly.maintenance.role import Maintenance, make_services
 from duly.role import Role, RoleLoop, problems_of, stop_roles
 from duly.scheduler.assembly import Scheduler, make_scheduler
 from duly.settings import ROLES, Settings
-from duly.store.bootstrap import DatabaseTarget, open_place, prepare_place
+from duly.store.bootstrap import DatabaseTarget, open_target, prepare_target
 from duly.store.database import Database, address_of
 from duly.store.embedded import open_lock, prepare_folder
 from duly.store.failover import FailoverWatch
@@ -185,8 +185,8 @@ async def run_until(
         clients = stack.enter_context(local_clients(settings, is_alone=is_alone))
         listener = Listener(settings.host, settings.port, is_secure=tls is not None)
         stack.enter_context(contextlib.closing(listener))
-        place = await stack.enter_async_context(open_place(settings, environment))
-        migrator = await prepare_place(place, settings, environment)
+        place = await stack.enter_async_context(open_target(settings, environment))
+        migrator = await prepare_target(place, settings, environment)
         pools = await open_pools(stack, place, settings, database_kind)
         database, beating, _ = pools
         loops: list[RoleLoop] = []
@@ -235,8 +235,8 @@ async def provide_key(database: Database, environment: Environment, *, is_alone:
 
 async def create_first_key(settings: Settings, environment: Environment) -> str | None:
     """The admin's key of an installation that has none, straight in its database; None: it has."""
-    async with open_place(settings, environment) as place:
-        await prepare_place(place, settings, environment)
+    async with open_target(settings, environment) as place:
+        await prepare_target(place, settings, environment)
         database = await Database.open(
             place.engine_url, COMMAND_CONNECTIONS_MAX, is_pooled=settings.database_pooler
         )

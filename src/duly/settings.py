@@ -171,7 +171,7 @@ def is_secret(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Given:
+class SettingValue:
     """One value as somebody wrote it, and where."""
 
     value: Any
@@ -179,24 +179,24 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     settings: Settings
     origins: dict[str, str]
 
 
-def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str]) -> Loaded:
+def load_settings(flags: Mapping[str, Any], environ: Mapping[str, str]) -> LoadedSettings:
     """Merge the sources; `flags` holds only what the command line actually named."""
-    given: dict[str, Given] = {}
+    given: dict[str, SettingValue] = {}
     given |= read_file(config_path(flags.get("config"), environ))
     given |= read_environment(environ)
     given |= {
-        name: Given(value, "--" + name.replace("_", "-"))
+        name: SettingValue(value, "--" + name.replace("_", "-"))
         for name, value in flags.items()
         if name != "config" and value is not None
     }
     values = {name: convert(name, entry) for name, entry in given.items()}
     origins = {name: given[name].origin if name in given else "default" for name in FIELDS}
-    return Loaded(Settings(**values), origins)
+    return LoadedSettings(Settings(**values), origins)
 
 
 def config_path(flag: str | None, environ: Mapping[str, str]) -> Path | None:
@@ -211,7 +211,7 @@ def config_path(flag: str | None, environ: Mapping[str, str]) -> Path | None:
         return None
 
 
-def read_file(path: Path | None) -> dict[str, Given]:
+def read_file(path: Path | None) -> dict[str, SettingValue]:
     if path is None:
         return {}
     try:
@@ -220,16 +220,16 @@ def read_file(path: Path | None) -> dict[str, Given]:
         raise ConfigurationError(problem=f"cannot read {path}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError(problem=f"{path} is not valid TOML: {error}") from None
-    return resolve({key: Given(value, f"{path}: {key}") for key, value in table.items()})
+    return resolve({key: SettingValue(value, f"{path}: {key}") for key, value in table.items()})
 
 
-def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+def read_environment(environ: Mapping[str, str]) -> dict[str, SettingValue]:
     return resolve(given_by(environ))
 
 
-def given_by(environ: Mapping[str, str]) -> dict[str, Given]:
+def given_by(environ: Mapping[str, str]) -> dict[str, SettingValue]:
     return {
-        name.removeprefix(ENVIRONMENT_PREFIX).lower(): Given(value, name)
+        name.removeprefix(ENVIRONMENT_PREFIX).lower(): SettingValue(value, name)
         for name, value in environ.items()
         if name.startswith(ENVIRONMENT_PREFIX)
         and not name.startswith(TEST_PREFIX)
@@ -251,15 +251,15 @@ def secret_of(key: str) -> str | None:
     return secret if is_file_form else None
 
 
-def resolve(given: dict[str, Given]) -> dict[str, Given]:
+def resolve(given: dict[str, SettingValue]) -> dict[str, SettingValue]:
     """Refuse unknown names, and replace each `secret_file` by what the file holds."""
-    resolved: dict[str, Given] = {}
+    resolved: dict[str, SettingValue] = {}
     for key, entry in given.items():
         secret = secret_of(key)
         if secret is not None:
             if secret in given:
                 raise ConfigurationError(problem=f"both {secret} and {key} are set; keep one")
-            resolved[secret] = Given(read_secret(entry), entry.origin)
+            resolved[secret] = SettingValue(read_secret(entry), entry.origin)
         elif key in FIELDS:
             resolved[key] = entry
         else:
@@ -267,13 +267,13 @@ def resolve(given: dict[str, Given]) -> dict[str, Given]:
     return resolved
 
 
-def unknown(key: str, entry: Given) -> str:
+def unknown(key: str, entry: SettingValue) -> str:
     close = difflib.get_close_matches(key, FIELDS, n=1)
     hint = f"; did you mean {close[0]}?" if close else "; `duly config` lists them"
     return f"unknown setting {entry.origin}{hint}"
 
 
-def read_secret(entry: Given) -> str:
+def read_secret(entry: SettingValue) -> str:
     try:
         with Path(str(entry.value)).open("rb") as file:
             content = file.read(SECRET_FILE_BYTES_MAX + 1)
@@ -287,7 +287,7 @@ def read_secret(entry: Given) -> str:
         raise ConfigurationError(problem=f"{entry.origin}: the file is not UTF-8 text") from None
 
 
-def convert(name: str, entry: Given) -> Any:
+def convert(name: str, entry: SettingValue) -> Any:
     value = entry.value
     is_text = isinstance(value, str)
     if is_text and get_origin(get_args(HINTS[name])[0]) is list:

@@ -39,7 +39,7 @@ from duly.store.submit import Submitter
 from duly.store.tenants import Tenant, create_tenant
 from duly.telemetry import Metrics
 from duly.testing.clock import ManualClock, MovableClock
-from duly.testing.database import Gate, database_with
+from duly.testing.database import StatementGate, database_with
 from tests.servers import ServerOfTheRun
 
 STOP_S = 5.0
@@ -257,7 +257,7 @@ async def still_front(database: Database) -> AsyncIterator[tuple[Front, ManualCl
 async def moving_front(engine_url: str) -> AsyncIterator[tuple[Front, MovableClock]]:
     """With a clock that the test moves ahead, for the door and the database alike."""
     clock = MovableClock()
-    database = await database_with(clock, Gate()).open(engine_url, CONNECTIONS_MAX)
+    database = await database_with(clock, StatementGate()).open(engine_url, CONNECTIONS_MAX)
     environment = Environment(clock=clock, random=Random(7))
     async with open_front(database, environment) as opened:
         yield opened, clock

@@ -36,7 +36,7 @@ async def read(front: Front, schedule: dict[str, Any]) -> dict[str, Any]:
 
 async def fire_due(front: Front) -> None:
     """What the schedulers do, until nothing is due."""
-    firer = front.door.scheduling.firer
+    schedule_firer = front.door.scheduling.schedule_firer
     for _ in range(ROUNDS_MAX):
         soon = await look_ahead(front.database, range(1024), 0.0, 60.0, 1000, 1000)
         if not soon:
@@ -44,7 +44,7 @@ async def fire_due(front: Front) -> None:
         found = await read_schedules(front.database, [each.id for each in soon])
         reckoned = [(each, each.recurrence()) for each in found]
         readable = [(each, rule) for each, rule in reckoned if isinstance(rule, Recurrence)]
-        await firer.fire(front.database, await firer.plan(readable))
+        await schedule_firer.fire(front.database, await schedule_firer.plan(readable))
     raise AssertionError("a schedule stays due for ever")
 
 

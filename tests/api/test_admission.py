@@ -14,7 +14,7 @@ import pytest
 from duly.api.admission import Admission, AdmissionLimits, FairLimiter
 from duly.api.credentials import UNPROVEN_BYTES_MAX, sign
 from duly.api.list_body import ITEM_BYTES_MAX, SHORT_BYTES_MAX, WHOLE_BYTES_MAX
-from duly.api.problems import Code, Refused
+from duly.api.problems import ApiProblem, Code
 from duly.environment import Environment, SystemClock
 from duly.store.database import Database
 from tests.api.conftest import Front, Reply, open_front
@@ -83,7 +83,7 @@ async def test_so_many_may_wait_and_one_more_is_told() -> None:
     await limited.acquire("a")
     waiting = [asyncio.ensure_future(limited.acquire("a")) for _ in range(SMALL.waiting_share)]
     await asyncio.sleep(0)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiProblem) as refused:
         await limited.acquire("a")
     assert refused.value.code is Code.CONCURRENCY_LIMITED
     assert refused.value.headers["retry-after"] == "1"
@@ -102,11 +102,11 @@ async def test_who_waits_too_long_is_told_whose_fault_it_is() -> None:
     """429 says: you have enough in work. 503 says: we have."""
     limited = limiter(most=2, share=1, limits=AdmissionLimits(wait_s=0.01))
     await limited.acquire("a")
-    with pytest.raises(Refused) as mine:
+    with pytest.raises(ApiProblem) as mine:
         await limited.acquire("a")
     assert mine.value.code is Code.CONCURRENCY_LIMITED
     await limited.acquire("b")
-    with pytest.raises(Refused) as ours:
+    with pytest.raises(ApiProblem) as ours:
         await limited.acquire("c")
     assert ours.value.code is Code.OVERLOADED
     limited.release("a")

@@ -125,11 +125,11 @@ async def test_a_filter_erases_bite_by_bite_and_leaves_the_rest(
     body: dict[str, Any] = {"filter": {"tag": f"person:{SECRET}"}}
     bites = []
     for _ in range(10):
-        bite = (await erase(front, **body)).json
-        bites.append(bite["erased"])
-        if not bite["has_more"]:
+        batch = (await erase(front, **body)).json
+        bites.append(batch["erased"])
+        if not batch["has_more"]:
             break
-        body["cursor"] = bite["next_cursor"]
+        body["cursor"] = batch["next_cursor"]
     assert (sum(bites), max(bites)) == (5, 2)
     assert await traces(front) == []
     assert (await front.call("GET", f"/v1/tasks/{kept}")).json["tags"] == {"person": "bob"}
@@ -157,9 +157,9 @@ async def test_a_dead_letter_that_outlived_its_task_is_erased(
         has_more = True
         cursor: dict[str, Any] = {}
         while has_more:
-            bite = (await erase(front, **body, **cursor)).json
-            erased += bite["erased"]
-            has_more, cursor = bite["has_more"], {"cursor": bite["next_cursor"]}
+            batch = (await erase(front, **body, **cursor)).json
+            erased += batch["erased"]
+            has_more, cursor = batch["has_more"], {"cursor": batch["next_cursor"]}
     assert erased == (6 if asked == "tenant" else 5)
     assert await traces(front) == []
     assert (await erase(front, task=str(ids[0]))).json["erased"] == 0

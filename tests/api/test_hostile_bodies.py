@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from duly.api.json_body import decode
-from duly.api.problems import Refused
+from duly.api.problems import ApiProblem
 from duly.api.rate_limit import Throttle
 from duly.api.task_batch import Batch
 from duly.api.wire import TaskRequest
@@ -32,7 +32,7 @@ HOSTILE = {
 def test_a_hostile_body_is_refused_in_time(case: str, model: type) -> None:
     """The work is done between two awaits: meanwhile no other tenant is answered."""
     began = time.process_time()
-    with pytest.raises(Refused):
+    with pytest.raises(ApiProblem):
         decode(HOSTILE[case], model)
     assert time.process_time() - began < PATIENCE_S
 
@@ -170,12 +170,12 @@ async def test_a_refused_quota_costs_no_rate_and_a_refused_rate_no_quota(front: 
     await update_tenant(front.database, front.tenant.id, limits)
     throttle = Throttle(front.database, front.environment)
     await throttle.admit(front.tenant.id, 2)
-    with pytest.raises(Refused, match="unfinished"):
+    with pytest.raises(ApiProblem, match="unfinished"):
         await throttle.admit(front.tenant.id, 1)
     assert throttle.submits.tokens[front.tenant.id].left == pytest.approx(1, abs=0.1)
     await update_tenant(front.database, front.tenant.id, limits._replace(stored_max=100))
     throttle.tenants.forget(front.tenant.id)
-    with pytest.raises(Refused, match="more than the 3"):
+    with pytest.raises(ApiProblem, match="more than the 3"):
         await throttle.admit(front.tenant.id, 4)
     assert throttle.quotas[front.tenant.id].count == 2
 

@@ -9,7 +9,7 @@ import pytest
 
 from duly.api import ttl_cache
 from duly.api.credentials import sign
-from duly.api.ttl_cache import Recall
+from duly.api.ttl_cache import TtlCache
 from duly.store import keys as store
 from duly.store.keys import revoke_key
 from duly.testing.clock import ManualClock
@@ -101,7 +101,7 @@ async def test_a_look_that_a_revocation_overtook_is_not_remembered() -> None:
         await gate.wait()
         return found
 
-    known: Recall[str, str] = Recall(ManualClock(), look)
+    known: TtlCache[str, str] = TtlCache(ManualClock(), look)
     early = asyncio.ensure_future(known.get("key"))
     await asyncio.sleep(0)
     known.forget("key")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from duly.api.problems import Refused
+from duly.api.problems import ApiProblem
 from duly.api.rate_limit import RequestRates
 from tests.api.conftest import Front
 
@@ -59,7 +59,7 @@ async def test_a_key_has_one_rate_on_all_nodes(front: Front) -> None:
     for number in range(40):
         try:
             await nodes[number % 4].admit(key_id, 5.0)
-        except Refused:
+        except ApiProblem:
             continue
         admitted += 1
     # A second's worth, and what came back meanwhile on a busy machine.
@@ -82,6 +82,6 @@ async def test_a_refusal_names_the_rate(front: Front) -> None:
     key_id, _ = await make_limited(front, SLOW)
     rates = RequestRates(front.database, front.environment)
     await rates.admit(key_id, SLOW)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(ApiProblem) as refused:
         await rates.admit(key_id, SLOW)
     assert refused.value.detail == "the key may make 0.01 calls a second"

@@ -120,8 +120,8 @@ async def test_a_backfill_that_breaks_off_keeps_its_bites_and_goes_on(
     front, clock = moving_front
     monkeypatch.setattr("duly.api.schedule_backfill.BITE", 2)
     made, first_at = await missed(front, clock)
-    firer, calls = front.door.scheduling.firer, 0
-    fire_manually = firer.fire_manually
+    schedule_firer, calls = front.door.scheduling.schedule_firer, 0
+    fire_manually = schedule_firer.fire_manually
 
     async def break_off(*arguments: Any) -> Any:
         nonlocal calls
@@ -130,7 +130,7 @@ async def test_a_backfill_that_breaks_off_keeps_its_bites_and_goes_on(
             raise DatabaseUnavailable(address="x", problem="gone")
         return await fire_manually(*arguments)
 
-    monkeypatch.setattr(firer, "fire_manually", break_off)
+    monkeypatch.setattr(schedule_firer, "fire_manually", break_off)
     span = {"since": first_at, "until": first_at + 4 * HOUR}
     assert (await backfill(front, made, **span)).status == 503
     assert await verdicts(front, made) == ["BACKFILLED"] * 2 + ["SKIPPED_MISFIRE"] * 3

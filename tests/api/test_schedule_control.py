@@ -171,8 +171,8 @@ async def test_what_was_triggered_counts_as_running(moving_front: Moving) -> Non
 async def test_triggers_at_once_each_make_their_task(front: Front) -> None:
     """Calls that hold a connection and wait for another would wait for one another."""
     made = await define(front)
-    front.door.scheduling.firer.submitter.range = None
-    front.door.scheduling.firer.submitter.pools.numbers.clear()
+    front.door.scheduling.schedule_firer.submitter.range = None
+    front.door.scheduling.schedule_firer.submitter.pools.numbers.clear()
     replies = await gather_calls(front, path_of(made, "trigger"), 20)
     assert set(replies) == {201}
     assert len(await ledger(front, made)) == 20

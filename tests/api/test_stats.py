@@ -10,7 +10,7 @@ from duly.domain.histogram import index_of
 from duly.domain.lanes import Ticket
 from duly.domain.task import Submission
 from duly.store.breakers import open_breaker
-from duly.store.cluster import read_standing
+from duly.store.cluster import read_tenant_status
 from duly.store.lease import lease_tasks
 from duly.store.stats import read_points
 from duly.store.submit import Stored, Submitter
@@ -207,7 +207,7 @@ async def test_a_count_stops_at_its_bound(front: Front) -> None:
     await fail_many(front, 5)
     for most, expected in ((3, (3, 3, 3)), (9, (9, 5, 5)), (100, (10, 5, 5))):
         async with front.database.tenant(front.tenant.id) as session:
-            standing = await read_standing(session, front.tenant.id, most)
+            standing = await read_tenant_status(session, front.tenant.id, most)
         depth = standing.depths[1]
         assert (depth.ready, depth.scheduled, standing.dead_letters) == expected
 

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.api.problems import Refused
+from duly.api.problems import ApiProblem
 from duly.api.rate_limit import TOKEN_LEASE_S, Throttle
 from duly.environment import Environment
 from duly.store.ownership import Node, keep_seats
@@ -40,7 +40,7 @@ class Processes:
             *(self.throttles[process].admit(self.tenant, 1) for process in calls),
             return_exceptions=True,
         )
-        assert all(isinstance(answer, dict | Refused) for answer in answers), answers
+        assert all(isinstance(answer, dict | ApiProblem) for answer in answers), answers
         return sum(isinstance(answer, dict) for answer in answers)
 
     async def statements(self, calls: list[int]) -> int:
@@ -111,7 +111,7 @@ async def test_a_refusal_says_when_to_come_again(processes: Processes) -> None:
     """Within a second a caller that waits as it was told is let in."""
     await processes.limit(submit_rate=0.5, submit_burst=1.0)
     await processes.admitted([0])
-    with pytest.raises(Refused, match=r"0\.5 tasks a second") as refused:
+    with pytest.raises(ApiProblem, match=r"0\.5 tasks a second") as refused:
         await processes.throttles[0].admit(processes.tenant, 1)
     headers = refused.value.headers
     assert (headers["retry-after"], headers["ratelimit-limit"]) == ("2", "1")

@@ -135,7 +135,7 @@ async def test_a_task_stored_in_a_workers_hands_is_an_ordinary_lease(front: Fron
         (entry,) = entries
         return front.queue.reserve(Lane(entry.task.tenant, entry.pool, NORMAL), 1)
 
-    front.door.desk.submitter.find_consumer = straight
+    front.door.group_commit.submitter.find_consumer = straight
     body = {"worker_id": "w1", "wait_s": 30, "lease_s": 10, "request_id": "r"}
     polling = asyncio.create_task(front.call("POST", "/v1/worker/lease", body, key=front.worker))
     while not front.queue.waiting():  # noqa: ASYNC110 (until the call has arrived)

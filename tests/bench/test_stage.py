@@ -2,14 +2,14 @@
 
 import pytest
 
-from duly.bench.stage import STALLED_S, Patience
+from duly.bench.stage import STALLED_S, StallWatch
 from duly.testing.clock import ManualClock
 
 
 def test_a_wait_ends_when_nothing_moves_and_not_before() -> None:
     """A worker that died would be waited for until somebody looks; a slow one is no dead one."""
     clock = ManualClock()
-    patience = Patience(clock, "the worker")
+    patience = StallWatch(clock, "the worker")
     for done in (0, 1, 1, 2):
         patience.look(done, 3)
         clock.advance(STALLED_S)

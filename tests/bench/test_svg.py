@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import pytest
 
 from duly.bench.plots import write_plots
-from duly.bench.svg import Axis, Chart, Line, Scale, draw, make_scale, short, ticks
+from duly.bench.svg import Axis, AxisScale, Chart, ChartLine, draw, make_scale, short, ticks
 
 SVG = "{http://www.w3.org/2000/svg}"
 MACHINE = {
@@ -21,7 +21,7 @@ MACHINE = {
 }
 
 
-def make_chart(*lines: Line, is_log: bool = False) -> Chart:
+def make_chart(*lines: ChartLine, is_log: bool = False) -> Chart:
     return Chart("rates & more", Axis("seconds"), Axis("tasks", is_log=is_log), lines)
 
 
@@ -35,7 +35,9 @@ def places_of(picture: str) -> list[list[tuple[float, float]]]:
 
 def test_a_picture_is_well_formed_whatever_the_names_are() -> None:
     """One unescaped sign, and no browser shows anything."""
-    picture = draw("<b>", [make_chart(Line('a"b', [(0, 1)]), Line("c<d", [(1, 2)]))], "x & y")
+    picture = draw(
+        "<b>", [make_chart(ChartLine('a"b', [(0, 1)]), ChartLine("c<d", [(1, 2)]))], "x & y"
+    )
     root = ElementTree.fromstring(picture)
     words = {each.text for each in root.iter(f"{SVG}text")}
     assert {"<b>", "rates & more", 'a"b', "c<d", "x & y", "seconds", "tasks"} <= words
@@ -44,7 +46,7 @@ def test_a_picture_is_well_formed_whatever_the_names_are() -> None:
 @pytest.mark.parametrize("is_log", [False, True])
 def test_a_greater_value_stands_higher_and_everything_inside(is_log: bool) -> None:
     """An axis that is upside down is believed."""
-    chart = make_chart(Line("a", [(0, 0), (1, 3), (2, 40), (3, 5000)]), is_log=is_log)
+    chart = make_chart(ChartLine("a", [(0, 0), (1, 3), (2, 40), (3, 5000)]), is_log=is_log)
     picture = draw("", [chart], "")
     root = ElementTree.fromstring(picture)
     (places,) = places_of(picture)
@@ -58,7 +60,7 @@ def test_a_greater_value_stands_higher_and_everything_inside(is_log: bool) -> No
 def test_a_log_axis_gives_every_decade_the_same_room() -> None:
     """Otherwise a tail ten times as long looks a little longer."""
     scale = make_scale(Axis("ms", is_log=True), [2.0, 900.0], 0, 300)
-    assert scale == Scale(1.0, 1000.0, True, 0, 300)
+    assert scale == AxisScale(1.0, 1000.0, True, 0, 300)
     assert [round(scale.at(value)) for value in (0.0, 1, 10, 100, 1000)] == [0, 0, 100, 200, 300]
 
 

@@ -17,7 +17,7 @@ from duly.broker.postgres import PostgresCarrier
 from duly.domain.errors import DatabaseUnavailable
 from duly.domain.ids import shard_of
 from duly.domain.lanes import TICKET_S, Lane, Ticket
-from duly.store.ready_tickets import FIRST_SPOT, SQL, rebuild_tickets, sweep_tickets
+from duly.store.ready_tickets import SQL, SWEEP_START, rebuild_tickets, sweep_tickets
 from tests.broker.conformance import Conformance
 from tests.broker.stage import (
     HIGH_LANE,
@@ -233,9 +233,9 @@ class TestPostgres(Conformance):
         fresh = await stage.submit(2)
         await stage.publish(fresh, HIGH_LANE)
         bites: list[int] = []
-        spot = FIRST_SPOT
-        while not bites or spot != FIRST_SPOT:
-            spot, gone = await sweep_tickets(database, spot, bite=5)
+        spot = SWEEP_START
+        while not bites or spot != SWEEP_START:
+            spot, gone = await sweep_tickets(database, spot, batch_size=5)
             bites.append(gone)
         # The two fresh ones lie between the second and the third lane.
         assert bites == [3, 5, 4]

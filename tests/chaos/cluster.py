@@ -15,7 +15,7 @@ import asyncpg
 
 from duly.environment import Environment
 from duly.settings import Settings
-from duly.store.bootstrap import EMBEDDED_LOGIN, DatabaseTarget, create_database, prepare_place
+from duly.store.bootstrap import EMBEDDED_LOGIN, DatabaseTarget, create_database, prepare_target
 from duly.store.database import Database
 from duly.store.embedded import DATABASE, SUPERUSER, EmbeddedPostgres, Server, free_port
 from duly.store.keys import NewKey, create_key
@@ -101,7 +101,7 @@ class Cluster:
         self.server = server = await asyncio.to_thread(self.postgres.attach)
         await create_database(server)
         place = DatabaseTarget(server.url(), server.url(login=EMBEDDED_LOGIN), "chaos", server)
-        await prepare_place(place, Settings(), self.environment)
+        await prepare_target(place, Settings(), self.environment)
         database = await Database.open(place.engine_url, 2)
         try:
             for name, cap in self.caps.items():

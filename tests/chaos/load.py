@@ -19,7 +19,7 @@ from uuid import UUID
 import aiohttp
 import msgspec
 
-from duly.verify.history import Entry, Operation, Phase
+from duly.verify.history import CallPhase, LogEntry, Operation
 from tests.chaos.cluster import POOL, Cluster, Tenant
 from tests.chaos.worker import POISON_POOL
 
@@ -51,7 +51,7 @@ class Load:
         self.rate = rate
         self.random = Random(seed)
         self.file: IO[str] = log.open("a", buffering=1)
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         # The requests of each batch, which are stored all or none.
         self.batches: list[list[str]] = []
         self.calls = 0
@@ -148,11 +148,11 @@ class Load:
             status, answer, _ = await self.call(wish.tenant, "/v1/tasks", wish.body, wish.key)
             if status in (200, 201):
                 task = UUID(answer["id"])
-                self.answered(entry, Phase.OK, task, "stored" if status == 201 else "replayed")
+                self.answered(entry, CallPhase.OK, task, "stored" if status == 201 else "replayed")
                 self.remember(wish, task)
                 return
             if status == 409 and known is not None:
-                self.answered(entry, Phase.OK, known, "mismatch")
+                self.answered(entry, CallPhase.OK, known, "mismatch")
                 return
             self.not_answered(entry, status)
             await asyncio.sleep(BACK_OFF_S)
@@ -169,7 +169,7 @@ class Load:
             if status == 201:
                 word = "replayed" if "idempotent-replay" in headers else "stored"
                 for wish, entry, item in zip(wishes, asked, answer["items"], strict=True):
-                    self.answered(entry, Phase.OK, UUID(item["id"]), word)
+                    self.answered(entry, CallPhase.OK, UUID(item["id"]), word)
                     self.remember(wish, UUID(item["id"]))
                 return
             for entry in asked:
@@ -181,7 +181,7 @@ class Load:
         status, _, _ = await self.call(tenant, f"/v1/tasks/{task}/cancel", {}, None)
         if status in (200, 202):
             word = "cancelled" if status == 200 else "cancel_requested"
-            self.answered(entry, Phase.OK, task, word)
+            self.answered(entry, CallPhase.OK, task, word)
         else:
             self.not_answered(entry, status)
 
@@ -189,7 +189,7 @@ class Load:
         entry = self.asked(Operation.READ, tenant, task=task)
         status, answer, _ = await self.call(tenant, f"/v1/tasks/{task}", None, None)
         if status == 200:
-            self.answered(entry, Phase.OK, task, state=answer["state"])
+            self.answered(entry, CallPhase.OK, task, state=answer["state"])
         else:
             self.not_answered(entry, status)
 
@@ -217,14 +217,14 @@ class Load:
 
     # The client log -----------------------------------------------------------------------------
 
-    def asked(self, operation: Operation, tenant: Tenant, **facts: Any) -> Entry:
+    def asked(self, operation: Operation, tenant: Tenant, **facts: Any) -> LogEntry:
         self.calls += 1
         now = datetime.now(UTC)
         return self.write(
-            Entry(
+            LogEntry(
                 call=self.calls,
                 operation=operation,
-                phase=Phase.INVOKE,
+                phase=CallPhase.INVOKE,
                 at=now,
                 tenant=tenant.id,
                 **facts,
@@ -233,8 +233,8 @@ class Load:
 
     def answered(
         self,
-        asked: Entry,
-        phase: Phase,
+        asked: LogEntry,
+        phase: CallPhase,
         task: UUID | None = None,
         answer: str | None = None,
         state: str | None = None,
@@ -243,10 +243,10 @@ class Load:
         known = task or asked.task
         self.write(replace(asked, phase=phase, at=now, task=known, answer=answer, state=state))
 
-    def not_answered(self, asked: Entry, status: int) -> None:
-        self.answered(asked, Phase.FAIL if 400 <= status < 500 else Phase.UNKNOWN)
+    def not_answered(self, asked: LogEntry, status: int) -> None:
+        self.answered(asked, CallPhase.FAIL if 400 <= status < 500 else CallPhase.UNKNOWN)
 
-    def write(self, entry: Entry) -> Entry:
+    def write(self, entry: LogEntry) -> LogEntry:
         self.entries.append(entry)
         line = {
             "call": entry.call,

@@ -12,7 +12,7 @@ from typing import Any
 import asyncpg
 
 from duly.verify.check import Violation
-from duly.verify.history import Logs, Phase, Tables
+from duly.verify.history import CallPhase, Logs, Tables
 from tests.chaos.cluster import Cluster
 from tests.chaos.evidence import OWNERLESS, Told, effects_of, judge, read_effects, read_tables
 from tests.chaos.injector import Injector
@@ -107,7 +107,7 @@ def make_report(
     return {
         "tasks": len(tables.tasks),
         "tasks_acknowledged": len(
-            {entry.task for entry in load.entries if entry.phase is Phase.OK and entry.task}
+            {entry.task for entry in load.entries if entry.phase is CallPhase.OK and entry.task}
         ),
         "effects": len(told),
         "attempts": dict(Counter(row.outcome for row in tables.attempts).most_common()),

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.verify.history import Effect, Phase
+from duly.verify.history import CallPhase, Effect
 from tests.chaos.evidence import judge
 from tests.chaos.run import Result, run
 from tests.store.folders import server_folder
@@ -33,7 +33,7 @@ def test_half_a_minute_of_chaos_breaks_no_promise() -> None:
     assert len(result.tables.tasks) >= TASKS_MIN
     # On a busy machine no lease may be lost; then callers were left in doubt.
     is_lost = "lease_lost" in result.report["attempts"]
-    is_in_doubt = any(entry.phase is Phase.UNKNOWN for entry in result.logs.entries)
+    is_in_doubt = any(entry.phase is CallPhase.UNKNOWN for entry in result.logs.entries)
     assert is_lost or is_in_doubt, "nothing that was broken had an effect"
     blind_spots = [name for name, spoil in SPOILERS.items() if not is_noticed(result, spoil)]
     assert blind_spots == [], "the verdict would have been the same without its evidence"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from duly.api.wire import Retry
+from duly.api.wire import RetryOptions
 from duly.cli.schedule_files import RETRY_DEFAULTS
 from tests.api.conftest import Front
 from tests.cli.conftest import CommandLine
@@ -309,4 +309,4 @@ async def test_a_person_sees_the_plan_and_is_asked(front: Front, tmp_path: Path)
 
 def test_an_unsaid_retry_is_the_servers() -> None:
     """With another default here, every run of the file would find a change."""
-    assert msgspec.to_builtins(Retry()) == RETRY_DEFAULTS
+    assert msgspec.to_builtins(RetryOptions()) == RETRY_DEFAULTS

@@ -12,8 +12,8 @@ from duly.domain.breaker import (
     RAMP_S,
     RETRY_ATTEMPTS_MIN,
     WINDOW_S,
+    BreakerPhase,
     FailureWindow,
-    Phase,
     phase_of,
     ramp_rate,
 )
@@ -71,10 +71,10 @@ def test_retries_that_are_most_of_the_traffic_are_over_budget() -> None:
 def test_the_phases_follow_one_another() -> None:
     """Open, one probe, ramp, closed: none may be skipped or last for ever."""
     until, ramp = NOW + timedelta(seconds=60), NOW + timedelta(seconds=70)
-    assert phase_of(NOW, until, None) is Phase.OPEN
-    assert phase_of(until, until, None) is Phase.PROBING
-    assert phase_of(ramp, until, ramp) is Phase.RAMP
-    assert phase_of(ramp + timedelta(seconds=RAMP_S), until, ramp) is Phase.CLOSED
+    assert phase_of(NOW, until, None) is BreakerPhase.OPEN
+    assert phase_of(until, until, None) is BreakerPhase.PROBING
+    assert phase_of(ramp, until, ramp) is BreakerPhase.RAMP
+    assert phase_of(ramp + timedelta(seconds=RAMP_S), until, ramp) is BreakerPhase.CLOSED
 
 
 @given(st.floats(-10, RAMP_S), st.floats(0, RAMP_S))

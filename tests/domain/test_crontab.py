@@ -2,7 +2,7 @@
 
 import pytest
 
-from duly.domain.crontab import Entry, read_crontab
+from duly.domain.crontab import CrontabEntry, read_crontab
 
 BERLIN = "Europe/Berlin"
 FOUND_ON_MACHINES = """
@@ -23,7 +23,7 @@ CRON_TZ='Asia/Tokyo'
 """
 
 
-def one(line: str, timezone: str | None = BERLIN, *, has_user: bool = False) -> Entry:
+def one(line: str, timezone: str | None = BERLIN, *, has_user: bool = False) -> CrontabEntry:
     found = read_crontab(line, timezone, has_user=has_user)
     assert found.refused == []
     (entry,) = found.entries

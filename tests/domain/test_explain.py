@@ -16,7 +16,7 @@ from duly.domain.explain import (
     LastAttempt,
     RateLevel,
     Situation,
-    Wait,
+    WaitReason,
     explain,
     next_token_at,
 )
@@ -63,7 +63,7 @@ def ready(**facts: Any) -> Situation:
     return replace(READY, facts=replace(READY.facts, **facts))
 
 
-def closed(explanation: Explanation) -> list[Gate | Wait]:
+def closed(explanation: Explanation) -> list[Gate | WaitReason]:
     return [entry.gate for entry in explanation.entries if not entry.is_open]
 
 
@@ -75,7 +75,7 @@ def test_explain_and_dispatch_agree_on_the_same_facts(facts: GateFacts) -> None:
     assert explanation.binding == (None if refusal is None else refusal.gate)
     told = [(entry.gate, entry.is_open) for entry in explanation.entries]
     assert told[: len(Gate)] == [(gate, answer is None) for gate, answer in refusals(facts)]
-    assert [gate for gate, _ in told[len(Gate) :]] == list(Wait)
+    assert [gate for gate, _ in told[len(Gate) :]] == list(WaitReason)
     if refusal is not None:
         assert refusal.reason in explanation.summary
 
@@ -86,9 +86,11 @@ def test_a_gate_binds_before_what_nobody_refused(
 ) -> None:
     """The order of the answer is the order in which to act."""
     explanation = explain(replace(READY, facts=facts, has_owner=has_owner, workers=workers))
-    expected: list[Gate | Wait] = [gate for gate, answer in refusals(facts) if answer is not None]
-    expected += [] if has_owner else [Wait.SLOT_WITHOUT_OWNER]
-    expected += [] if workers else [Wait.NO_LIVE_WORKER]
+    expected: list[Gate | WaitReason] = [
+        gate for gate, answer in refusals(facts) if answer is not None
+    ]
+    expected += [] if has_owner else [WaitReason.SLOT_WITHOUT_OWNER]
+    expected += [] if workers else [WaitReason.NO_LIVE_WORKER]
     assert closed(explanation) == expected
     assert explanation.binding == (expected[0] if expected else None)
 
@@ -146,10 +148,10 @@ def test_before_it_is_due_only_what_will_still_stand_matters() -> None:
     """A full cap now says nothing about tomorrow; a pause does."""
     scheduled = replace(READY, state=State.SCHEDULED, due_at=SOON)
     full = replace(scheduled, facts=replace(READY.facts, in_flight=1, in_flight_max=1))
-    assert (explain(full).binding, explain(full).estimate_at) == (Wait.NOT_DUE, SOON)
+    assert (explain(full).binding, explain(full).estimate_at) == (WaitReason.NOT_DUE, SOON)
     assert "held back" not in explain(full).summary
     paused = replace(scheduled, facts=replace(READY.facts, paused_by="paused by ann"))
-    assert (explain(paused).binding, explain(paused).estimate_at) == (Wait.NOT_DUE, None)
+    assert (explain(paused).binding, explain(paused).estimate_at) == (WaitReason.NOT_DUE, None)
     assert explain(paused).summary.endswith("it will then be held back: paused by ann")
 
 
@@ -185,8 +187,8 @@ def test_a_lost_lease_without_an_owner_says_who_is_missing() -> None:
     )
     assert explain(running).binding is None
     lost = explain(replace(running, has_owner=False))
-    assert lost.binding is Wait.SLOT_WITHOUT_OWNER
-    assert closed(lost) == [Wait.SLOT_WITHOUT_OWNER]
+    assert lost.binding is WaitReason.SLOT_WITHOUT_OWNER
+    assert closed(lost) == [WaitReason.SLOT_WITHOUT_OWNER]
     alive = replace(running, has_owner=False, lease_until=SOON)
     assert explain(alive).binding is None
 

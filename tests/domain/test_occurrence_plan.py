@@ -10,13 +10,13 @@ from duly.domain.occurrence_plan import (
     FIRES_MAX,
     GRACE_S,
     RULINGS_MAX,
+    DecidedOccurrence,
     Misfire,
     OccurrenceDecision,
     Overlap,
     Plan,
     Policies,
-    Progress,
-    Ruling,
+    ScheduleProgress,
     plan_firing,
 )
 from duly.domain.recurrence import Recurrence, next_occurrences
@@ -34,18 +34,22 @@ def recurrence(**fields: object) -> Recurrence:
 
 
 def catch_up(
-    rule: Recurrence, policies: Policies, now: datetime, progress: Progress, offset_s: float = 0.0
-) -> list[Ruling]:
+    rule: Recurrence,
+    policies: Policies,
+    now: datetime,
+    progress: ScheduleProgress,
+    offset_s: float = 0.0,
+) -> list[DecidedOccurrence]:
     """Bite by bite, until nothing is due; no task ever ends."""
-    found: list[Ruling] = []
+    found: list[DecidedOccurrence] = []
     while True:
         plan = plan_firing(rule, policies, progress, offset_s, now)
-        found += plan.rulings
-        fires = progress.fires + sum(ruling.fires for ruling in plan.rulings)
-        progress = Progress(plan.cursor_at, fires, progress.live, progress.is_paused)
+        found += plan.decisions
+        fires = progress.fires + sum(ruling.fires for ruling in plan.decisions)
+        progress = ScheduleProgress(plan.cursor_at, fires, progress.live, progress.is_paused)
         if plan.next_at is None or plan.next_at + timedelta(seconds=offset_s) > now:
             return found
-        assert plan.rulings, "a bite that rules on nothing would go on for ever"
+        assert plan.decisions, "a bite that rules on nothing would go on for ever"
 
 
 @given(
@@ -69,32 +73,32 @@ def test_every_due_occurrence_gets_exactly_one_verdict(
     """An occurrence without a verdict is a run that was lost silently."""
     rule = recurrence(every_s=every_s)
     now = START + timedelta(seconds=away_s)
-    progress = Progress(START, 0, live, is_paused)
-    rulings = catch_up(rule, Policies(misfire, 600.0, overlap), now, progress, offset_s)
+    progress = ScheduleProgress(START, 0, live, is_paused)
+    decisions = catch_up(rule, Policies(misfire, 600.0, overlap), now, progress, offset_s)
     offset = timedelta(seconds=offset_s)
     due = [each.at for each in next_occurrences(rule, START, 5000) if each.at + offset <= now]
-    assert [ruling.nominal_at for ruling in rulings] == due
+    assert [ruling.nominal_at for ruling in decisions] == due
     if is_paused:
-        assert {ruling.verdict for ruling in rulings} <= {OccurrenceDecision.SKIPPED_PAUSED}
+        assert {ruling.verdict for ruling in decisions} <= {OccurrenceDecision.SKIPPED_PAUSED}
 
 
 def test_a_bite_is_bounded_and_the_next_goes_on_where_it_stopped() -> None:
     """A year of seconds in one statement would be one that never ends."""
     rule = recurrence(every_s=1)
     now = START + timedelta(days=2)
-    plan = plan_firing(rule, Policies("skip"), Progress(START), 0.0, now)
-    assert len(plan.rulings) <= RULINGS_MAX
+    plan = plan_firing(rule, Policies("skip"), ScheduleProgress(START), 0.0, now)
+    assert len(plan.decisions) <= RULINGS_MAX
     assert plan.next_at == plan.cursor_at + timedelta(seconds=1)
-    firing = plan_firing(rule, Policies("fire_all", 3 * 86400.0), Progress(START), 0.0, now)
-    assert sum(ruling.fires for ruling in firing.rulings) == FIRES_MAX
+    firing = plan_firing(rule, Policies("fire_all", 3 * 86400.0), ScheduleProgress(START), 0.0, now)
+    assert sum(ruling.fires for ruling in firing.decisions) == FIRES_MAX
 
 
 def test_coalesce_fires_the_newest_across_bites() -> None:
     """Each bite for itself would fire once: a herd in small."""
     rule = recurrence(every_s=1)
     now = START + timedelta(seconds=3 * RULINGS_MAX)
-    rulings = catch_up(rule, Policies("coalesce"), now, Progress(START))
-    assert [ruling.fires for ruling in rulings] == [False] * (len(rulings) - 1) + [True]
+    decisions = catch_up(rule, Policies("coalesce"), now, ScheduleProgress(START))
+    assert [ruling.fires for ruling in decisions] == [False] * (len(decisions) - 1) + [True]
 
 
 def test_coalesce_fires_although_the_newest_days_are_excluded() -> None:
@@ -102,7 +106,11 @@ def test_coalesce_fires_although_the_newest_days_are_excluded() -> None:
     days = tuple((START + timedelta(days=n)).date() for n in (9, 10))
     rule = recurrence(cron="0 12 * * *", exclude_dates=days)
     plan = plan_firing(
-        rule, Policies("coalesce"), Progress(START), 0.0, START + timedelta(days=10, hours=13)
+        rule,
+        Policies("coalesce"),
+        ScheduleProgress(START),
+        0.0,
+        START + timedelta(days=10, hours=13),
     )
     assert verdicts(plan)[-3:] == [
         OccurrenceDecision.LATE,
@@ -115,10 +123,10 @@ def test_coalesce_fires_although_the_newest_days_are_excluded() -> None:
 def test_coalesce_fires_once_across_an_excluded_day() -> None:
     """A lone occurrence before a day of excluded ones would be taken for the newest."""
     rule = recurrence(cron="* * * * *", exclude_dates=((START + timedelta(days=1)).date(),))
-    away = Progress(START + timedelta(hours=20))
+    away = ScheduleProgress(START + timedelta(hours=20))
     now = START + timedelta(days=2, hours=8)
-    rulings = catch_up(rule, Policies("coalesce"), now, away)
-    assert [ruling.nominal_at for ruling in rulings if ruling.fires] == [now]
+    decisions = catch_up(rule, Policies("coalesce"), now, away)
+    assert [ruling.nominal_at for ruling in decisions if ruling.fires] == [now]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +145,7 @@ def test_how_late_is_too_late(
     """A bound that is off by one policy runs old work, or drops new."""
     rule = recurrence(cron="0 12 1 3 *")
     now = START + timedelta(hours=12, seconds=late_s)
-    plan = plan_firing(rule, Policies(misfire, 600.0), Progress(START), 0.0, now)
+    plan = plan_firing(rule, Policies(misfire, 600.0), ScheduleProgress(START), 0.0, now)
     assert verdicts(plan) == [expected]
 
 
@@ -146,7 +154,7 @@ def test_a_spent_schedule_has_no_next_instant() -> None:
     plan = plan_firing(
         recurrence(every_s=60),
         Policies(max_fires=1),
-        Progress(START),
+        ScheduleProgress(START),
         0.0,
         START + timedelta(seconds=60),
     )
@@ -159,10 +167,10 @@ def test_a_skipped_gap_is_on_record() -> None:
     rule = recurrence(cron="30 2 * * *", timezone="Europe/Berlin", dst_gap="skip")
     now = datetime(2026, 3, 29, 12, tzinfo=UTC)
     after = datetime(2026, 3, 28, 12, tzinfo=UTC)
-    assert verdicts(plan_firing(rule, Policies(), Progress(after), 0.0, now)) == [
+    assert verdicts(plan_firing(rule, Policies(), ScheduleProgress(after), 0.0, now)) == [
         OccurrenceDecision.SKIPPED_DST
     ]
 
 
 def verdicts(plan: Plan) -> list[OccurrenceDecision]:
-    return [ruling.verdict for ruling in plan.rulings]
+    return [ruling.verdict for ruling in plan.decisions]

@@ -18,7 +18,7 @@ from duly.domain.cron import parse_cron
 from duly.domain.recurrence import (
     Interval,
     Recurrence,
-    VerdictHint,
+    SkipReason,
     next_occurrences,
     stable_jitter_s,
 )
@@ -164,7 +164,7 @@ def test_an_excluded_date_is_a_local_one_and_is_accounted_for() -> None:
     assert [fire.at.isoformat() for fire in fires] == [
         f"2026-05-0{day}T16:00:00+00:00" for day in (3, 4, 5)
     ]
-    assert [fire.verdict_hint for fire in fires] == [None, VerdictHint.EXCLUDED, None]
+    assert [fire.verdict_hint for fire in fires] == [None, SkipReason.EXCLUDED, None]
 
 
 @pytest.mark.parametrize("zone", ["Europe/Berlin", "America/New_York", "Europe/Dublin"])

@@ -65,7 +65,7 @@ class Stand:
 
     async def submit(self, tenant: int, task_type: str, count: int = 1) -> list[Stored]:
         tasks = [Submission(tenant=tenant, type=task_type, url=URL) for _ in range(count)]
-        answers = await asyncio.gather(*map(self.engine.desk.submit, tasks))
+        answers = await asyncio.gather(*map(self.engine.group_commit.submit, tasks))
         assert all(isinstance(answer, Stored) for answer in answers)
         return answers  # type: ignore[return-value]
 

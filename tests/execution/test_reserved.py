@@ -10,7 +10,7 @@ from duly.app import make_parts
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.keys import NewKey, create_key
-from duly.store.lease import Beat, BeatStatus
+from duly.store.lease import Beat, HeartbeatStatus
 from duly.store.tenants import TenantLimits, create_tenant
 from duly.telemetry import Metrics
 
@@ -31,7 +31,7 @@ async def test_a_workers_heartbeat_is_answered_while_every_connection_is_busy(
     finally:
         await beating.close()
         await busy.close()
-    assert answer.status is BeatStatus.STALE
+    assert answer.status is HeartbeatStatus.STALE
 
 
 async def test_a_worker_is_known_while_every_connection_is_busy(engine_url: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from duly.broker.contract import Delivery
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier
-from duly.domain.breaker import ATTEMPTS_MIN, OPEN_S, BreakerKind, Phase, phase_of
+from duly.domain.breaker import ATTEMPTS_MIN, OPEN_S, BreakerKind, BreakerPhase, phase_of
 from duly.domain.lanes import Lane, Ticket
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
@@ -92,7 +92,7 @@ class Shop:
         clock.advance(OPEN_S)
         await self.breakers.tick()
 
-    async def open(self) -> list[tuple[BreakerKind, str, Phase]]:
+    async def open(self) -> list[tuple[BreakerKind, str, BreakerPhase]]:
         await self.breakers.tick()
         rows, _ = await list_breakers(self.database, self.tenant, None, 50)
         return [
@@ -114,7 +114,7 @@ async def test_a_type_that_fails_in_every_attempt_opens_its_breaker(shop: Shop) 
     await shop.run(ATTEMPTS_MIN - 1, Outcome.FAILED)
     assert await shop.open() == []
     await shop.run(1, Outcome.FAILED)
-    assert await shop.open() == [(BreakerKind.TYPE, "a", Phase.OPEN)]
+    assert await shop.open() == [(BreakerKind.TYPE, "a", BreakerPhase.OPEN)]
 
 
 async def test_successes_beside_failures_keep_it_closed(shop: Shop) -> None:
@@ -124,7 +124,7 @@ async def test_successes_beside_failures_keep_it_closed(shop: Shop) -> None:
     await shop.run(2 * ATTEMPTS_MIN - 1, Outcome.FAILED)
     assert await shop.open() == []
     await shop.run(2 * ATTEMPTS_MIN, Outcome.FAILED)
-    assert await shop.open() == [(BreakerKind.TYPE, "a", Phase.OPEN)]
+    assert await shop.open() == [(BreakerKind.TYPE, "a", BreakerPhase.OPEN)]
 
 
 @pytest.mark.parametrize(
@@ -161,12 +161,12 @@ async def test_a_few_failures_now_and_then_open_nothing(shop: Shop, clock: Manua
 async def test_a_pool_opens_only_when_several_types_fail(shop: Shop) -> None:
     """One broken handler must not stop the rest of the pool."""
     await shop.run(3 * ATTEMPTS_MIN, Outcome.FAILED, "a")
-    assert await shop.open() == [(BreakerKind.TYPE, "a", Phase.OPEN)]
+    assert await shop.open() == [(BreakerKind.TYPE, "a", BreakerPhase.OPEN)]
     await shop.run(ATTEMPTS_MIN // 2, Outcome.FAILED, "b", "other")
     await shop.run(ATTEMPTS_MIN // 2, Outcome.FAILED, "c", "other")
     assert await shop.open() == [
-        (BreakerKind.POOL, "other", Phase.OPEN),
-        (BreakerKind.TYPE, "a", Phase.OPEN),
+        (BreakerKind.POOL, "other", BreakerPhase.OPEN),
+        (BreakerKind.TYPE, "a", BreakerPhase.OPEN),
     ]
 
 
@@ -192,7 +192,7 @@ async def test_lost_leases_count_as_failures(shop: Shop, database: Database) -> 
     reaped = await reap_leases(database, shop.environment, places, 100)
     assert len(reaped.lost) == len(leases)
     shop.breakers.on_lost(reaped.lost)
-    assert await shop.open() == [(BreakerKind.TYPE, "a", Phase.OPEN)]
+    assert await shop.open() == [(BreakerKind.TYPE, "a", BreakerPhase.OPEN)]
 
 
 async def test_a_probe_that_succeeds_gives_the_work_back(
@@ -203,10 +203,10 @@ async def test_a_probe_that_succeeds_gives_the_work_back(
     await shop.open()
     await shop.pass_minute(database, clock)
     await shop.run(1, Outcome.FAILED)
-    assert await shop.open() == [(BreakerKind.TYPE, "a", Phase.OPEN)]
+    assert await shop.open() == [(BreakerKind.TYPE, "a", BreakerPhase.OPEN)]
     await shop.pass_minute(database, clock)
     await shop.run(1, Outcome.COMPLETED)
-    assert await shop.open() == [(BreakerKind.TYPE, "a", Phase.RAMP)]
+    assert await shop.open() == [(BreakerKind.TYPE, "a", BreakerPhase.RAMP)]
 
 
 async def test_a_probe_that_another_process_settles_is_heard(
@@ -219,7 +219,7 @@ async def test_a_probe_that_another_process_settles_is_heard(
     other = Shop(database, environment, shop.tenant)
     other.breakers.watched_workers = lambda: {shop.tenant}
     await other.run(1, Outcome.COMPLETED)
-    assert await other.open() == [(BreakerKind.TYPE, "a", Phase.RAMP)]
+    assert await other.open() == [(BreakerKind.TYPE, "a", BreakerPhase.RAMP)]
     await other.queue.close()
 
 

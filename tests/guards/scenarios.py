@@ -7,7 +7,7 @@ from duly.domain.errors import StatementRefused
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
-from duly.store.control import Move, move_tasks
+from duly.store.control import TimerChange, reschedule_tasks
 from duly.store.lease import Lease, lease_tasks
 from duly.store.read import read_attempts, read_task
 from duly.store.submit import Mismatch, Replayed, Stored, Submitter
@@ -126,7 +126,7 @@ async def fences_rise(stage: Stage, race: Race) -> None:
         await settle_as(outcome, retry_in_s=0.0)(stage.database, scene)
         fences.append(await present_fence(stage, scene))
     await assert_true(stage, scene)
-    await move_tasks(stage.database, scene.tenant, [Move(scene.id, delay_s=0.0)])
+    await reschedule_tasks(stage.database, scene.tenant, [TimerChange(scene.id, delay_s=0.0)])
     fences.append(await present_fence(stage, scene))
     await cancel(stage.database, scene)
     fences.append(await present_fence(stage, scene))

@@ -95,7 +95,7 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         acted.an_old_ticket_is_void,
         [
             without(lease, "lease_tasks", "AND timers.fence = ticket.fence"),
-            without(control, "move_tasks", FENCE_RISES),
+            without(control, "reschedule_tasks", FENCE_RISES),
         ],
     ),
     (
@@ -109,7 +109,7 @@ TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
         [
             without(lease, "lease_tasks", FENCE_RISES),
             without(retry, "retry_tasks", FENCE_RISES),
-            without(control, "move_tasks", FENCE_RISES),
+            without(control, "reschedule_tasks", FENCE_RISES),
             with_edits(
                 "with the fence as it was",
                 finish,

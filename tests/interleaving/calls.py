@@ -9,7 +9,7 @@ from duly.domain.ids import shard_of
 from duly.domain.states import Outcome
 from duly.environment import Environment
 from duly.store.async_webhooks import hand_over
-from duly.store.control import Move, cancel_tasks, move_tasks, run_now
+from duly.store.control import TimerChange, cancel_tasks, reschedule_tasks, run_now
 from duly.store.database import Database
 from duly.store.dead_letters import replay_dead_letters
 from duly.store.finish import SettleAnswer, Settlement, finish_unstarted
@@ -88,17 +88,17 @@ async def cancel(database: Database, scene: Scene) -> str:
 
 
 async def postpone(database: Database, scene: Scene) -> str:
-    move = Move(scene.id, delay_s=HOUR_S)
-    return (await move_tasks(database, scene.tenant, [move]))[scene.id].value
+    move = TimerChange(scene.id, delay_s=HOUR_S)
+    return (await reschedule_tasks(database, scene.tenant, [move]))[scene.id].value
 
 
 async def promote(database: Database, scene: Scene) -> str:
-    move = Move(scene.id, priority=9)
-    return (await move_tasks(database, scene.tenant, [move]))[scene.id].value
+    move = TimerChange(scene.id, priority=9)
+    return (await reschedule_tasks(database, scene.tenant, [move]))[scene.id].value
 
 
 async def hasten(database: Database, scene: Scene) -> str:
-    return (await move_tasks(database, scene.tenant, [run_now(scene.id)]))[scene.id].value
+    return (await reschedule_tasks(database, scene.tenant, [run_now(scene.id)]))[scene.id].value
 
 
 async def replay(database: Database, scene: Scene) -> str:

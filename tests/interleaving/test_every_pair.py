@@ -46,7 +46,7 @@ RACED = {
     "rearm_leases": {"reap"},
     "finish_unstarted": {"expire"},
     "finish_cancelled": {"cancel"},
-    "move_tasks": {"postpone", "run now"},
+    "reschedule_tasks": {"postpone", "run now"},
     "replay_dead_letters": {"replay"},
 }
 # These only make tasks that nobody knows yet: test_submits.py, and a benchmark's own tenant.

@@ -46,7 +46,7 @@ RULES = {
     "forget_expiry_batches": Rule(None),
     # Locks its rows in the order of their addresses, so it sorts what it was given.
     "finish_cancelled": Rule(KEY, ("shard", "id"), may_sort=True),
-    "move_tasks": LOOKUP,
+    "reschedule_tasks": LOOKUP,
     "classify_tasks": LOOKUP,
     "read_tasks": LOOKUP,
     # A page from each place, merged: sorted, but never more than the pages.

@@ -13,11 +13,11 @@ from duly.domain.states import Outcome, State
 from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store import control, finish, insert, lease, load, read, reap, retry, settle
-from duly.store.control import Move, cancel_tasks, move_tasks
+from duly.store.control import TimerChange, cancel_tasks, reschedule_tasks
 from duly.store.database import Database
 from duly.store.finish import Settlement
 from duly.store.lease import Beat, extend_leases, lease_tasks
-from duly.store.load import Cursor, Due, list_placements, load_due
+from duly.store.load import Cursor, DueTimer, list_placements, load_due
 from duly.store.partitions import create_partitions
 from duly.store.read import Filter, list_tasks, read_tasks
 from duly.store.reap import reap_leases
@@ -132,9 +132,9 @@ async def work(database: ExplainingDatabase, environment: Environment) -> None:
     await look_and_control(database, due)
 
 
-async def look_and_control(database: ExplainingDatabase, due: list[Due]) -> None:
+async def look_and_control(database: ExplainingDatabase, due: list[DueTimer]) -> None:
     ids = [each.id for each in due]
-    await move_tasks(database, TENANT, [Move(task_id, delay_s=9.0) for task_id in ids])
+    await reschedule_tasks(database, TENANT, [TimerChange(task_id, delay_s=9.0) for task_id in ids])
     await cancel_tasks(database, TENANT, ids[:20])
     await cancel_tasks(database, TENANT, ids[:20])
     await read_tasks(database, TENANT, ids)

@@ -48,7 +48,7 @@ async def test_another_tenant_does_not_wait_behind_a_huge_backlog(
         ready_state = engine.scheduler.dispatcher.ready_state
         await until(lambda: watcher.counts[NOISY] >= LANE_DEPTH_MAX)
         for _ in range(PROBES):
-            answer = await engine.desk.submit(task(QUIET))
+            answer = await engine.group_commit.submit(task(QUIET))
             assert isinstance(answer, Stored)
             waited_s = await until(lambda: answer.id in watcher.started)  # noqa: B023 (awaited)
             assert waited_s < WAIT_MAX_S

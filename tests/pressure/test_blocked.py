@@ -42,7 +42,7 @@ async def test_a_blocked_key_hides_nobody_and_loses_nothing(
         await until(lambda: len(watcher.leases) >= KEY_LIMIT)
         assert await until(lambda: len(watcher.leases) > KEY_LIMIT) < BEHIND_MAX_S
         await until(lambda: fullest_place(engine) <= PARKED_MAX)
-        answer = await engine.desk.submit(task(TENANT, FREE))
+        answer = await engine.group_commit.submit(task(TENANT, FREE))
         assert isinstance(answer, Stored)
         assert await until(lambda: answer.id in watcher.started) < RUNG_MAX_S
         assert len(watcher.leases) == KEY_LIMIT + 2, "the blocked key went above its limit"
@@ -64,7 +64,7 @@ async def test_a_paused_type_with_many_tasks_keeps_nobody_busy(
     async with Engine(pool, Environment(), watcher) as engine:
         bounds = engine.scheduler.dispatcher.gatekeeper
         await until(lambda: tenant.id in bounds.bounds.tenants)
-        answer = await engine.desk.submit(task(tenant.id, kind="going"))
+        answer = await engine.group_commit.submit(task(tenant.id, kind="going"))
         assert isinstance(answer, Stored)
         await until(lambda: answer.id in watcher.started)
         asked = await pool.statements_in(LOOK_S)

@@ -84,7 +84,7 @@ async def test_a_new_owner_counts_leases_that_it_never_sent(pool: CountingDataba
                 role for role in worker.parts.roles if role.name != "coordinator"
             ]
             await stack.enter_async_context(worker)
-            await former.desk.submit(task(tenant.id, "one-at-a-time"))
+            await former.group_commit.submit(task(tenant.id, "one-at-a-time"))
             await until(lambda: len(watcher.leases) == 1)
         heir = Engine(pool, Environment(), watcher, is_alone=False)
         heir.scheduler.coordinator.ticket_s = TICKET_S
@@ -92,7 +92,7 @@ async def test_a_new_owner_counts_leases_that_it_never_sent(pool: CountingDataba
         await stack.enter_async_context(heir)
         await until(lambda: len(heir.scheduler.coordinator.owned) == 64)
         await pool.statements_in(LOOK_S)
-        answer = await heir.desk.submit(task(tenant.id, "one-at-a-time"))
+        answer = await heir.group_commit.submit(task(tenant.id, "one-at-a-time"))
         assert isinstance(answer, Stored)
         await pool.statements_in(LOOK_S)
         assert answer.id not in watcher.started, "two tasks of a key for one at a time"

@@ -35,9 +35,9 @@ async def test_three_hundred_idle_connections_do_not_matter(
                 stack.push_async_callback(connection.close)
         async with Engine(pool, Environment(), watcher) as engine:
             for _ in range(TASKS):
-                await engine.desk.submit(task())
+                await engine.group_commit.submit(task())
             assert await until(lambda: len(watcher.leases) == TASKS) < ALL_RUN_MAX_S
-            answer = await engine.desk.submit(task())
+            answer = await engine.group_commit.submit(task())
             assert isinstance(answer, Stored)
             assert await until(lambda: answer.id in watcher.started) < ALL_RUN_MAX_S
 
@@ -56,7 +56,7 @@ async def test_without_doorbells_and_notifications_nothing_is_stuck(
         coordinators = [engine.scheduler.coordinator for engine in engines]
         await until(lambda: all(len(each.owned) == 32 for each in coordinators))
         for tenant in range(1, TENANTS + 1):
-            await engines[0].desk.submit(task(tenant))
+            await engines[0].group_commit.submit(task(tenant))
         assert await until(lambda: len(watcher.leases) == TENANTS) < FOUND_MAX_S
     assert len({lease.id for lease in watcher.leases}) == TENANTS
 

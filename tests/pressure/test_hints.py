@@ -116,7 +116,7 @@ async def test_an_idle_consumer_of_another_process_is_woken(pool: CountingDataba
     async with owner_and_worker(pool, tenant, watcher) as (owner, worker):
         for number in range(1, 6):
             await until(lambda: worker.parts.lease_queue.waiting() > 0)
-            await owner.desk.submit(task(tenant.id))
+            await owner.group_commit.submit(task(tenant.id))
             await until(partial(has_started, watcher, number), SOON_S)
 
 

@@ -27,7 +27,7 @@ async def test_idle_duly_issues_fewer_than_five_statements_a_second(
     async with Engine(pool, Environment(), watcher) as engine:
         # One after the other, so that their places do not keep step by accident.
         for tenant in range(1, TENANTS + 1):
-            await engine.desk.submit(task(tenant))
+            await engine.group_commit.submit(task(tenant))
         await until(lambda: len(watcher.leases) == TENANTS)
         await settled(pool)
         asked = await pool.statements_in(LOOK_S)

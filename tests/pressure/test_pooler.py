@@ -43,9 +43,11 @@ async def test_tasks_are_submitted_and_run_through_a_transaction_mode_pooler(
                 await stack.enter_async_context(engine)
             coordinators = [engine.scheduler.coordinator for engine in engines]
             await until(lambda: all(len(each.owned) == 32 for each in coordinators))
-            await asyncio.gather(*(engines[n % 2].desk.submit(task(n)) for n in range(1, TASKS)))
+            await asyncio.gather(
+                *(engines[n % 2].group_commit.submit(task(n)) for n in range(1, TASKS))
+            )
             keyed = task(TASKS, idempotency_key="once")
-            await asyncio.gather(*(engine.desk.submit(keyed) for engine in engines))
+            await asyncio.gather(*(engine.group_commit.submit(keyed) for engine in engines))
             await until(lambda: len(watcher.leases) >= TASKS)
             failures = [loop.failures.in_a_row for engine in engines for loop in engine.loops]
     finally:

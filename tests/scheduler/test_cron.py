@@ -19,7 +19,7 @@ from duly.scheduler.cron import AGAIN_S, LOOK_S, CronRole
 from duly.store.audit import list_audit
 from duly.store.database import Database
 from duly.store.lease import Lease
-from duly.store.occurrences import Verdicted, list_occurrences
+from duly.store.occurrences import RecordedOccurrence, list_occurrences
 from duly.store.pools import PoolNumbers
 from duly.store.schedules import Schedule, create_schedule, make_schedule_id, read_schedules
 from duly.telemetry import Metrics
@@ -71,7 +71,7 @@ async def read(database: Database, schedule_id: UUID) -> Schedule:
     return found
 
 
-async def ledger(database: Database, schedule_id: UUID) -> list[Verdicted]:
+async def ledger(database: Database, schedule_id: UUID) -> list[RecordedOccurrence]:
     found = await list_occurrences(database, TENANT, schedule_id, before=FAR, limit=10_000)
     return found[::-1]
 

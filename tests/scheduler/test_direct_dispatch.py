@@ -45,7 +45,7 @@ class Consumer:
 
     async def submit(self, **facts: object) -> Stored:
         task = Submission(**({"tenant": TENANT, "type": "t", "url": URL} | facts))  # type: ignore[arg-type]
-        answer = await self.engine.desk.submit(task)
+        answer = await self.engine.group_commit.submit(task)
         assert isinstance(answer, Stored)
         return answer
 

@@ -95,7 +95,7 @@ async def test_a_task_runs_as_soon_as_it_is_submitted(pool: Database) -> None:
     """The doorbell carries it: nobody waits for the next load."""
     watcher = Watcher()
     async with Engine(pool, Environment(), watcher) as engine:
-        answer = await engine.desk.submit(task())
+        answer = await engine.group_commit.submit(task())
         await watcher.count(1)
         assert await finished(pool, answer) is State.COMPLETED
 
@@ -259,7 +259,7 @@ async def test_a_failing_handler_is_tried_again_and_then_given_up(pool: Database
 
     policy = Policy(retry=RetryPolicy(max_attempts=3, backoff="fixed", initial_s=0.05))
     async with Engine(pool, Environment(), fail) as engine:
-        answer = await engine.desk.submit(task(policy=policy))
+        answer = await engine.group_commit.submit(task(policy=policy))
         assert await finished(pool, answer) is State.FAILED
         assert isinstance(answer, Stored)
         attempts = await read_attempts(pool, 1, answer.id)

@@ -12,7 +12,7 @@ from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.loader import Loader
 from duly.scheduler.ready_state import ReadyState
 from duly.store.database import Database
-from duly.store.load import Due
+from duly.store.load import DueTimer
 from duly.store.tenants import TenantLimits, create_tenant
 from duly.testing.engine import Engine
 
@@ -26,7 +26,7 @@ def test_a_timer_that_comes_before_the_first_load_finds_a_turning_wheel() -> Non
     loader = Loader(NOBODY, Environment(), NOBODY, ready_state, time, NOBODY)
     loader.observe(NOW)
     due_at = NOW + timedelta(seconds=5)
-    loader.admit([Due(1, 0, 1, UUID(int=1), 0, due_at, 5, None, "t", None, None, None)])
+    loader.admit([DueTimer(1, 0, 1, UUID(int=1), 0, due_at, 5, None, "t", None, None, None)])
     assert len(ready_state.wheel) == 1
 
 

@@ -18,7 +18,7 @@ from duly.scheduler.freed import Freed
 from duly.scheduler.gatekeeper import Bounds
 from duly.scheduler.ready_state import ReadyState
 from duly.store.finish import STALE, SettleAnswer, Settlement, SettleStatus
-from duly.store.load import Due
+from duly.store.load import DueTimer
 from duly.store.notify import FREED
 from duly.store.tenants import GateInputs, Tenant
 from duly.telemetry import Metrics
@@ -59,7 +59,7 @@ class Desk:
 
     def ticket(self, task_id: UUID, fence: int) -> None:
         shard = shard_of(task_id)
-        due = Due(CAPPED, shard, 2, task_id, fence, NOW, 5, None, "t", None, None, None)
+        due = DueTimer(CAPPED, shard, 2, task_id, fence, NOW, 5, None, "t", None, None, None)
         self.dispatcher.accounts.ticketed(due, NOW.timestamp())
 
     @property

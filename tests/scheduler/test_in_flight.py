@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from duly.scheduler.in_flight import Charge, InFlight
-from duly.store.load import Due
+from duly.store.load import DueTimer
 
 TENANT = 7
 KEY = (TENANT, "key")
@@ -14,9 +14,9 @@ TASK, OTHER = UUID(int=1), UUID(int=2)
 DEADLINE = 10.0
 
 
-def due(task: UUID = TASK, fence: int = 0) -> Due:
+def due(task: UUID = TASK, fence: int = 0) -> DueTimer:
     instant = datetime(2026, 1, 1, tzinfo=UTC)
-    return Due(TENANT, 0, 1, task, fence, instant, 5, None, "type", "key", 1, None)
+    return DueTimer(TENANT, 0, 1, task, fence, instant, 5, None, "type", "key", 1, None)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from duly.domain.lanes import Lane, queue_of
 from duly.domain.task import HIGH, LOW, NORMAL, WEBHOOK_POOL, timer_queue
 from duly.scheduler.lane_backpressure import Member
 from duly.scheduler.ready_state import ReadyState, ReadyTimer
-from duly.store.load import Due, TimerQueue
+from duly.store.load import DueTimer, TimerQueue
 
 NOW = 1_800_000_000.0
 DUE_AT = datetime.fromtimestamp(NOW, UTC)
@@ -40,7 +40,7 @@ class Crowd:
         for _ in range(count):
             self.number += 1
             lane = timer_queue(pool, PRIORITIES[band])
-            due = Due(
+            due = DueTimer(
                 tenant, 0, lane, UUID(int=self.number), 0, DUE_AT, 5, None, "t", None, None, None
             )
             self.ready_state.add([due], TimerQueue(tenant, 0, lane), NOW)
@@ -79,7 +79,7 @@ def webhooks(tenant: int) -> Member:
     return tenant, WEBHOOK_POOL
 
 
-def crowd_of(tenants: int, count: int) -> Crowd:
+def hotspot_of(tenants: int, count: int) -> Crowd:
     """So many tenants, each with so many webhooks."""
     crowd = Crowd()
     for tenant in range(tenants):
@@ -89,7 +89,7 @@ def crowd_of(tenants: int, count: int) -> Crowd:
 
 def test_in_a_crowd_everybody_has_a_turn_before_anybody_has_two() -> None:
     """Ten times as many tenants as a lane takes at once: whoever comes last must not stay last."""
-    crowd, served = crowd_of(10 * ROOM, 3), Counter[int]()
+    crowd, served = hotspot_of(10 * ROOM, 3), Counter[int]()
     for _ in range(20):
         served += crowd.serve(1)
         counts = [served[tenant] for tenant in range(10 * ROOM)]
@@ -99,7 +99,7 @@ def test_in_a_crowd_everybody_has_a_turn_before_anybody_has_two() -> None:
 
 def test_a_crowd_costs_what_is_served_not_what_waits() -> None:
     """Asking everybody whenever there is room made ten thousand tenants three times as slow."""
-    crowd = crowd_of(10 * ROOM, 3)
+    crowd = hotspot_of(10 * ROOM, 3)
     crowd.dispatch()
     for _ in range(10):
         crowd.empty_lanes()
@@ -110,7 +110,7 @@ def test_a_crowd_costs_what_is_served_not_what_waits() -> None:
 
 def test_weights_hold_in_a_crowd() -> None:
     """Who pays for more turns gets them, though the lane is full after each round of some."""
-    crowd, heavy = crowd_of(5 * ROOM, 90), range(0, 5 * ROOM, 10)
+    crowd, heavy = hotspot_of(5 * ROOM, 90), range(0, 5 * ROOM, 10)
     crowd.ready_state.weights = dict.fromkeys(heavy, 3.0)
     served = crowd.serve(120)
     mean_heavy = sum(served[tenant] for tenant in heavy) / len(heavy)
@@ -122,7 +122,7 @@ def test_weights_hold_in_a_crowd() -> None:
 @pytest.mark.parametrize("weight", [0.5, 0.25, 0.1])
 def test_a_small_weight_is_served_less_often_and_not_never(weight: float) -> None:
     """It saves over several turns, and in a crowd each of them ends at a full lane."""
-    crowd = crowd_of(5 * ROOM, 90)
+    crowd = hotspot_of(5 * ROOM, 90)
     crowd.ready_state.weights = {7: weight}
     served = crowd.serve(300)
     assert 0 < served[7] <= served[8]
@@ -142,7 +142,7 @@ def test_urgent_work_does_not_wait_for_the_lane_of_another_band() -> None:
 
 def test_who_goes_on_with_urgent_work_keeps_its_place_for_the_rest() -> None:
     """Else a tenant with a little urgent work each second would never come to its other work."""
-    crowd = crowd_of(3 * ROOM, 2)
+    crowd = hotspot_of(3 * ROOM, 2)
     crowd.dispatch()
     next_one = ROOM
     for _ in range(5):
@@ -155,7 +155,7 @@ def test_who_goes_on_with_urgent_work_keeps_its_place_for_the_rest() -> None:
 def test_new_work_does_not_jump_the_queue() -> None:
     """In the moment in which a lane has room again, whoever gets one more task would go first; a
     tenant that submits all the time would have many turns for each of the others."""
-    crowd = crowd_of(4 * ROOM, 9)
+    crowd = hotspot_of(4 * ROOM, 9)
     served: Counter[int] = Counter()
     last = 4 * ROOM - 1
     for _ in range(12):
@@ -167,7 +167,7 @@ def test_new_work_does_not_jump_the_queue() -> None:
 
 def test_a_turn_in_which_nothing_was_started_is_no_turn() -> None:
     """Whoever finds the lane full, or has only blocked work in front, comes first the next time."""
-    crowd = crowd_of(3 * ROOM, 9)
+    crowd = hotspot_of(3 * ROOM, 9)
     crowd.dispatch()
     crowd.empty_lanes()
     crowd.ready_state.let_back()

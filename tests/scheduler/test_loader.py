@@ -17,7 +17,7 @@ from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.loader import Loader
 from duly.scheduler.ready_state import PLACE_ENTRIES_MAX, ReadyState
 from duly.store.database import Database
-from duly.store.load import SQL, Cursor, Due, TimerQueue
+from duly.store.load import SQL, Cursor, DueTimer, TimerQueue
 from duly.store.ownership import SLOT, Assignment, Owned
 
 PLACE = TimerQueue(1, 5, 2)
@@ -45,7 +45,7 @@ class Everything:
 class Backlog:
     """A database with timers of one place; something happens during every load."""
 
-    def __init__(self, environment: Environment, timers: list[Due]) -> None:
+    def __init__(self, environment: Environment, timers: list[DueTimer]) -> None:
         self.environment = environment
         self.timers = timers
         self.meanwhile: Callable[[], None] = lambda: None
@@ -60,8 +60,8 @@ class Backlog:
         return [astuple(timer) for timer in found[:limit]]
 
 
-def due(place: TimerQueue, number: int, due_at: datetime) -> Due:
-    return Due(*place, UUID(int=number), 0, due_at, 5, None, "t", None, None, None)
+def due(place: TimerQueue, number: int, due_at: datetime) -> DueTimer:
+    return DueTimer(*place, UUID(int=number), 0, due_at, 5, None, "t", None, None, None)
 
 
 def test_a_doorbell_that_finds_no_room_is_read_next(environment: Environment) -> None:

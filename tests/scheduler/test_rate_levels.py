@@ -25,7 +25,7 @@ from duly.store.breakers import open_breaker
 from duly.store.database import Database
 from duly.store.explain import read_situation
 from duly.store.lease import lease_tasks
-from duly.store.load import Cursor, Due, list_placements, load_due
+from duly.store.load import Cursor, DueTimer, list_placements, load_due
 from duly.store.ownership import Assignment, Node
 from duly.store.submit import Stored, Submitter
 from duly.store.tenants import (
@@ -70,7 +70,7 @@ class Stage:
         assert isinstance(answer, Stored)
         return answer.id
 
-    async def due(self, task_id: UUID) -> Due:
+    async def due(self, task_id: UUID) -> DueTimer:
         places = await list_placements(self.database, 0, 1023)
         found = await load_due(self.database, dict.fromkeys(places, Cursor()), 0.0, 100)
         (due,) = [each for each in found if each.id == task_id]

@@ -12,7 +12,7 @@ from duly.scheduler.ready_state import (
     ReadyState,
     just_before,
 )
-from duly.store.load import Due, TimerQueue
+from duly.store.load import DueTimer, TimerQueue
 
 START = 1_800_000_000.0
 PLACE = TimerQueue(1, 5, 2)
@@ -20,9 +20,9 @@ PLACE = TimerQueue(1, 5, 2)
 
 def due(
     number: int, fence: int = 0, at: float = START, key: str | None = None, priority: int = 5
-) -> Due:
+) -> DueTimer:
     due_at = datetime.fromtimestamp(at, UTC)
-    return Due(*PLACE, UUID(int=number), fence, due_at, priority, None, "t", key, 1, None)
+    return DueTimer(*PLACE, UUID(int=number), fence, due_at, priority, None, "t", key, 1, None)
 
 
 def test_a_task_that_is_brought_twice_is_one_entry() -> None:

@@ -17,7 +17,7 @@ from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatcher import STAY_MIN, Dispatcher
 from duly.scheduler.gatekeeper import Bounds
 from duly.scheduler.ready_state import ReadyState
-from duly.store.load import Due, TimerQueue
+from duly.store.load import DueTimer, TimerQueue
 from duly.store.tenants import GateInputs, Tenant
 from duly.telemetry import Metrics
 
@@ -36,7 +36,7 @@ class Listening(LeaseQueue):
         self.heard += [each.ticket for each in batch]
 
 
-async def publish(timers: list[Due]) -> list[bool]:
+async def publish(timers: list[DueTimer]) -> list[bool]:
     """What was said of each, in order."""
     broker, now = Listening(), NOW.timestamp()
     ready_state, time = ReadyState(now), DatabaseTime(SystemClock())
@@ -50,12 +50,14 @@ async def publish(timers: list[Due]) -> list[bool]:
     return [ticket.in_place for ticket in broker.heard]
 
 
-def timers(count: int, tenant: int = PLAIN, pool: int = WEBHOOK_POOL, **said: Any) -> list[Due]:
+def timers(
+    count: int, tenant: int = PLAIN, pool: int = WEBHOOK_POOL, **said: Any
+) -> list[DueTimer]:
     place = TimerQueue(tenant, 0, timer_queue(pool, 5))
     key = said.get("key")
     first = said.get("first", 0)
     return [
-        Due(*place, UUID(int=first + n + 1), 0, NOW, 5, None, "t", key, 1, None)
+        DueTimer(*place, UUID(int=first + n + 1), 0, NOW, 5, None, "t", key, 1, None)
         for n in range(count)
     ]
 
@@ -72,7 +74,7 @@ def timers(count: int, tenant: int = PLAIN, pool: int = WEBHOOK_POOL, **said: An
     ids=["many", "few", "of a capped tenant", "for users' workers", "with a key"],
 )
 async def test_leases_stay_where_nobody_counts_them_and_an_expiry_batch_pays(
-    due: list[Due], stays: bool
+    due: list[DueTimer], stays: bool
 ) -> None:
     """What has a cap is counted in lane 0: a lease elsewhere would be one too many (I10)."""
     assert await publish(due) == [stays] * len(due)

@@ -12,7 +12,7 @@ from uuid import UUID
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
-from duly.store.control import ControlAnswer, Move, cancel_tasks, move_tasks, run_now
+from duly.store.control import ControlAnswer, TimerChange, cancel_tasks, reschedule_tasks, run_now
 from duly.store.dead_letters import (
     LetterFilter,
     list_dead_letters,
@@ -23,7 +23,7 @@ from duly.store.lease import Beat
 from duly.store.purge import purge_tasks
 from duly.store.read import Filter, list_tasks, read_task
 from duly.store.submit import SubmitAnswer
-from duly.verify.history import Entry, Operation, Phase
+from duly.verify.history import CallPhase, LogEntry, Operation
 from tests.simulation.cluster import Behaviour, Cluster, Node
 from tests.simulation.plan import KEY_NAMES, Actor
 from tests.simulation.workers import beat_once, hear, settle_once
@@ -88,13 +88,13 @@ def make_submission(cluster: Cluster, node: Node) -> Submission:
     )
 
 
-def ask_submit(cluster: Cluster, task: Submission) -> Entry:
+def ask_submit(cluster: Cluster, task: Submission) -> LogEntry:
     return cluster.recorder.ask(
         Operation.SUBMIT, task.tenant, key=task.idempotency_key, request=task.type
     )
 
 
-def tell_submitted(cluster: Cluster, entry: Entry, answer: SubmitAnswer) -> None:
+def tell_submitted(cluster: Cluster, entry: LogEntry, answer: SubmitAnswer) -> None:
     cluster.recorder.answer(entry, answer=type(answer).__name__.lower(), task=answer.id)
     cluster.known.append((entry.tenant, answer.id))
 
@@ -119,7 +119,7 @@ async def submit_hurried(cluster: Cluster, node: Node) -> None:
 
 async def submit_through_desk(cluster: Cluster, node: Node, task: Submission) -> None:
     asked = ask_submit(cluster, task)
-    answer = await hear(cluster, [asked], node.desk.submit(task), Phase.FAIL)
+    answer = await hear(cluster, [asked], node.group_commit.submit(task), CallPhase.FAIL)
     if answer is not None:
         tell_submitted(cluster, asked, answer)
 
@@ -187,27 +187,27 @@ async def move(cluster: Cluster, node: Node) -> None:
             )
             for item in moves
         ]
-        answers = await hear(cluster, asked, move_tasks(node.database, tenant, moves))
+        answers = await hear(cluster, asked, reschedule_tasks(node.database, tenant, moves))
         for entry in asked if answers else []:
             assert answers is not None
             assert entry.task is not None
             cluster.recorder.answer(entry, answer=str(answers[entry.task]))
 
 
-def choose_move(cluster: Cluster, node: Node, task: UUID) -> Move:
+def choose_move(cluster: Cluster, node: Node, task: UUID) -> TimerChange:
     random = node.random
     later = cluster.database_now() + timedelta(seconds=random.uniform(-5.0, 10.0))
     return random.choice(
         [
             run_now(task),
-            Move(task, run_at=later),
-            Move(task, delay_s=random.uniform(0.0, 8.0), priority=random.randint(0, 9)),
-            Move(task, priority=random.randint(0, 9)),
+            TimerChange(task, run_at=later),
+            TimerChange(task, delay_s=random.uniform(0.0, 8.0), priority=random.randint(0, 9)),
+            TimerChange(task, priority=random.randint(0, 9)),
         ]
     )
 
 
-def asked_instant(cluster: Cluster, item: Move) -> object:
+def asked_instant(cluster: Cluster, item: TimerChange) -> object:
     """The earliest instant that this move can mean; None if it leaves the instant alone."""
     if item.run_at is not None:
         return max(item.run_at, cluster.database_now())
@@ -269,7 +269,9 @@ async def observe(cluster: Cluster, node: Node) -> None:
             await hear(cluster, [], list_tasks(node.database, tenant, Filter(), limit=2))
             continue
         asked = cluster.recorder.ask(Operation.READ, tenant, task=ids[0])
-        seen = await hear(cluster, [asked], read_task(node.database, tenant, ids[0]), Phase.FAIL)
+        seen = await hear(
+            cluster, [asked], read_task(node.database, tenant, ids[0]), CallPhase.FAIL
+        )
         if seen is not None:
             cluster.recorder.answer(asked, answer="seen", state=seen.state)
 

@@ -68,7 +68,7 @@ class Node:
         )
         self.database = self.make_database()
         self.submitter = Submitter(self.database, self.environment)
-        self.desk = GroupCommit(self.submitter)
+        self.group_commit = GroupCommit(self.submitter)
         self.settler: Batcher[Settlement, SettleAnswer] = Batcher(
             "settle",
             Settler(self.database, self.environment).settle,

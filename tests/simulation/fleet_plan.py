@@ -227,7 +227,7 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (occurrence_plan, "FIRES_MAX", FIRES_MAX),
         (occurrence_plan, "RULINGS_MAX", RULINGS_MAX),
         (store_recur, "FIRES_MAX", FIRES_MAX),
-        (store_recur, "BITES_MAX", 5),
+        (store_recur, "BATCHES_MAX", 5),
     ]
 
 

@@ -9,23 +9,23 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from duly.verify.history import Effect, Entry, Fault, Logs, Operation, Phase
+from duly.verify.history import CallPhase, Effect, Fault, LogEntry, Logs, Operation
 
 
 class Recorder:
     def __init__(self, now: Callable[[], datetime]) -> None:
         self.now = now
-        self.entries: list[Entry] = []
+        self.entries: list[LogEntry] = []
         self.effects: list[Effect] = []
         self.faults: list[Fault] = []
         self.crash_points: Counter[str] = Counter()
         self.trace: list[str] = []
 
-    def ask(self, operation: Operation, tenant: int, **facts: Any) -> Entry:
-        entry = Entry(
+    def ask(self, operation: Operation, tenant: int, **facts: Any) -> LogEntry:
+        entry = LogEntry(
             call=len(self.entries),
             operation=operation,
-            phase=Phase.INVOKE,
+            phase=CallPhase.INVOKE,
             at=self.now(),
             tenant=tenant,
             **facts,
@@ -33,13 +33,13 @@ class Recorder:
         self.write(entry)
         return entry
 
-    def answer(self, asked: Entry, phase: Phase = Phase.OK, **facts: Any) -> None:
+    def answer(self, asked: LogEntry, phase: CallPhase = CallPhase.OK, **facts: Any) -> None:
         known = {
             name: getattr(asked, name)
             for name in ("tenant", "task", "holder", "fence", "outcome", "key", "request")
         }
         self.write(
-            Entry(
+            LogEntry(
                 call=asked.call,
                 operation=asked.operation,
                 phase=phase,
@@ -48,7 +48,7 @@ class Recorder:
             )
         )
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: LogEntry) -> None:
         self.entries.append(entry)
         self.trace.append(describe(entry))
 
@@ -68,10 +68,10 @@ class Recorder:
         return Logs(tuple(self.entries), tuple(self.effects), tuple(self.faults))
 
 
-def describe(entry: Entry) -> str:
+def describe(entry: LogEntry) -> str:
     facts = {
         name: getattr(entry, name)
-        for name in Entry.__dataclass_fields__
+        for name in LogEntry.__dataclass_fields__
         if name not in ("call", "operation", "phase", "at", "tenant")
         and getattr(entry, name) is not None
     }

@@ -10,7 +10,7 @@ from uuid import UUID
 from duly.store import load
 from duly.store.partitions import SQL
 from duly.verify.check import Violation, check, find_overdue
-from duly.verify.history import Logs, Phase, Tables
+from duly.verify.history import CallPhase, Logs, Tables
 from tests.simulation.clients import CLIENTS, submit
 from tests.simulation.cluster import Cluster, register_task
 from tests.simulation.database import Postgres
@@ -52,7 +52,7 @@ class Verdict:
         return Counter(
             f"{entry.operation} {entry.answer or entry.phase}"
             for entry in self.logs.entries
-            if entry.phase is not Phase.INVOKE
+            if entry.phase is not CallPhase.INVOKE
         )
 
     @property

@@ -20,7 +20,7 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.task import Policy, Submission
 from duly.store.audit import append_audit
 from duly.store.database import Session
-from duly.store.fire_schedules import Firer, Written
+from duly.store.fire_schedules import FiredSchedules, ScheduleFirer
 from duly.store.occurrences import list_occurrences
 from duly.store.schedules import (
     Definition,
@@ -63,11 +63,11 @@ class Asked(NamedTuple):
     cluster: Cluster
     random: Random
     session: Session
-    firer: Firer
+    schedule_firer: ScheduleFirer
     schedule: Schedule
 
 
-Change = Callable[[Asked], Awaitable[Written]]
+Change = Callable[[Asked], Awaitable[FiredSchedules]]
 
 
 async def keep_schedules(cluster: Cluster, node: Node) -> None:
@@ -103,7 +103,7 @@ async def change_one(
 ) -> None:
     """What firing must know is known before a connection is held; what follows the commit follows
     it."""
-    firer = Firer(node.submitter, node.environment)
+    schedule_firer = ScheduleFirer(node.submitter, node.environment)
     found = await find_schedule(node.database, tenant, schedule_id)
     if found is None:
         return
@@ -113,60 +113,60 @@ async def change_one(
             locked = await lock_schedule(session, tenant, schedule_id)
             if locked is None:
                 return
-            schedule, written = locked, Written()
+            schedule, written = locked, FiredSchedules()
             if change not in BRAKES:
-                ruled = await firer.rule_on_due(session, locked)
+                ruled = await schedule_firer.decide_due(session, locked)
                 if ruled is None:
                     raise CatchingUp
                 schedule, written = ruled
-            written += await change(Asked(cluster, node.random, session, firer, schedule))
+            written += await change(Asked(cluster, node.random, session, schedule_firer, schedule))
             after = await find_schedule(session, tenant, schedule_id)
     except CatchingUp:
         return
-    await firer.tell(written)
+    await schedule_firer.tell(written)
     if after is not None:
         node.scheduler.recur.expect(schedule_id, after.due_at, after.now)
 
 
-async def edit(asked: Asked) -> Written:
+async def edit(asked: Asked) -> FiredSchedules:
     """Another rule and another jitter; the policies stay, so that they can be judged."""
     schedule, known = asked.schedule, asked.schedule.definition
     fresh = define(asked.cluster, asked.random, schedule.tenant, known.name)
     wanted = replace(fresh, policies=known.policies)
     await edit_schedule(asked.session, schedule, wanted, reckoned(wanted, schedule.anchor_at))
     await note(asked.session, schedule.tenant, "edit", schedule.id, schedule.now, wanted)
-    return Written()
+    return FiredSchedules()
 
 
-async def pause(asked: Asked) -> Written:
+async def pause(asked: Asked) -> FiredSchedules:
     """From where its rulings have come to: what is due and was not fired yet is skipped as well."""
     schedule = asked.schedule
     if await pause_schedule(asked.session, schedule, ACTOR, "because"):
         at, known = schedule.cursor_at, schedule.definition
         await note(asked.session, schedule.tenant, "pause", schedule.id, at, known)
-    return Written()
+    return FiredSchedules()
 
 
-async def resume(asked: Asked) -> Written:
+async def resume(asked: Asked) -> FiredSchedules:
     schedule = asked.schedule
     if schedule.paused_at is not None:
         recurrence = reckoned(schedule.definition, schedule.anchor_at)
         await resume_schedule(asked.session, schedule, recurrence)
         await note_as_it_is(asked, "resume")
-    return Written()
+    return FiredSchedules()
 
 
-async def trigger(asked: Asked) -> Written:
+async def trigger(asked: Asked) -> FiredSchedules:
     schedule = asked.schedule
     times = [(moment_of(schedule.now), schedule.now)]
-    written = await asked.firer.fire_manually(
+    written = await asked.schedule_firer.fire_manually(
         asked.session, schedule, OccurrenceDecision.TRIGGERED, times
     )
     assert len(written.tasks) == 1, "two triggers at one instant"
     return written
 
 
-async def look(asked: Asked) -> Written:
+async def look(asked: Asked) -> FiredSchedules:
     """Whoever cancels and moves tasks learns of those that schedules made."""
     schedule = asked.schedule
     # Of what was purged nobody could tell any more where it came from.
@@ -176,14 +176,14 @@ async def look(asked: Asked) -> Written:
         )
         fired = [row.task for row in seen if row.task is not None]
         asked.cluster.known.extend((schedule.tenant, task) for task in fired)
-    return Written()
+    return FiredSchedules()
 
 
-async def delete(asked: Asked) -> Written:
+async def delete(asked: Asked) -> FiredSchedules:
     schedule = asked.schedule
     await delete_schedule(asked.session, schedule.tenant, schedule.id)
     await note_as_it_is(asked, "delete")
-    return Written()
+    return FiredSchedules()
 
 
 def define(cluster: Cluster, random: Random, tenant: int, name: str) -> Definition:

@@ -198,11 +198,11 @@ BUGS: list[Bug | Slip] = [
         "AND timers.holder IS NULL",
         "",
     ),
-    Bug("a move keeps the fence", control.SQL, "move_tasks", FENCE_UP, FENCE_KEPT),
+    Bug("a move keeps the fence", control.SQL, "reschedule_tasks", FENCE_UP, FENCE_KEPT),
     Bug(
         "a running task is moved",
         control.SQL,
-        "move_tasks",
+        "reschedule_tasks",
         "AND timers.holder IS NULL",
         "",
     ),

@@ -109,15 +109,15 @@ def test_no_seed_breaks_a_promise(postgres: Postgres) -> None:
 def test_no_fleet_breaks_a_promise(postgres: Postgres) -> None:
     """The real scheduler on several nodes: kills, frost, lost tickets; caps, pauses, owners."""
     faults: Counter[str] = Counter()
-    rulings: Counter[str] = Counter()
+    decisions: Counter[str] = Counter()
     for seed in range(1, FLEET_SEEDS + 1):
         verdict = run_fleet_seed(postgres, seed)
         assert verdict.is_clean, explain(verdict)
         faults += verdict.faults
-        rulings += Counter(row.verdict for row in verdict.tables.occurrences)
+        decisions += Counter(row.verdict for row in verdict.tables.occurrences)
     never = {FaultKind.FREEZE, FaultKind.KILL, FaultKind.TICKET_LOST} - faults.keys()
     assert not never, "the swarm is too tame"
-    assert rulings.keys() >= {"FIRED", "TRIGGERED", "SKIPPED_PAUSED", "SKIPPED_OVERLAP"}
+    assert decisions.keys() >= {"FIRED", "TRIGGERED", "SKIPPED_PAUSED", "SKIPPED_OVERLAP"}
 
 
 @pytest.mark.slow

@@ -18,10 +18,10 @@ from duly.store import insert, lease, ready_tickets, submit
 from duly.store.database import Database
 from duly.store.finish import SettleAnswer, Settlement
 from duly.store.insert import IdleConsumer, InsertRow
-from duly.store.lease import Beat, BeatAnswer, Lease
+from duly.store.lease import Beat, HeartbeatResult, Lease
 from duly.store.settle import Settler
 from duly.verify.check import Violation
-from duly.verify.history import Entry, Operation, Phase
+from duly.verify.history import CallPhase, LogEntry, Operation
 from tests.simulation.cluster import CURRENT_NODE, Node
 
 Answer = TypeVar("Answer")
@@ -60,7 +60,7 @@ async def lease_tickets_witnessed(
     count: int,
     lease_s: float,
     left_out: Collection[int],
-) -> ready_tickets.Taken:
+) -> ready_tickets.TakenTickets:
     """Which tickets are asked for is known only with the answer."""
     taken = await ready_tickets.lease_tickets(
         database, environment, holder, lanes, count, lease_s, left_out
@@ -109,7 +109,7 @@ async def publish_witnessed(
     await SOUND_PUBLISH(dispatcher, now, chosen)
 
 
-def ask_leases(holder: UUID, tickets: Sequence[Ticket]) -> list[Entry]:
+def ask_leases(holder: UUID, tickets: Sequence[Ticket]) -> list[LogEntry]:
     recorder = here().cluster.recorder
     return [
         recorder.ask(Operation.LEASE, 0, task=ticket.id, fence=ticket.fence, holder=holder)
@@ -117,7 +117,7 @@ def ask_leases(holder: UUID, tickets: Sequence[Ticket]) -> list[Entry]:
     ]
 
 
-def answer_leases(asked: list[Entry], leases: list[Lease]) -> list[Lease]:
+def answer_leases(asked: list[LogEntry], leases: list[Lease]) -> list[Lease]:
     recorder = here().cluster.recorder
     got = {made.id: made for made in leases}
     for entry in asked:
@@ -138,7 +138,7 @@ def answer_leases(asked: list[Entry], leases: list[Lease]) -> list[Lease]:
 
 async def extend_leases_witnessed(
     database: Database, holder: UUID, beats: Sequence[Beat], lease_s: float
-) -> list[BeatAnswer]:
+) -> list[HeartbeatResult]:
     recorder = here().cluster.recorder
     asked = [
         recorder.ask(Operation.HEARTBEAT, 0, task=beat.id, fence=beat.fence, holder=holder)
@@ -165,7 +165,7 @@ class WitnessedSettler(Settler):
             for item in settlements
         ]
         # Several statements: one that is refused may follow one that was committed.
-        answers = await told(asked, super().settle(settlements), Phase.UNKNOWN)
+        answers = await told(asked, super().settle(settlements), CallPhase.UNKNOWN)
         for entry, answer in zip(asked, answers, strict=True):
             recorder.answer(
                 entry, answer=str(answer.status), state=answer.state, due_at=answer.due_at
@@ -173,12 +173,14 @@ class WitnessedSettler(Settler):
         return answers
 
 
-async def told(asked: list[Entry], work: Awaitable[Answer], refusal: Phase = Phase.FAIL) -> Answer:
+async def told(
+    asked: list[LogEntry], work: Awaitable[Answer], refusal: CallPhase = CallPhase.FAIL
+) -> Answer:
     """The answer; a failure is written down, and goes on to the role that asked."""
     try:
         return await work
     except (DatabaseUnavailable, StatementRefused) as error:
-        phase = Phase.UNKNOWN if isinstance(error, DatabaseUnavailable) else refusal
+        phase = CallPhase.UNKNOWN if isinstance(error, DatabaseUnavailable) else refusal
         for entry in asked:
             here().cluster.recorder.answer(entry, phase)
         raise

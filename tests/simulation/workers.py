@@ -13,10 +13,10 @@ from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome
 from duly.environment import CrashPoint
 from duly.store.finish import SettleAnswer, Settlement, finish_unstarted
-from duly.store.lease import Beat, BeatStatus, Lease, extend_leases, lease_tasks, read_held
-from duly.store.load import Cursor, Due, TimerQueue, list_placements, load_due
+from duly.store.lease import Beat, HeartbeatStatus, Lease, extend_leases, lease_tasks, read_held
+from duly.store.load import Cursor, DueTimer, TimerQueue, list_placements, load_due
 from duly.store.reap import reap_leases
-from duly.verify.history import Entry, Operation, Phase
+from duly.verify.history import CallPhase, LogEntry, Operation
 from tests.simulation.cluster import Cluster, Node
 from tests.simulation.plan import Actor, FaultKind
 
@@ -37,15 +37,15 @@ DRAWER_MAX = 40
 
 async def hear(
     cluster: Cluster,
-    asked: list[Entry],
+    asked: list[LogEntry],
     work: Awaitable[Answer],
-    refusal: Phase = Phase.UNKNOWN,
+    refusal: CallPhase = CallPhase.UNKNOWN,
 ) -> Answer | None:
     """None when no answer came. A refusal is a FAIL only where the whole call is one commit."""
     try:
         return await work
     except DatabaseUnavailable:
-        phase = Phase.UNKNOWN
+        phase = CallPhase.UNKNOWN
     except StatementRefused:
         phase = refusal
     for entry in asked:
@@ -94,7 +94,7 @@ async def read_places(cluster: Cluster, node: Node) -> list[TimerQueue]:
     return places
 
 
-def spoil(cluster: Cluster, node: Node, due: list[Due]) -> list[Ticket]:
+def spoil(cluster: Cluster, node: Node, due: list[DueTimer]) -> list[Ticket]:
     tickets = []
     for item in due:
         ticket = Ticket(item.id, item.fence, in_place=stays(item))
@@ -110,7 +110,7 @@ def spoil(cluster: Cluster, node: Node, due: list[Due]) -> list[Ticket]:
     return tickets
 
 
-def stays(due: Due) -> bool:
+def stays(due: DueTimer) -> bool:
     """Half of all leases are made in place; which, needs no draw."""
     return due.id.bytes[-1] % 2 == 0
 
@@ -140,7 +140,7 @@ async def execute(cluster: Cluster, node: Node) -> None:
         work = lease_tasks(
             node.database, node.environment, node.holder, tickets, cluster.plan.lease_s
         )
-        leases = await hear(cluster, asked, work, Phase.FAIL)
+        leases = await hear(cluster, asked, work, CallPhase.FAIL)
         if leases is None and node.random.random() < 0.5:
             asked = [
                 cluster.recorder.ask(
@@ -149,7 +149,7 @@ async def execute(cluster: Cluster, node: Node) -> None:
                 for ticket in tickets
             ]
             leases = await hear(
-                cluster, asked, read_held(node.database, node.holder, tickets), Phase.FAIL
+                cluster, asked, read_held(node.database, node.holder, tickets), CallPhase.FAIL
             )
         if leases is not None:
             begin(cluster, node, asked, leases)
@@ -165,7 +165,7 @@ def take_tickets(cluster: Cluster) -> list[Ticket]:
     return list(taken.values())
 
 
-def begin(cluster: Cluster, node: Node, asked: list[Entry], leases: list[Lease]) -> None:
+def begin(cluster: Cluster, node: Node, asked: list[LogEntry], leases: list[Lease]) -> None:
     got = {lease.id: lease for lease in leases}
     for entry in asked:
         lease = got.get(entry.task) if entry.task else None
@@ -201,7 +201,7 @@ async def handle(cluster: Cluster, node: Node, lease: Lease) -> None:
         await asyncio.sleep(cluster.plan.handler_s * node.random.random())
         node.held.pop(key, None)
     await node.environment.crash_point(CrashPoint.EXECUTION_AFTER_EFFECT)
-    if node.told.get(key) == BeatStatus.STALE and node.random.random() < 0.5:
+    if node.told.get(key) == HeartbeatStatus.STALE and node.random.random() < 0.5:
         return
     settlement = choose_settlement(cluster, node, lease)
     for attempt in range(SETTLE_TRIES_MAX):
@@ -218,7 +218,7 @@ def choose_settlement(cluster: Cluster, node: Node, lease: Lease) -> Settlement:
     random = node.random
     weights = HEALED_WEIGHTS if cluster.is_healed else cluster.plan.outcome_weights
     (outcome,) = random.choices(OUTCOMES, weights)
-    if node.told.get((lease.id, lease.fence)) == BeatStatus.CANCEL and random.random() < 0.6:
+    if node.told.get((lease.id, lease.fence)) == HeartbeatStatus.CANCEL and random.random() < 0.6:
         outcome = Outcome.CANCELLED
     return Settlement(
         lease.id,
@@ -276,7 +276,7 @@ async def beat_once(
         for beat in beats
     ]
     work = extend_leases(node.database, by, beats, cluster.plan.lease_s)
-    answers = await hear(cluster, asked, work, Phase.FAIL)
+    answers = await hear(cluster, asked, work, CallPhase.FAIL)
     for entry, beat, answer in zip(asked, beats, answers or [], strict=bool(answers)):
         cluster.recorder.answer(entry, answer=str(answer.status), lease_until=answer.lease_until)
         if by == node.holder:

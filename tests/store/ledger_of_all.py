@@ -9,7 +9,7 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment
-from duly.store.control import Move, cancel_tasks, move_tasks, run_now
+from duly.store.control import TimerChange, cancel_tasks, reschedule_tasks, run_now
 from duly.store.database import Database
 from duly.store.dead_letters import replay_dead_letters
 from duly.store.finish import Settlement
@@ -78,8 +78,8 @@ async def make_all(database: Database, tenant: int = 1) -> Kinds:
     replays = await replay_dead_letters(database, maker.environment, tenant, [dead])
     retried = await maker.run(await maker.submit(policy=AGAIN), Outcome.FAILED)
     moved = await maker.submit(delay_s=HOUR_S)
-    await move_tasks(database, tenant, [Move(moved, delay_s=2 * HOUR_S)])
-    await move_tasks(database, tenant, [run_now(moved)])
+    await reschedule_tasks(database, tenant, [TimerChange(moved, delay_s=2 * HOUR_S)])
+    await reschedule_tasks(database, tenant, [run_now(moved)])
     cancelled = await maker.submit(delay_s=HOUR_S)
     await cancel_tasks(database, tenant, [cancelled])
     purged = await maker.run(await maker.submit(), Outcome.REJECTED)

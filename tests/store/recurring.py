@@ -9,8 +9,8 @@ from duly.domain.occurrence_plan import Policies
 from duly.domain.recurrence import Recurrence
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 from duly.domain.task import Submission
-from duly.store.fire_schedules import Firer, look_ahead
-from duly.store.occurrences import Verdicted, list_occurrences
+from duly.store.fire_schedules import ScheduleFirer, look_ahead
+from duly.store.occurrences import RecordedOccurrence, list_occurrences
 from duly.store.schedules import (
     Definition,
     Schedule,
@@ -68,20 +68,20 @@ async def due_ids(world: World) -> list[UUID]:
     return [each.id for each in soon]
 
 
-async def fire_due(world: World, firer: Firer | None = None) -> int:
+async def fire_due(world: World, schedule_firer: ScheduleFirer | None = None) -> int:
     """Everything that is due, until nothing is; how many firings it took."""
-    firer = firer or Firer(world.submitter, world.environment)
+    schedule_firer = schedule_firer or ScheduleFirer(world.submitter, world.environment)
     rounds = 0
     while ids := await due_ids(world):
         schedules = await read_schedules(world.database, ids)
         readable = [(each, reckoned(each.definition, each.anchor_at)) for each in schedules]
-        await firer.fire(world.database, await firer.plan(readable))
+        await schedule_firer.fire(world.database, await schedule_firer.plan(readable))
         rounds += 1
         assert rounds < 10_000, "a schedule stays due for ever"
     return rounds
 
 
-async def ledger(world: World, schedule_id: UUID, tenant: int = TENANT) -> list[Verdicted]:
+async def ledger(world: World, schedule_id: UUID, tenant: int = TENANT) -> list[RecordedOccurrence]:
     """Oldest first."""
     found = await list_occurrences(world.database, tenant, schedule_id, before=FAR, limit=1_000_000)
     return found[::-1]

@@ -34,7 +34,7 @@ async def asked_by_a_new_connection(database: Database) -> list[str]:
     def note(query: asyncpg.connection.LoggedQuery) -> None:
         asked.append(query.query)
 
-    async with database.connections.lend() as first, database.connections.lend() as second:
+    async with database.connections.acquire() as first, database.connections.acquire() as second:
         await first.fetch("SELECT 1")
         with second.query_logger(note):
             (row,) = await second.fetch(EVERYTHING, *VALUES)
@@ -86,7 +86,7 @@ async def test_types_that_a_user_made_are_asked_for_each_time(
 ) -> None:
     """Their numbers mean something else in another database."""
     monkeypatch.setattr(Connection, "known", {})
-    async with world.database.connections.lend() as connection, connection.transaction():
+    async with world.database.connections.acquire() as connection, connection.transaction():
         await connection.execute("CREATE TYPE pg_temp.mood AS ENUM ('fine')")
         assert await connection.fetchval("SELECT 'fine'::pg_temp.mood") == "fine"
         assert Connection.known == {}

@@ -11,7 +11,7 @@ from duly.domain.errors import DatabaseUnavailable
 from duly.environment import Environment
 from duly.settings import Settings
 from duly.store import bootstrap as place_module
-from duly.store.bootstrap import EMBEDDED_LOGIN, DatabaseTarget, prepare_engine, prepare_place
+from duly.store.bootstrap import EMBEDDED_LOGIN, DatabaseTarget, prepare_engine, prepare_target
 from duly.store.database import check_server
 
 END_ITSELF = "SELECT pg_terminate_backend(pg_backend_pid())"
@@ -36,7 +36,7 @@ async def test_a_server_that_goes_away_during_a_start_is_told_in_one_line(
     monkeypatch.setattr(place_module, "check_server", check_and_end)
     place = DatabaseTarget(owner_url, engine_url, "a test's")
     with pytest.raises(DatabaseUnavailable):
-        await prepare_place(place, Settings(), Environment())
+        await prepare_target(place, Settings(), Environment())
     assert checks == step + 1
 
 

@@ -8,7 +8,7 @@ import asyncpg
 import pytest
 
 from duly.store import connection_pool as module
-from duly.store.connection_pool import Begun, Connections
+from duly.store.connection_pool import Connections, OpenTransaction
 from duly.store.database import open_session
 from duly.store.hosts import Hosts
 
@@ -33,7 +33,7 @@ async def test_no_more_are_opened_than_may_be(connections: Connections) -> None:
     pids: list[int] = []
 
     async def ask() -> None:
-        async with connections.lend() as connection:
+        async with connections.acquire() as connection:
             pids.append(await pid_of(connection))
 
     async with asyncio.timeout(SOON_S):
@@ -47,10 +47,10 @@ async def test_who_has_waited_longest_is_next(connections: Connections) -> None:
     order: list[int] = []
 
     async def ask(number: int) -> None:
-        async with connections.lend():
+        async with connections.acquire():
             order.append(number)
 
-    async with connections.lend(), connections.lend():
+    async with connections.acquire(), connections.acquire():
         waiting = [asyncio.create_task(ask(number)) for number in range(5)]
         await asyncio.sleep(0)
         assert order == []
@@ -61,9 +61,9 @@ async def test_who_has_waited_longest_is_next(connections: Connections) -> None:
 
 async def test_the_last_one_given_back_is_lent_first(connections: Connections) -> None:
     """It has its plans, and the server's caches are warm for it."""
-    async with connections.lend() as first, connections.lend():
+    async with connections.acquire() as first, connections.acquire():
         pass
-    async with connections.lend() as again:
+    async with connections.acquire() as again:
         assert again is first
 
 
@@ -71,13 +71,13 @@ async def test_one_that_broke_while_nobody_used_it_is_not_lent(
     connections: Connections, owner: asyncpg.Connection
 ) -> None:
     """After a restart of the server the first statements must not fail for it."""
-    async with connections.lend() as broken:
+    async with connections.acquire() as broken:
         pid = await pid_of(broken)
     await owner.execute("SELECT pg_terminate_backend($1)", pid)
     async with asyncio.timeout(SOON_S):
         while not broken.is_closed():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    async with connections.lend() as other:
+    async with connections.acquire() as other:
         assert await other.fetchval("SELECT 1") == 1
         assert len(connections.lent) == 1
 
@@ -98,10 +98,10 @@ async def test_an_interrupted_connection_is_ended_and_an_answered_one_kept(
 ) -> None:
     """Nothing is reset: one that was cut off in mid-answer would fail the next caller."""
     with pytest.raises(type(error)):
-        async with connections.lend() as connection:
+        async with connections.acquire() as connection:
             raise error
     assert connection.is_closed() is ends
-    async with connections.lend() as other:
+    async with connections.acquire() as other:
         assert (other is connection) is not ends
 
 
@@ -111,7 +111,7 @@ async def test_a_statement_cancelled_in_flight_takes_its_connection_along(
     """What it would still answer would be taken for the answer to the next statement."""
 
     async def ask() -> None:
-        async with connections.lend() as connection:
+        async with connections.acquire() as connection:
             is_asking.set_result(connection)
             await connection.execute("SELECT pg_sleep(60)")
 
@@ -123,7 +123,7 @@ async def test_a_statement_cancelled_in_flight_takes_its_connection_along(
     with pytest.raises(asyncio.CancelledError):
         await asking
     assert interrupted.is_closed()
-    async with asyncio.timeout(SOON_S), connections.lend() as one, connections.lend():
+    async with asyncio.timeout(SOON_S), connections.acquire() as one, connections.acquire():
         assert await one.fetchval("SELECT 1") == 1
 
 
@@ -135,22 +135,22 @@ async def test_one_whose_transaction_could_not_be_begun_is_ended(
     async def refuse(_connection: asyncpg.Connection, _statement: str, **_facts: object) -> None:
         raise asyncpg.QueryCanceledError("canceling statement due to user request")
 
-    async with connections.lend() as connection:
+    async with connections.acquire() as connection:
         with monkeypatch.context() as patch:
             patch.setattr(asyncpg.Connection, "execute", refuse)
             with pytest.raises(asyncpg.QueryCanceledError):
-                await Begun(connection).__aenter__()
+                await OpenTransaction(connection).__aenter__()
     assert connection.is_closed()
-    async with connections.lend() as other, Begun(other):
+    async with connections.acquire() as other, OpenTransaction(other):
         assert await other.fetchval("SELECT 1") == 1
 
 
 async def test_one_that_comes_back_inside_a_transaction_is_ended(connections: Connections) -> None:
     """The next statement would wait for a commit that nobody sends."""
-    async with connections.lend() as connection:
+    async with connections.acquire() as connection:
         await connection.execute("BEGIN")
     assert connection.is_closed()
-    async with connections.lend() as other:
+    async with connections.acquire() as other:
         assert not other.is_in_transaction()
 
 
@@ -167,7 +167,7 @@ async def test_who_waits_tries_itself_when_opening_failed(engine_url: str) -> No
     lent_out = Connections(open_one, 1)
 
     async def ask() -> int:
-        async with lent_out.lend() as connection:
+        async with lent_out.acquire() as connection:
             return await pid_of(connection)
 
     async with asyncio.timeout(SOON_S):
@@ -178,11 +178,11 @@ async def test_who_waits_tries_itself_when_opening_failed(engine_url: str) -> No
 
 
 async def test_who_gives_up_waiting_leaves_the_room_to_others(connections: Connections) -> None:
-    async with connections.lend(), connections.lend():
+    async with connections.acquire(), connections.acquire():
         waiting = asyncio.create_task(connections.take())
         await asyncio.sleep(0)
         waiting.cancel()
-    async with asyncio.timeout(SOON_S), connections.lend(), connections.lend():
+    async with asyncio.timeout(SOON_S), connections.acquire(), connections.acquire():
         assert len(connections.lent) == MOST
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -192,9 +192,9 @@ async def test_what_was_not_needed_for_a_while_is_ended(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A burst should not hold a server's connections for ever."""
-    async with connections.lend() as last, connections.lend() as oldest:
+    async with connections.acquire() as last, connections.acquire() as oldest:
         pass
-    async with connections.lend() as again:
+    async with connections.acquire() as again:
         assert again is last
         monkeypatch.setattr(module, "IDLE_MAX_S", 0.0)
     assert oldest.is_closed()
@@ -205,10 +205,10 @@ async def test_one_that_grew_old_while_nobody_asked_is_not_lent(
     connections: Connections, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Something on the way may have forgotten it, and its statement would wait for an answer."""
-    async with connections.lend() as old:
+    async with connections.acquire() as old:
         pass
     monkeypatch.setattr(module, "IDLE_MAX_S", -1.0)
-    async with connections.lend() as other:
+    async with connections.acquire() as other:
         assert other is not old
     assert old.is_closed()
 
@@ -217,7 +217,7 @@ async def test_closing_waits_for_what_is_lent_and_then_lends_nothing(
     connections: Connections,
 ) -> None:
     """A statement under way is answered; one that comes later is told at once."""
-    async with connections.lend() as lent:
+    async with connections.acquire() as lent:
         closing = asyncio.create_task(connections.close())
         await asyncio.sleep(0)
         with pytest.raises(asyncpg.InterfaceError):
@@ -234,7 +234,7 @@ async def test_closing_waits_for_what_is_lent_and_then_lends_nothing(
 
 async def test_ending_all_tells_those_who_wait(connections: Connections) -> None:
     """A stop is bounded, also for those who never got a connection."""
-    async with connections.lend(), connections.lend() as lent:
+    async with connections.acquire(), connections.acquire() as lent:
         waiting = asyncio.create_task(connections.take())
         await asyncio.sleep(0)
         connections.terminate()
@@ -246,9 +246,9 @@ async def test_ending_all_tells_those_who_wait(connections: Connections) -> None
 
 async def test_closing_that_is_interrupted_ends_all(connections: Connections) -> None:
     """Whoever stops in a hurry leaves no session behind on the server."""
-    async with connections.lend() as idle:
+    async with connections.acquire() as idle:
         pass
-    async with connections.lend() as lent, connections.lend():
+    async with connections.acquire() as lent, connections.acquire():
         closing = asyncio.create_task(connections.close())
         await asyncio.sleep(0)
         closing.cancel()
@@ -283,7 +283,7 @@ async def test_one_that_is_being_opened_is_not_forgotten(
         with pytest.raises(asyncio.CancelledError if is_cancelled else asyncpg.InterfaceError):
             await taking
         if is_cancelled:
-            async with lent_out.lend() as other:
+            async with lent_out.acquire() as other:
                 assert await other.fetchval("SELECT 1") == 1
         await lent_out.close()
     assert all(connection.is_closed() for connection in opened)

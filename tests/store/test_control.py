@@ -8,7 +8,7 @@ import pytest
 
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome, State
-from duly.store.control import ControlAnswer, Move, cancel_tasks, move_tasks, run_now
+from duly.store.control import ControlAnswer, TimerChange, cancel_tasks, reschedule_tasks, run_now
 from tests.store.world import OTHER_TENANT, START, TENANT, World
 
 TERMINAL = [Outcome.COMPLETED, Outcome.REJECTED, Outcome.CANCELLED]
@@ -18,8 +18,8 @@ async def cancel(world: World, task_id: UUID, tenant: int = TENANT) -> ControlAn
     return (await cancel_tasks(world.database, tenant, [task_id]))[task_id]
 
 
-async def move(world: World, change: Move, tenant: int = TENANT) -> ControlAnswer:
-    return (await move_tasks(world.database, tenant, [change]))[change.id]
+async def move(world: World, change: TimerChange, tenant: int = TENANT) -> ControlAnswer:
+    return (await reschedule_tasks(world.database, tenant, [change]))[change.id]
 
 
 async def make_waiting(owner: asyncpg.Connection, task_id: UUID) -> None:
@@ -106,7 +106,7 @@ async def test_another_tenants_task_is_as_unknown_as_none(world: World) -> None:
     unknown = dict.fromkeys(ids, ControlAnswer.UNKNOWN)
     assert await cancel_tasks(world.database, OTHER_TENANT, ids) == unknown
     moves = [run_now(task_id) for task_id in ids]
-    assert await move_tasks(world.database, OTHER_TENANT, moves) == unknown
+    assert await reschedule_tasks(world.database, OTHER_TENANT, moves) == unknown
     assert [await world.read(task_id) for task_id in ids[:3]] == before
 
 
@@ -115,7 +115,7 @@ async def test_moving_changes_the_instant_and_voids_the_old_ticket(world: World)
     stored = await world.submit()
     ticket = await world.ticket(stored.id)
     later = START + timedelta(hours=1)
-    assert await move(world, Move(stored.id, run_at=later)) is ControlAnswer.MOVED
+    assert await move(world, TimerChange(stored.id, run_at=later)) is ControlAnswer.MOVED
     task = await world.read(stored.id)
     assert (task.state, task.next_at, task.fence) == (State.SCHEDULED, later, 1)
     assert (task.run_at, task.priority) == (later, 5)
@@ -128,14 +128,14 @@ async def test_moving_by_a_delay_counts_from_the_databases_clock(world: World) -
     """A node's clock must not decide when a task fires (I12)."""
     stored = await world.submit(delay_s=500.0)
     world.node_clock.advance(3600)
-    await move(world, Move(stored.id, delay_s=20.0))
+    await move(world, TimerChange(stored.id, delay_s=20.0))
     assert (await world.read(stored.id)).next_at == START + timedelta(seconds=20)
 
 
 async def test_moving_into_the_past_means_now(world: World) -> None:
     """A timer in the past would overtake those that have waited longer."""
     stored = await world.submit(delay_s=500.0)
-    await move(world, Move(stored.id, run_at=START - timedelta(days=1)))
+    await move(world, TimerChange(stored.id, run_at=START - timedelta(days=1)))
     assert (await world.read(stored.id)).next_at == START
 
 
@@ -144,7 +144,7 @@ async def test_a_new_priority_moves_the_task_to_its_lane_and_keeps_its_instant(
 ) -> None:
     """In the old lane it would still wait behind the old band; in no recorded place, for ever."""
     stored = await world.submit(delay_s=30.0)
-    assert await move(world, Move(stored.id, priority=9)) is ControlAnswer.MOVED
+    assert await move(world, TimerChange(stored.id, priority=9)) is ControlAnswer.MOVED
     task = await world.read(stored.id)
     assert (task.priority, task.next_at, task.fence) == (9, START + timedelta(seconds=30), 1)
     world.advance(30)
@@ -155,7 +155,7 @@ async def test_a_new_priority_moves_the_task_to_its_lane_and_keeps_its_instant(
 async def test_a_new_priority_survives_a_retry(world: World) -> None:
     """The task row still says the old one; the timer's word counts."""
     stored = await world.submit()
-    await move(world, Move(stored.id, priority=1))
+    await move(world, TimerChange(stored.id, priority=1))
     await world.run(stored.id, Outcome.RELEASED)
     (due,) = await world.due()
     assert (due.id, due.priority, due.queue) == (stored.id, 1, 6)
@@ -182,7 +182,7 @@ async def test_a_running_task_is_not_moved(world: World) -> None:
     stored = await world.submit()
     lease = await world.lease(stored.id)
     before = await world.timer(stored.id)
-    for change in (run_now(stored.id), Move(stored.id, priority=9)):
+    for change in (run_now(stored.id), TimerChange(stored.id, priority=9)):
         assert await move(world, change) is ControlAnswer.RUNNING
     assert await world.timer(stored.id) == before
     assert (await world.settle(lease, Outcome.COMPLETED)).state is State.COMPLETED

@@ -171,7 +171,7 @@ async def test_closing_does_not_wait_for_a_statement_that_never_ends(engine_url:
 async def test_a_batch_has_room_on_its_way(database: Database) -> None:
     """The rest of one that does not fit waits behind whatever Python prepares next: a fifth of the
     rate of bulk submits. The system doubles what is asked for, up to a bound of its own."""
-    async with database.connections.lend() as connection:
+    async with database.connections.acquire() as connection:
         wire = connection._transport.get_extra_info("socket")
         granted = wire.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
     assert granted == 2 * min(SEND_BUFFER_BYTES, BUFFER_BYTES_MAX)

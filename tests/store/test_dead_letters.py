@@ -8,11 +8,11 @@ from duly.domain.ids import placement_time_of, shard_of
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy
-from duly.store.control import Move, move_tasks
+from duly.store.control import TimerChange, reschedule_tasks
 from duly.store.dead_letters import (
     DeadLetter,
     LetterFilter,
-    Pace,
+    ReplayRate,
     find_dead_letters,
     group_dead_letters,
     list_dead_letters,
@@ -167,7 +167,7 @@ async def test_a_strangers_letter_is_neither_replayed_nor_purged(world: World) -
 async def test_a_replay_keeps_the_priority_it_failed_with_and_is_found(world: World) -> None:
     """Its lane may be one where the tenant never submitted."""
     stored = await world.submit(policy=ONCE)
-    await move_tasks(world.database, TENANT, [Move(stored.id, priority=9)])
+    await reschedule_tasks(world.database, TENANT, [TimerChange(stored.id, priority=9)])
     await world.run(stored.id, Outcome.FAILED)
     new = (await replay(world, stored.id))[stored.id]
     (due,) = await world.due()
@@ -256,7 +256,7 @@ async def test_a_paced_replay_is_spread_over_time_oldest_first(world: World) -> 
     ids = [await fail(world) for _ in range(4)]
     hints: list[Hint] = []
     made = await replay_dead_letters(
-        world.database, world.environment, TENANT, ids[::-1], hints, Pace(rate_per_s=2.0)
+        world.database, world.environment, TENANT, ids[::-1], hints, ReplayRate(rate_per_s=2.0)
     )
     due = [(await world.read(made[old])).run_at for old in ids]
     assert due == [world.now() + timedelta(seconds=seconds) for seconds in (0, 0.5, 1, 1.5)]
@@ -270,12 +270,12 @@ async def test_a_paced_replay_goes_on_where_the_one_before_ended(world: World) -
     one, two = await fail(world), await fail(world)
     later = world.now() + timedelta(hours=1)
     made = await replay_dead_letters(
-        world.database, world.environment, TENANT, [one], pace=Pace(1.0, later)
+        world.database, world.environment, TENANT, [one], pace=ReplayRate(1.0, later)
     )
     assert (await world.read(made[one])).run_at == later
     past = world.now() - timedelta(hours=1)
     made = await replay_dead_letters(
-        world.database, world.environment, TENANT, [two], pace=Pace(1.0, past)
+        world.database, world.environment, TENANT, [two], pace=ReplayRate(1.0, past)
     )
     assert (await world.read(made[two])).run_at == world.now()
 
@@ -283,7 +283,7 @@ async def test_a_paced_replay_goes_on_where_the_one_before_ended(world: World) -
 async def test_a_replay_due_beyond_the_last_month_finds_a_place(world: World) -> None:
     """An id outside every partition could not be stored."""
     one, two = await fail(world), await fail(world)
-    far = Pace(rate_per_s=1 / (400 * 86400))
+    far = ReplayRate(rate_per_s=1 / (400 * 86400))
     made = await replay_dead_letters(
         world.database, world.environment, TENANT, [one, two], pace=far
     )

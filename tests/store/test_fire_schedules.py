@@ -15,7 +15,7 @@ from duly.environment import CrashPoint, Environment
 from duly.store.fire_schedules import (
     RULINGS_PER_BATCH,
     START,
-    Firer,
+    ScheduleFirer,
     look_ahead,
     rebuild_timers,
     sweep,
@@ -62,9 +62,9 @@ async def test_a_schedule_does_not_fire_before_its_instant(world: World) -> None
     world.advance(59.0)
     assert await due_ids(world) == []
     (early,) = await read_schedules(world.database, [schedule_id])
-    firer = Firer(world.submitter, world.environment)
-    plan = await firer.plan([(early, reckoned(early.definition, early.anchor_at))])
-    assert await firer.fire(world.database, plan) == set()
+    schedule_firer = ScheduleFirer(world.submitter, world.environment)
+    plan = await schedule_firer.plan([(early, reckoned(early.definition, early.anchor_at))])
+    assert await schedule_firer.fire(world.database, plan) == set()
     assert await ledger(world, schedule_id) == []
 
 
@@ -73,13 +73,17 @@ async def test_two_schedulers_make_one_task(world: World) -> None:
     schedule_id = await schedule(world, every_s=60)
     world.advance(60.0)
     nodes = [world.node(seed) for seed in range(4)]
-    firers = [Firer(node.submitter, node.environment) for node in nodes]
+    firers = [ScheduleFirer(node.submitter, node.environment) for node in nodes]
     (seen,) = await read_schedules(world.database, [schedule_id])
     plans = [
-        await firer.plan([(seen, reckoned(seen.definition, seen.anchor_at))]) for firer in firers
+        await schedule_firer.plan([(seen, reckoned(seen.definition, seen.anchor_at))])
+        for schedule_firer in firers
     ]
     moved = await asyncio.gather(
-        *(firer.fire(world.database, plan) for firer, plan in zip(firers, plans, strict=True))
+        *(
+            schedule_firer.fire(world.database, plan)
+            for schedule_firer, plan in zip(firers, plans, strict=True)
+        )
     )
     assert sorted(len(each) for each in moved) == [0, 0, 0, 1]
     assert len(await world.due()) == 1
@@ -103,9 +107,11 @@ async def test_a_crash_within_a_firing_neither_loses_nor_doubles_it(
     dying = world.node(7)
     environment = Environment(clock=dying.node_clock, random=dying.environment.random)
     dying.submitter.environment = environment
-    firer = Firer(dying.submitter, Environment(clock=dying.node_clock, crash_point=crash))
+    schedule_firer = ScheduleFirer(
+        dying.submitter, Environment(clock=dying.node_clock, crash_point=crash)
+    )
     with pytest.raises(Crash):
-        await fire_due(world, firer)
+        await fire_due(world, schedule_firer)
     await fire_due(world)
     assert await verdicts(world, schedule_id) == ["FIRED"]
     assert len(await world.due()) == 1
@@ -241,11 +247,11 @@ async def test_what_is_due_is_ruled_on_before_a_change(world: World) -> None:
     """An edit would take the verdict from what was due under the old definition."""
     schedule_id = await schedule(world, every_s=60, misfire="fire_all")
     world.advance(600.0)
-    firer = Firer(world.submitter, world.environment)
+    schedule_firer = ScheduleFirer(world.submitter, world.environment)
     async with world.database.tenant(TENANT) as session:
         locked = await lock_schedule(session, TENANT, schedule_id)
         assert locked is not None
-        ruled = await firer.rule_on_due(session, locked)
+        ruled = await schedule_firer.decide_due(session, locked)
         assert ruled is not None
     assert len(await ledger(world, schedule_id)) == 10
     assert ruled[0].due_at == world.now() + timedelta(seconds=60)
@@ -254,11 +260,11 @@ async def test_what_is_due_is_ruled_on_before_a_change(world: World) -> None:
 
 async def change(world: World, schedule_id: UUID, **fields: Any) -> None:
     """As the door does it: rule on everything up to now, then edit."""
-    firer = Firer(world.submitter, world.environment)
+    schedule_firer = ScheduleFirer(world.submitter, world.environment)
     async with world.database.tenant(TENANT) as session:
         locked = await lock_schedule(session, TENANT, schedule_id)
         assert locked is not None
-        ruled = await firer.rule_on_due(session, locked)
+        ruled = await schedule_firer.decide_due(session, locked)
         assert ruled is not None
         wanted = definition(**fields)
         await edit_schedule(session, ruled[0], wanted, reckoned(wanted, ruled[0].anchor_at))
@@ -290,11 +296,11 @@ async def test_a_change_does_not_fire_a_long_backlog(world: World) -> None:
     """An edit of a schedule that is behind would make all its tasks at once."""
     schedule_id = await schedule(world, every_s=60, misfire="fire_all", misfire_window_s=DAY_S)
     world.advance(6 * HOUR_S)
-    firer = Firer(world.submitter, world.environment)
+    schedule_firer = ScheduleFirer(world.submitter, world.environment)
     async with world.database.tenant(TENANT) as session:
         locked = await lock_schedule(session, TENANT, schedule_id)
         assert locked is not None
-        assert await firer.rule_on_due(session, locked) is None
+        assert await schedule_firer.decide_due(session, locked) is None
 
 
 async def test_a_firing_is_bounded_however_much_is_due(world: World) -> None:
@@ -303,10 +309,10 @@ async def test_a_firing_is_bounded_however_much_is_due(world: World) -> None:
     world.advance(DAY_S)
     schedules = await read_schedules(world.database, ids)
     readable = [(each, reckoned(each.definition, each.anchor_at)) for each in schedules]
-    firings = await Firer(world.submitter, world.environment).plan(readable)
+    firings = await ScheduleFirer(world.submitter, world.environment).plan(readable)
     assert 0 < len(firings) < len(ids)
-    rulings = sum(len(firing.plan.rulings) for firing in firings)
-    assert rulings < RULINGS_PER_BATCH + RULINGS_MAX
+    decisions = sum(len(firing.plan.decisions) for firing in firings)
+    assert decisions < RULINGS_PER_BATCH + RULINGS_MAX
 
 
 async def test_a_policy_that_begins_to_look_at_overlaps_sees_what_runs(world: World) -> None:
@@ -326,13 +332,15 @@ async def test_a_backfill_is_not_what_cancel_previous_means(world: World) -> Non
     world.advance(600.0)
     await fire_due(world)
     skipped = [entry for entry in await ledger(world, schedule_id) if entry.task is None]
-    firer = Firer(world.submitter, world.environment)
+    schedule_firer = ScheduleFirer(world.submitter, world.environment)
     async with world.database.tenant(TENANT) as session:
         locked = await lock_schedule(session, TENANT, schedule_id)
         assert locked is not None
         later = world.now() + timedelta(seconds=300)
         times = [(entry.nominal_at, later) for entry in skipped]
-        written = await firer.fire_manually(session, locked, OccurrenceDecision.BACKFILLED, times)
+        written = await schedule_firer.fire_manually(
+            session, locked, OccurrenceDecision.BACKFILLED, times
+        )
     world.advance(60.0)
     await fire_due(world)
     states = {(await world.read(task_id)).state for task_id in written.tasks}
@@ -352,7 +360,7 @@ async def test_who_holds_a_connection_waits_for_no_second_one(
     world.advance(60.0)
     if is_known:
         await world.submitter.pools.resolve([(TENANT, "p")])
-    firer = Firer(Submitter(world.database, world.environment), world.environment)
+    schedule_firer = ScheduleFirer(Submitter(world.database, world.environment), world.environment)
 
     async def refuse(*_: object) -> None:
         raise AssertionError("a second connection")
@@ -363,10 +371,12 @@ async def test_who_holds_a_connection_waits_for_no_second_one(
             locked = await lock_schedule(session, TENANT, schedule_id)
             assert locked is not None
             patched.setattr(world.database, "fetch", refuse)
-            ruled = await firer.rule_on_due(session, locked)
+            ruled = await schedule_firer.decide_due(session, locked)
             assert ruled is not None
             times = [(world.now() + timedelta(seconds=1), world.now())]
-            await firer.fire_manually(session, ruled[0], OccurrenceDecision.TRIGGERED, times)
+            await schedule_firer.fire_manually(
+                session, ruled[0], OccurrenceDecision.TRIGGERED, times
+            )
     assert len(await world.due()) == (2 if is_known else 0)
 
 

@@ -8,15 +8,15 @@ import pytest
 from duly.domain.states import Outcome
 from duly.domain.task import Policy
 from duly.store.control import cancel_tasks
-from duly.store.lease import Beat, BeatAnswer, BeatStatus, Lease, extend_leases
+from duly.store.lease import Beat, HeartbeatResult, HeartbeatStatus, Lease, extend_leases
 from tests.store.world import HOLDER, OTHER_HOLDER, START, TENANT, World
 
-STALE = BeatAnswer(BeatStatus.STALE)
+STALE = HeartbeatResult(HeartbeatStatus.STALE)
 
 
 async def beat(
     world: World, lease: Lease, lease_s: float = 15.0, progress: str | None = None
-) -> BeatAnswer:
+) -> HeartbeatResult:
     beats = [Beat(lease.id, lease.fence, progress)]
     (answer,) = await extend_leases(world.database, HOLDER, beats, lease_s)
     return answer
@@ -27,7 +27,7 @@ async def test_a_heartbeat_extends_the_lease_and_leaves_the_next_look_alone(worl
     lease = await world.lease((await world.submit()).id)
     world.advance(10)
     until = START + timedelta(seconds=25)
-    assert await beat(world, lease) == BeatAnswer(BeatStatus.HELD, until)
+    assert await beat(world, lease) == HeartbeatResult(HeartbeatStatus.HELD, until)
     timer = await world.timer(lease.id)
     assert timer is not None
     assert (timer["lease_until"], timer["due_at"]) == (until, START + timedelta(seconds=15))
@@ -40,7 +40,7 @@ async def test_a_cancel_is_told_by_the_next_heartbeat(world: World) -> None:
     await cancel_tasks(world.database, TENANT, [lease.id])
     world.advance(5)
     answer = await beat(world, lease)
-    assert answer == BeatAnswer(BeatStatus.CANCEL, START + timedelta(seconds=20))
+    assert answer == HeartbeatResult(HeartbeatStatus.CANCEL, START + timedelta(seconds=20))
 
 
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED, Outcome.RELEASED])
@@ -71,9 +71,9 @@ async def test_a_lease_is_never_extended_past_the_attempts_time_limit(world: Wor
     lease = await world.lease(stored.id)
     world.advance(12)
     limit = START + timedelta(seconds=20)
-    assert await beat(world, lease) == BeatAnswer(BeatStatus.HELD, limit)
+    assert await beat(world, lease) == HeartbeatResult(HeartbeatStatus.HELD, limit)
     world.advance(7.999)
-    assert await beat(world, lease) == BeatAnswer(BeatStatus.HELD, limit)
+    assert await beat(world, lease) == HeartbeatResult(HeartbeatStatus.HELD, limit)
     world.advance(0.001)
     assert await beat(world, lease) == STALE
     assert [answer.status for _, answer in (await world.reap()).lost] == ["settled"]
@@ -94,7 +94,7 @@ async def test_a_lease_that_ran_out_and_was_not_reaped_can_still_be_kept(world: 
     """The holder is alive after all; taking its work away would only repeat it."""
     lease = await world.lease((await world.submit()).id)
     world.advance(16)
-    assert (await beat(world, lease)).status is BeatStatus.HELD
+    assert (await beat(world, lease)).status is HeartbeatStatus.HELD
     assert await world.reap() == ([], 1, 0)
 
 

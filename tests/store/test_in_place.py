@@ -14,10 +14,10 @@ from duly.domain.states import Outcome, State
 from duly.domain.task import Policy
 from duly.store import reap
 from duly.store.async_webhooks import hand_over
-from duly.store.cluster import read_standing
+from duly.store.cluster import read_tenant_status
 from duly.store.control import cancel_tasks
 from duly.store.finish import SettleStatus
-from duly.store.lease import HANDED_OVER, Beat, BeatStatus, Lease, extend_leases, lease_tasks
+from duly.store.lease import HANDED_OVER, Beat, HeartbeatStatus, Lease, extend_leases, lease_tasks
 from duly.store.load import list_placements
 from duly.store.metric_queries import scan_oldest_ready
 from duly.store.read import Filter, list_tasks
@@ -104,7 +104,7 @@ async def test_a_heartbeat_moves_a_lease_to_where_the_others_are(world: World) -
     kept, silent = await lease_in_place(world, 2)
     world.advance(10)
     (answer,) = await extend_leases(world.database, HOLDER, [Beat(kept.id, 1)], LEASE_S)
-    assert answer.status is BeatStatus.HELD
+    assert answer.status is HeartbeatStatus.HELD
     timer = await world.timer(kept.id)
     assert timer is not None
     assert (timer["queue"], timer["lease_until"]) == (0, START + timedelta(seconds=25))
@@ -185,7 +185,7 @@ async def test_leases_in_place_are_listed_and_counted_like_all_others(world: Wor
     page = await list_tasks(world.database, TENANT, Filter(state=State.READY))
     assert [task.id for task in page.items] == [ready.id]
     world.advance(3)
-    standing = await read_standing(world.database, TENANT)
+    standing = await read_tenant_status(world.database, TENANT)
     assert (sum(depth.ready for depth in standing.depths), standing.in_flight) == (1, 4)
     (oldest,) = (await scan_oldest_ready(world.database)).oldest
     assert oldest.age_s == pytest.approx(3.0)

@@ -8,9 +8,17 @@ import pytest
 
 from duly.domain.states import Outcome, State
 from duly.store import read as read_module
-from duly.store.control import Move, cancel_tasks, move_tasks
+from duly.store.control import TimerChange, cancel_tasks, reschedule_tasks
 from duly.store.lease import Beat, extend_leases
-from duly.store.read import Filter, Order, Task, list_tasks, read_attempts, read_task, read_tasks
+from duly.store.read import (
+    Filter,
+    ListOrder,
+    Task,
+    list_tasks,
+    read_attempts,
+    read_task,
+    read_tasks,
+)
 from tests.store.test_control import make_waiting
 from tests.store.world import HOLDER, OTHER_TENANT, START, TENANT, World, wish
 
@@ -75,7 +83,7 @@ async def pages(
     wanted: Filter,
     limit: int,
     tenant: int = TENANT,
-    order: Order | None = None,
+    order: ListOrder | None = None,
 ) -> list[list[Task]]:
     found, cursor = [], None
     for _ in range(100):
@@ -106,8 +114,8 @@ async def bring_to(
     if state is State.CANCELLED:
         await cancel_tasks(world.database, tenant, ids)
     elif state is State.SCHEDULED:
-        moves = [Move(task_id, delay_s=60.0) for task_id in ids]
-        await move_tasks(world.database, tenant, moves)
+        moves = [TimerChange(task_id, delay_s=60.0) for task_id in ids]
+        await reschedule_tasks(world.database, tenant, moves)
     for task_id in ids:
         if state is State.WAITING:
             await make_waiting(owner, task_id)
@@ -160,7 +168,7 @@ async def test_lists_go_by_creation_whenever_a_task_fires(world: World, limit: i
     assert made != sorted(made)
     found = [task.id for page in await pages(world, Filter(), limit) for task in page]
     assert found == made[::-1]
-    by_creation = await pages(world, Filter(state=State.SCHEDULED), limit, order=Order.CREATED)
+    by_creation = await pages(world, Filter(state=State.SCHEDULED), limit, order=ListOrder.CREATED)
     scheduled = [task.id for page in by_creation for task in page]
     assert scheduled == [made[4], made[3], made[2], made[0]]
 
@@ -178,9 +186,9 @@ async def test_tasks_that_wait_are_listed_by_their_next_instant(world: World) ->
     late = (await world.submit(delay_s=60.0)).id
     due = (await world.submit()).id
     soon = (await world.submit(delay_s=5.0)).id
-    await move_tasks(world.database, TENANT, [Move(late, delay_s=2.0)])
+    await reschedule_tasks(world.database, TENANT, [TimerChange(late, delay_s=2.0)])
     found = [
-        task.id for page in await pages(world, Filter(), 2, order=Order.RUN_AT) for task in page
+        task.id for page in await pages(world, Filter(), 2, order=ListOrder.RUN_AT) for task in page
     ]
     assert found == [due, late, soon]
 

@@ -11,7 +11,7 @@ from duly.domain.states import Outcome, State
 from duly.domain.task import Policy
 from duly.environment import CrashPoint, Environment
 from duly.store.control import cancel_tasks
-from duly.store.lease import Beat, BeatStatus, Lease, extend_leases
+from duly.store.lease import Beat, HeartbeatStatus, Lease, extend_leases
 from duly.store.reap import LOST_ERROR, reap_leases
 from tests.store.world import HOLDER, OTHER_TENANT, START, TENANT, World, wish
 
@@ -156,7 +156,7 @@ async def test_a_heartbeat_between_look_and_act_wins(world: World, attempts_max:
     async def beat() -> None:
         beats = [Beat(lease.id, lease.fence)]
         (answer,) = await extend_leases(world.database, HOLDER, beats, 15.0)
-        assert answer.status is BeatStatus.HELD
+        assert answer.status is HeartbeatStatus.HELD
 
     await reap_while(world, lease, beat)
     assert (await world.read(lease.id)).state is State.RUNNING

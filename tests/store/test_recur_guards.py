@@ -7,7 +7,7 @@ import pytest
 
 from duly.domain.occurrence_plan import OccurrenceDecision
 from duly.store import fire_schedules
-from duly.store.fire_schedules import Firer
+from duly.store.fire_schedules import ScheduleFirer
 from duly.store.schedules import edit_schedule, lock_schedule, read_schedules
 from tests.guards.mutants import Mutant, with_edits, without
 from tests.store.recurring import definition, fire_due, ledger, read, reckoned, schedule
@@ -20,19 +20,19 @@ async def a_plan_from_an_old_definition_writes_nothing(world: World) -> None:
     """A firing that was planned before an edit and arrives after it."""
     schedule_id = await schedule(world, every_s=60)
     world.advance(60.0)
-    firer = Firer(world.submitter, world.environment)
+    schedule_firer = ScheduleFirer(world.submitter, world.environment)
     (old,) = await read_schedules(world.database, [schedule_id])
-    stale = await firer.plan([(old, reckoned(old.definition, old.anchor_at))])
+    stale = await schedule_firer.plan([(old, reckoned(old.definition, old.anchor_at))])
     async with world.database.tenant(TENANT) as session:
         locked = await lock_schedule(session, TENANT, schedule_id)
         assert locked is not None
-        ruled = await firer.rule_on_due(session, locked)
+        ruled = await schedule_firer.decide_due(session, locked)
         assert ruled is not None
         wanted = definition(every_s=3600)
         await edit_schedule(session, ruled[0], wanted, reckoned(wanted, ruled[0].anchor_at))
     after = await read(world, schedule_id)
     world.clock.elapsed_s += 3600.0
-    await firer.fire(world.database, stale)
+    await schedule_firer.fire(world.database, stale)
     world.clock.elapsed_s -= 3600.0
     assert (await read(world, schedule_id)).due_at == after.due_at
 
@@ -43,10 +43,10 @@ async def nothing_fires_early(world: World) -> None:
     ahead = await read(world, schedule_id)
     world.clock.elapsed_s += 60.0
     planned = await read(world, schedule_id)
-    firer = Firer(world.submitter, world.environment)
-    plan = await firer.plan([(planned, reckoned(planned.definition, planned.anchor_at))])
+    schedule_firer = ScheduleFirer(world.submitter, world.environment)
+    plan = await schedule_firer.plan([(planned, reckoned(planned.definition, planned.anchor_at))])
     world.clock.elapsed_s -= 60.0
-    await firer.fire(world.database, plan)
+    await schedule_firer.fire(world.database, plan)
     assert await ledger(world, schedule_id) == []
     assert (await read(world, schedule_id)).due_at == ahead.due_at
 
@@ -57,12 +57,12 @@ async def an_occurrence_that_made_its_task_makes_no_other(world: World) -> None:
     world.advance(60.0)
     await fire_due(world)
     before = await ledger(world, schedule_id)
-    firer = Firer(world.submitter, world.environment)
+    schedule_firer = ScheduleFirer(world.submitter, world.environment)
     async with world.database.tenant(TENANT) as session:
         locked = await lock_schedule(session, TENANT, schedule_id)
         assert locked is not None
         times = [(entry.nominal_at, world.now()) for entry in before]
-        await firer.fire_manually(session, locked, OccurrenceDecision.BACKFILLED, times)
+        await schedule_firer.fire_manually(session, locked, OccurrenceDecision.BACKFILLED, times)
     assert await ledger(world, schedule_id) == before
     assert len(await world.due()) == 1
 

@@ -9,7 +9,7 @@ from duly.domain.states import Outcome, State
 from duly.store.breakers import open_breaker
 from duly.store.partitions import RETENTION_S, drop_month
 from duly.store.read import read_task
-from duly.store.retention import Bite, MonthCursor, delete_closed_breakers, delete_finished
+from duly.store.retention import DeletedBatch, MonthCursor, delete_closed_breakers, delete_finished
 from duly.store.stats import RETENTION_S as STATS_RETENTION_S
 from duly.store.tenants import create_tenant
 from tests.store.world import OTHER_TENANT, TENANT, World
@@ -18,7 +18,7 @@ JANUARY = date(2026, 1, 1)
 DAY_S = 86400.0
 
 
-async def bite(world: World, month: date = JANUARY, examine_max: int = 1000) -> Bite:
+async def bite(world: World, month: date = JANUARY, examine_max: int = 1000) -> DeletedBatch:
     return await delete_finished(world.database, month, MonthCursor(), examine_max)
 
 

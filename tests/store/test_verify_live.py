@@ -13,7 +13,7 @@ from duly.domain.task import Policy, Submission
 from duly.environment import Environment
 from duly.execution.executor import DONE, AttemptResult
 from duly.store import verify as module
-from duly.store.control import cancel_tasks, move_tasks, run_now
+from duly.store.control import cancel_tasks, reschedule_tasks, run_now
 from duly.store.database import Database
 from duly.store.dead_letters import LetterFilter, list_dead_letters, replay_dead_letters
 from duly.store.lease import Lease
@@ -79,7 +79,7 @@ async def keep_busy(engine: Engine, pool: Database, over: asyncio.Event) -> int:
 async def disturb(environment: Environment, pool: Database, ids: list[UUID]) -> None:
     for tenant in (1, 2):
         await cancel_tasks(pool, tenant, ids[:3])
-        await move_tasks(pool, tenant, [run_now(task) for task in ids[3:]])
+        await reschedule_tasks(pool, tenant, [run_now(task) for task in ids[3:]])
         letters, _ = await list_dead_letters(pool, tenant, LetterFilter(), limit=3)
         await replay_dead_letters(pool, environment, tenant, [letter.id for letter in letters])
 

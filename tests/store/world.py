@@ -21,7 +21,7 @@ from duly.environment import Environment
 from duly.store.database import Database, Session, translated_faults
 from duly.store.finish import SettleAnswer, Settlement
 from duly.store.lease import Lease, lease_tasks
-from duly.store.load import Cursor, Due, list_placements, load_due
+from duly.store.load import Cursor, DueTimer, list_placements, load_due
 from duly.store.partitions import create_partitions
 from duly.store.read import Attempt, Task, read_attempts, read_task
 from duly.store.reap import Reaped, reap_leases
@@ -53,7 +53,7 @@ class TimedDatabase(Database):
 
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         with translated_faults(self.url):
-            async with self.connections.lend() as connection:
+            async with self.connections.acquire() as connection:
                 await connection.execute(SET_CLOCK, self.clock.now().isoformat())
                 rows: list[asyncpg.Record] = await connection.fetch(statement, *arguments)
                 return rows
@@ -61,7 +61,7 @@ class TimedDatabase(Database):
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
         with translated_faults(self.url):
-            async with self.connections.lend() as connection:
+            async with self.connections.acquire() as connection:
                 await connection.execute(SET_CLOCK, self.clock.now().isoformat())
                 async with connection.transaction():
                     yield connection
@@ -136,7 +136,7 @@ class World:
     async def ticket(self, task_id: UUID, tenant: int = TENANT) -> Ticket:
         return Ticket(task_id, (await self.read(task_id, tenant)).fence)
 
-    async def due(self, horizon_s: float = 0.0, limit: int = 1000) -> list[Due]:
+    async def due(self, horizon_s: float = 0.0, limit: int = 1000) -> list[DueTimer]:
         places = await list_placements(self.database, 0, 1023)
         return await load_due(self.database, {p: Cursor() for p in places}, horizon_s, limit)
 

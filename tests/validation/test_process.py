@@ -11,7 +11,7 @@ from duly.domain.errors import CheckProcessUnavailable
 from duly.domain.limits import Problem
 from duly.validation import process as process_module
 from duly.validation.child import CALL_CPU_S_MAX, Request
-from duly.validation.process import UNTOLD, CheckProcess, End, parts_of
+from duly.validation.process import UNTOLD, CheckProcess, ProcessEnd, parts_of
 from tests.processes import child, eventually, is_alive
 
 RUNAWAY = {"pattern": "((a{0,40}){0,40}){0,40}x"}
@@ -72,7 +72,7 @@ def test_a_check_that_runs_away_is_ended_by_its_processor_time(process: CheckPro
     assert first.found == [None]
     pid = pid_of(process)
     ended = process.check(text(RUNAWAY), [b'"x"', RUN, b"1"])
-    assert (ended.found, ended.end) == ([None], End.TIME)
+    assert (ended.found, ended.end) == ([None], ProcessEnd.TIME)
     assert not is_alive(pid)
     problems = ended.problems(3)
     assert problems[1] is not None
@@ -85,7 +85,7 @@ def test_what_a_call_may_take_is_not_multiplied_by_its_payloads(process: CheckPr
     """A thousand payloads of nearly a second each are a quarter of an hour."""
     slow = b'"' + b"a" * 20 + b'"'
     ended = process.ask(Request(text(RUNAWAY), [slow] * 100, cpu_s=0.5))
-    assert ended.end is End.TIME
+    assert ended.end is ProcessEnd.TIME
     assert len(ended.found) < 100
     left = process.check(text(RUNAWAY), [slow])
     assert (left.end, left.cpu_s < CALL_CPU_S_MAX) == (None, True)
@@ -95,7 +95,7 @@ def test_a_check_that_fills_its_memory_ends_alone(process: CheckProcess) -> None
     """Eight gigabytes took the whole server along."""
     ended = process.check(text(ENDLESS_ERROR), [VALUES, b"[]"])
     # That it does not fit was known before the memory was gone.
-    assert (ended.found, ended.end) == ([UNTOLD], End.MEMORY)
+    assert (ended.found, ended.end) == ([UNTOLD], ProcessEnd.MEMORY)
     assert ended.problems(2) == [UNTOLD, None]
     assert process.check(text({}), [b"1"]).found == [None]
 

@@ -8,14 +8,14 @@ from uuid import UUID
 from duly.verify.check import Violation, check
 from duly.verify.history import (
     AttemptRow,
+    CallPhase,
     DeadLetterRow,
     Effect,
-    Entry,
     Fault,
     KeyRow,
+    LogEntry,
     Logs,
     Operation,
-    Phase,
     Tables,
     TaskRow,
     TimerRow,
@@ -34,7 +34,7 @@ def at(seconds: float) -> datetime:
 class Story:
     """Logs and tables that a test spoils in one place."""
 
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[LogEntry] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     tasks: list[TaskRow] = field(default_factory=list)
@@ -49,15 +49,15 @@ class Story:
         operation: Operation,
         asked_at: float,
         answered_at: float | None = None,
-        phase: Phase = Phase.OK,
+        phase: CallPhase = CallPhase.OK,
         answers: dict[str, Any] | None = None,
         **facts: Any,
     ) -> None:
         number = len(self.entries)
-        asked = Entry(
+        asked = LogEntry(
             call=number,
             operation=operation,
-            phase=Phase.INVOKE,
+            phase=CallPhase.INVOKE,
             at=at(asked_at),
             tenant=1,
             **facts,

@@ -10,10 +10,10 @@ import pytest
 from duly.verify.check import check, find_overdue
 from duly.verify.history import (
     AttemptRow,
+    CallPhase,
     KeyRow,
     Logs,
     Operation,
-    Phase,
     Tables,
     TaskRow,
     TimerRow,
@@ -92,7 +92,7 @@ def test_a_task_in_no_place_or_in_two_is_reported(spoil: Callable[[Story], None]
 def test_a_submit_of_unknown_outcome_explains_one_task() -> None:
     """A timeout is not a refusal: what it stored is no ghost; but one timeout stores one."""
     story = finished()
-    story.call(Operation.SUBMIT, 1, 2, Phase.UNKNOWN, request="r2")
+    story.call(Operation.SUBMIT, 1, 2, CallPhase.UNKNOWN, request="r2")
     store_unasked(story)
     assert story.violations() == []
     third = UUID(int=3)
@@ -104,7 +104,7 @@ def test_a_submit_of_unknown_outcome_explains_one_task() -> None:
 def test_an_erased_task_of_a_submit_of_unknown_outcome_is_no_ghost() -> None:
     """Erased, it no longer says what was asked for, and seemed to be nobody's."""
     story = finished()
-    story.call(Operation.SUBMIT, 1, 2, Phase.UNKNOWN, request="r2")
+    story.call(Operation.SUBMIT, 1, 2, CallPhase.UNKNOWN, request="r2")
     store_unasked(story)
     story.tasks[-1] = replace(story.tasks[-1], request="nothing")
     ghost = "is stored, and nobody submitted it"

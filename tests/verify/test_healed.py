@@ -4,7 +4,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from duly.verify.healed import find_ownerless, find_unexplained
-from duly.verify.history import AttemptRow, Fault, Logs, SlotRow, Tables
+from duly.verify.history import AttemptRow, Fault, Logs, SlotHolderRow, Tables
 from tests.verify.histories import TASK, WORKER, at
 
 NODE = UUID(int=5)
@@ -13,7 +13,11 @@ LOST = AttemptRow(TASK, 1, 1, WORKER, at(10), at(25), "lease_lost")
 
 def test_a_slot_without_an_owner_is_reported() -> None:
     """Its tasks are safe, and nobody will ever run them."""
-    slots = [SlotRow(0, NODE, at(20)), SlotRow(1, None, at(20)), SlotRow(2, NODE, at(10))]
+    slots = [
+        SlotHolderRow(0, NODE, at(20)),
+        SlotHolderRow(1, None, at(20)),
+        SlotHolderRow(2, NODE, at(10)),
+    ]
     found = find_ownerless(slots, at(10))
     assert [each.problem for each in found] == ["slot 1 has no owner", "slot 2 has no owner"]
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from duly.verify.check import INVARIANTS
-from duly.verify.history import AttemptRow, SlotRow, Tables, TaskRow, TimerRow
+from duly.verify.history import AttemptRow, SlotHolderRow, Tables, TaskRow, TimerRow
 from duly.verify.report import CLAIMS, CLOCK_STEP_S, GRACE_S, Verification
 from tests.verify.histories import OTHER, TASK, WORKER, at
 
@@ -39,7 +39,9 @@ def test_what_a_pause_may_explain_is_a_warning() -> None:
     """An alarm for every paused tenant is an alarm that nobody hears."""
     late = TimerRow(TASK, 0, 0, at(100) - timedelta(seconds=GRACE_S + 1))
     verification = judged(Tables((TaskRow(TASK, 1, at(0), 3),), (late,)))
-    verification.judge_slots([SlotRow(1, None, at(0)), SlotRow(2, WORKER, at(200))], at(100))
+    verification.judge_slots(
+        [SlotHolderRow(1, None, at(0)), SlotHolderRow(2, WORKER, at(200))], at(100)
+    )
     verification.judge_cap(1, 5, 5)
     verification.judge_cap(1, 5, 6)
     assert verification.is_clean

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Protocol
 
-from duly.api.problems import Code, Refused, later
+from duly.api.problems import ApiProblem, Code, later
 
 MIB = 2**20
 
@@ -141,7 +141,7 @@ class FairLimiter:
             else:
                 del self.waiting[tenant]
 
-    def refusal(self, tenant: Hashable, units: int) -> Refused:
+    def refusal(self, tenant: Hashable, units: int) -> ApiProblem:
         if self.has_share(tenant, units):
             return later(Code.OVERLOADED, f"too many {self.what} are in work; try again")
         detail = f"too many {self.what} of this tenant are in work; wait for their answers"
@@ -164,8 +164,8 @@ class Admission:
         # Of those who compute for long, one at a time does, in slices.
         self.turn = asyncio.Lock()
 
-    def pace(self) -> "Pace":
-        return Pace(self.turn)
+    def pace(self) -> "WorkSlicer":
+        return WorkSlicer(self.turn)
 
     def begin_call(self, tenant: int) -> None:
         """Each is followed by an `end_call`."""
@@ -180,7 +180,7 @@ class Admission:
             del self.calls[tenant]
 
 
-class Pace:
+class WorkSlicer:
     """Cuts long work into slices. Everybody else runs between two of them, and of those who compute
     for long only one has a slice before the event loop comes round."""
 
@@ -195,7 +195,7 @@ class Pace:
         self.is_held = False
         self.done = 0
 
-    async def __aenter__(self) -> "Pace":
+    async def __aenter__(self) -> "WorkSlicer":
         await self.turn.acquire()
         self.is_held = True
         return self
@@ -217,7 +217,7 @@ class Pace:
             self.is_held = True
 
 
-class Place(Enum):
+class ConnectionSlot(Enum):
     """What a new connection got: one of the usual, one for probes and operators only, or none."""
 
     USUAL = auto()
@@ -249,11 +249,11 @@ class ConnectionTable:
         self.strangers: dict[OpenConnection, None] = {}
         self.known: dict[OpenConnection, None] = {}
 
-    def enter(self, connection: OpenConnection) -> Place:
+    def enter(self, connection: OpenConnection) -> ConnectionSlot:
         address = connection.address
         self.count += 1
         self.by_address[address] += 1
-        place = Place.USUAL
+        place = ConnectionSlot.USUAL
         if self.by_address[address] > self.per_address:
             place = self.make_room(address)
         elif self.count > self.most:
@@ -261,14 +261,18 @@ class ConnectionTable:
         self.strangers[connection] = None
         return place
 
-    def make_room(self, address: str | None) -> Place:
+    def make_room(self, address: str | None) -> ConnectionSlot:
         for silent in (self.strangers, self.known):
             for connection in silent:
                 if address is None or connection.address == address:
                     del silent[connection]
                     connection.close_silent()
-                    return Place.USUAL
-        return Place.RESERVED if self.count <= self.most + self.reserve else Place.NONE
+                    return ConnectionSlot.USUAL
+        return (
+            ConnectionSlot.RESERVED
+            if self.count <= self.most + self.reserve
+            else ConnectionSlot.NONE
+        )
 
     def leave(self, connection: OpenConnection) -> None:
         self.count -= 1

@@ -23,14 +23,14 @@ from typing import Any
 
 import msgspec
 
-from duly.api.admission import Admission, FairLimiter, Pace
+from duly.api.admission import Admission, FairLimiter, WorkSlicer
 from duly.api.credentials import Authenticator
 from duly.api.cursors import Cursors
 from duly.api.json_body import convert_query, decode, unknown_parameter
 from duly.api.problems import (
     PROBLEM_CONTENT_TYPE,
+    ApiProblem,
     Code,
-    Refused,
     invalid_query,
     later,
     not_found,
@@ -91,7 +91,7 @@ class Endpoint:
     # Longer for calls that wait on purpose.
     timeout_s: float = REQUEST_TIMEOUT_S
     # Decodes a body that holds many things, or is not one JSON document, in slices.
-    decode: Callable[[Call, bytes, Pace], Awaitable[Any]] | None = None
+    decode: Callable[[Call, bytes, WorkSlicer], Awaitable[Any]] | None = None
     # Also for a tenant that is suspended: what runs may come to its end.
     is_for_suspended: bool = False
     # Looks through or changes many things: on connections of its own, a few of a tenant at a time.
@@ -128,7 +128,7 @@ class Routes:
     def methods_of(self, endpoint: Endpoint) -> dict[str, Endpoint]:
         if "{" not in endpoint.path:
             return self.exact.setdefault(endpoint.path, {})
-        candidates = self.patterns.setdefault(shelf_of(endpoint.segments), [])
+        candidates = self.patterns.setdefault(route_key(endpoint.segments), [])
         for segments, known in candidates:
             if segments == endpoint.segments:
                 return known
@@ -142,14 +142,14 @@ class Routes:
         if methods is not None:
             return methods, {}
         given = path.strip("/").split("/")
-        for segments, found in self.patterns.get(shelf_of(given), ()):
+        for segments, found in self.patterns.get(route_key(given), ()):
             params = parameters(segments, given)
             if params is not None:
                 return found, params
         return {}, {}
 
 
-def shelf_of(segments: list[str]) -> tuple[int, str]:
+def route_key(segments: list[str]) -> tuple[int, str]:
     """`/v1/tasks/{id}` and its neighbours are looked for together."""
     return len(segments), segments[1] if len(segments) > 1 else ""
 
@@ -208,7 +208,7 @@ class AsgiApplication:
                 return await self.serve(endpoint, call)
             async with asyncio.timeout(endpoint.timeout_s):
                 return await self.serve(endpoint, call)
-        except Refused as refused:
+        except ApiProblem as refused:
             return refusal(refused)
         except DulyError as error:
             log.warning("a call failed", path=scope["path"], error=str(error))
@@ -221,19 +221,21 @@ class AsgiApplication:
             return refusal(later(Code.TIMEOUT, "the call took too long and was ended; try again"))
         except Exception:
             log.exception("unhandled exception in request", path=scope["path"])
-            return refusal(Refused(Code.INTERNAL, "internal error; the server log has the details"))
+            return refusal(
+                ApiProblem(Code.INTERNAL, "internal error; the server log has the details")
+            )
 
     def endpoint_of(self, call: Call) -> Endpoint:
         methods, call.params = self.routes.find(call.path)
         if call.params and CONTROL_CHARACTER.search(call.path):
-            raise Refused(Code.MALFORMED_REQUEST, "the path contains a control character")
+            raise ApiProblem(Code.MALFORMED_REQUEST, "the path contains a control character")
         endpoint = methods.get(call.method)
         if endpoint is None:
             if not methods:
-                raise Refused(
+                raise ApiProblem(
                     Code.NOT_FOUND, f"path {quoted(call.path)} was not found; /docs lists all"
                 )
-            raise Refused(
+            raise ApiProblem(
                 Code.METHOD_NOT_ALLOWED,
                 f"{quoted(call.path)} does not take {call.method[:16]}",
                 headers={"allow": ", ".join(sorted(methods))},
@@ -263,7 +265,7 @@ class AsgiApplication:
             return await self.serve_known(endpoint, call, is_operator=True)
         if credential.is_suspended and not endpoint.is_for_suspended:
             detail = f"the tenant {credential.tenant_name} is suspended; ask its operator"
-            raise Refused(Code.TENANT_SUSPENDED, detail)
+            raise ApiProblem(Code.TENANT_SUSPENDED, detail)
         if RESERVED in call.scope:
             raise later(Code.OVERLOADED, "too many connections are open; try again")
         self.admission.begin_call(credential.tenant)
@@ -321,9 +323,9 @@ class AsgiApplication:
         credential = call.credential
         if credential.access not in endpoint.access:
             needed = " or ".join(sorted(endpoint.access))
-            raise Refused(Code.FORBIDDEN, f"this call needs the role {needed}")
+            raise ApiProblem(Code.FORBIDDEN, f"this call needs the role {needed}")
         if credential.types is not None and not (endpoint.checks_types or endpoint.method == "GET"):
-            raise Refused(
+            raise ApiProblem(
                 Code.FORBIDDEN, "a credential that is limited to task types may not do this"
             )
         call.tenant, call.tenant_name = credential.tenant, credential.tenant_name
@@ -336,18 +338,18 @@ class AsgiApplication:
                 raise not_found("tenant", wanted)
             call.tenant, call.tenant_name = tenant.id, tenant.name
         if endpoint.kind is Kind.INSTALLATION and credential.reach is not Reach.INSTALLATION:
-            raise Refused(Code.FORBIDDEN, "this call needs a credential with reach installation")
+            raise ApiProblem(Code.FORBIDDEN, "this call needs a credential with reach installation")
 
     async def read(self, endpoint: Endpoint, call: Call, raw: bytes) -> Any:
         assert endpoint.body is not None
         if not raw and endpoint.is_body_optional:
             return endpoint.body()
         if b"content-encoding" in call.headers:
-            raise Refused(Code.UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not supported")
+            raise ApiProblem(Code.UNSUPPORTED_MEDIA_TYPE, "compressed bodies are not supported")
         media_type = (call.header(b"content-type") or "").partition(";")[0].strip().lower()
         if media_type not in endpoint.media_types:
             taken = " or ".join(endpoint.media_types)
-            raise Refused(Code.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {taken}")
+            raise ApiProblem(Code.UNSUPPORTED_MEDIA_TYPE, f"the content type must be {taken}")
         if endpoint.decode is not None:
             async with self.admission.pace() as pace:
                 return await endpoint.decode(call, raw, pace)
@@ -390,13 +392,13 @@ class AsgiApplication:
         key = call.header(b"idempotency-key") if endpoint.method != "GET" else None
         if key is not None:
             if reason := key_reason(key):
-                raise Refused(Code.INVALID, f"the Idempotency-Key {reason}")
+                raise ApiProblem(Code.INVALID, f"the Idempotency-Key {reason}")
             digest = call_digest(call)
             known = await claim_call(call.session, call.tenant, key, digest)
             if known is not None:
                 if known.request_hash != digest:
                     detail = "the Idempotency-Key was used for another call"
-                    raise Refused(Code.IDEMPOTENCY_MISMATCH, detail)
+                    raise ApiProblem(Code.IDEMPOTENCY_MISMATCH, detail)
                 replay = {"idempotent-replay": "true"}
                 return Answer(known.status, known.answer.encode(), replay)
         answer = await endpoint.handler(*arguments)
@@ -422,5 +424,5 @@ def call_digest(call: Call) -> bytes:
     return hashlib.sha256(text.encode() + call.raw_body).digest()
 
 
-def refusal(refused: Refused) -> Answer:
+def refusal(refused: ApiProblem) -> Answer:
     return Answer(refused.status, refused.body(), refused.headers, PROBLEM_CONTENT_TYPE)

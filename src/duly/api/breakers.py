@@ -14,7 +14,7 @@ from duly.api.problems import Code, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.wire import Limit, Page, PoolName, TypeName, page
 from duly.domain.access import OPERATORS, PRODUCERS
-from duly.domain.breaker import BreakerKind, Phase, phase_of
+from duly.domain.breaker import BreakerKind, BreakerPhase, phase_of
 from duly.domain.limits import Problem
 from duly.store.breakers import BreakerRow, close_breaker, list_breakers
 
@@ -33,7 +33,7 @@ class BreakerItem(msgspec.Struct, frozen=True):
     kind: BreakerKind
     name: str
     host: str | None
-    phase: Phase
+    phase: BreakerPhase
     reason: str
     open_until: datetime
     ramp_at: datetime | None
@@ -51,7 +51,7 @@ class ClosedBreaker(msgspec.Struct, frozen=True):
     kind: BreakerKind
     name: str
     host: str | None
-    phase: Phase
+    phase: BreakerPhase
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class BreakerRoutes:
             raise not_found(f"open breaker for {kind}", name)
         call.note("breaker.close", name if kind is BreakerKind.HOST else f"{kind} {name}")
         host = name if kind is BreakerKind.HOST else None
-        return Answer(200, ClosedBreaker(kind, name, host, Phase.CLOSED))
+        return Answer(200, ClosedBreaker(kind, name, host, BreakerPhase.CLOSED))
 
 
 def item_of(row: BreakerRow) -> BreakerItem:

@@ -19,10 +19,10 @@ from functools import partial
 
 from duly.api.admission import Admission
 from duly.api.bearer_tokens import JwtSettings, TokenReader
-from duly.api.problems import Code, Refused
+from duly.api.problems import ApiProblem, Code
 from duly.api.rate_limit import RequestRates
 from duly.api.request import Call
-from duly.api.ttl_cache import Recall
+from duly.api.ttl_cache import TtlCache
 from duly.domain.access import Access, Credential, Reach
 from duly.domain.api_keys import KEY_PREFIX, is_key_id, read_key_text
 from duly.domain.limits import TENANT_PATTERN
@@ -63,10 +63,10 @@ class Authenticator:
         self.request_rates = RequestRates(database, environment)
         self.clock: Clock = environment.clock
         self.tokens = None if tokens is None else TokenReader(tokens, environment.clock)
-        self.keys: Recall[str, Key | None] = Recall(
+        self.keys: TtlCache[str, Key | None] = TtlCache(
             environment.clock, lambda key_id: read_key(self.reserved, key_id)
         )
-        self.tenants: Recall[str, Tenant | None] = Recall(environment.clock, self.find_named)
+        self.tenants: TtlCache[str, Tenant | None] = TtlCache(environment.clock, self.find_named)
 
     async def find_named(self, name: str) -> Tenant | None:
         """Only names that a tenant can have reach the database, which takes not every text."""
@@ -157,7 +157,7 @@ class Authenticator:
             detail = (
                 f"a signed body over {UNPROVEN_BYTES_MAX} bytes needs the Content-Digest header"
             )
-            raise Refused(Code.BODY_TOO_LARGE, detail)
+            raise ApiProblem(Code.BODY_TOO_LARGE, detail)
         size = call.body_size(UNPROVEN_BYTES_MAX)
         if size > self.admission.limits.body_bytes_free:
             await call.admit(self.admission.bodies, UNPROVEN, size)
@@ -262,5 +262,5 @@ def target_of(call: Call) -> str:
     return (raw + (b"?" + query if query else b"")).decode("latin-1")
 
 
-def unauthenticated() -> Refused:
-    return Refused(Code.UNAUTHENTICATED, REFUSAL, headers={"www-authenticate": "Bearer"})
+def unauthenticated() -> ApiProblem:
+    return ApiProblem(Code.UNAUTHENTICATED, REFUSAL, headers={"www-authenticate": "Bearer"})

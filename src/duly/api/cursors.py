@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from duly.api.problems import Code, Refused
+from duly.api.problems import ApiProblem, Code
 from duly.api.request import Answer, Call
 from duly.domain.limits import Problem
 from duly.store.database import Database
@@ -106,10 +106,10 @@ def decoded(cursor: str) -> bytes:
     return content
 
 
-def unknown_cursor() -> Refused:
+def unknown_cursor() -> ApiProblem:
     detail = (
         "the cursor was altered, or belongs to another list, filter or tenant; "
         "repeat the call without it"
     )
     reason = "is not a next_cursor of this list with these parameters"
-    return Refused(Code.INVALID_QUERY, detail, [Problem("/cursor", reason)])
+    return ApiProblem(Code.INVALID_QUERY, detail, [Problem("/cursor", reason)])

@@ -23,7 +23,7 @@ from duly.api.dead_letter_wire import (
     group_view,
     letter_view,
 )
-from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.task_control import Ring, remembered_without_payload
 from duly.api.task_rules import permit_filter, permit_type
@@ -35,7 +35,7 @@ from duly.domain.limits import Problem
 from duly.environment import Environment
 from duly.store.dead_letters import (
     LetterFilter,
-    Pace,
+    ReplayRate,
     find_dead_letters,
     group_dead_letters,
     list_dead_letters,
@@ -184,11 +184,11 @@ class DeadLetterRoutes:
         assert task is not None
         return remembered_without_payload(201, task_view(task))
 
-    async def not_replayed(self, call: Call, letter_id: UUID) -> Refused:
+    async def not_replayed(self, call: Call, letter_id: UUID) -> ApiProblem:
         letter = await read_dead_letter(call.session, call.tenant, letter_id)
         if letter is None:
             return not_found("dead letter", letter_id)
-        return Refused(
+        return ApiProblem(
             Code.CONFLICT,
             f"dead letter {letter_id} was replayed already, as task {letter.replayed_as}",
         )
@@ -208,7 +208,7 @@ class DeadLetterRoutes:
         hints: list[Hint] = []
         if ids and not asked.dry_run:
             start_at = None if asked.start_at is None else asked.start_at.astimezone(UTC)
-            pace = Pace(asked.rate_per_s, start_at)
+            pace = ReplayRate(asked.rate_per_s, start_at)
             await replay_dead_letters(call.session, self.environment, call.tenant, ids, hints, pace)
         if hints:
             call.after.append(lambda: self.ring(hints))

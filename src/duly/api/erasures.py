@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.task_control import TaskFilter
 from duly.api.tasks import tag_of
@@ -22,7 +22,7 @@ from duly.domain.limits import Problem
 from duly.domain.states import TERMINAL, State
 from duly.store.dead_letters import read_dead_letter
 from duly.store.purge import erase_tasks, find_outliving_letters, is_erased
-from duly.store.read import PAGE_MAX, Filter, Order, list_tasks, read_task
+from duly.store.read import PAGE_MAX, Filter, ListOrder, list_tasks, read_task
 
 TAG = "Erasures"
 # Where a bite goes on once the stored tasks are through: dead letters that outlived theirs.
@@ -51,7 +51,7 @@ class ErasureAnswer(msgspec.Struct, frozen=True):
     next_cursor: str | None = None
 
 
-class Bite(msgspec.Struct, frozen=True):
+class ErasureBatch(msgspec.Struct, frozen=True):
     ids: list[UUID]
     unfinished: int = 0
     following: str | None = None
@@ -78,12 +78,12 @@ class ErasureRoutes:
     async def erase(self, call: Call, asked: Erase) -> Answer:
         check(call, asked)
         if asked.task is not None:
-            bite = await self.one(call, asked.task)
+            batch = await self.one(call, asked.task)
         else:
-            bite = await self.next_bite(call, asked)
+            batch = await self.next_batch(call, asked)
         erased: list[UUID] = []
-        if bite.ids and not asked.dry_run:
-            erased = await erase_tasks(call.session, call.tenant, bite.ids, call.credential.actor)
+        if batch.ids and not asked.dry_run:
+            erased = await erase_tasks(call.session, call.tenant, batch.ids, call.credential.actor)
         if erased:
             subject = str(asked.task or call.tenant_name)
             call.note("task.erase", subject, erased=len(erased), **audited(asked))
@@ -91,30 +91,30 @@ class ErasureRoutes:
             200,
             ErasureAnswer(
                 asked.dry_run,
-                len(bite.ids),
+                len(batch.ids),
                 len(erased),
-                bite.unfinished,
-                bite.following is not None,
-                bite.following,
+                batch.unfinished,
+                batch.following is not None,
+                batch.following,
             ),
         )
 
-    async def one(self, call: Call, task_id: UUID) -> Bite:
+    async def one(self, call: Call, task_id: UUID) -> ErasureBatch:
         task = await read_task(call.session, call.tenant, task_id)
         if task is None:
             # Its dead letter may have outlived it.
             if await is_erased(call.session, call.tenant, task_id):
-                return Bite([])
+                return ErasureBatch([])
             if await read_dead_letter(call.session, call.tenant, task_id) is None:
                 raise not_found("task", task_id)
         elif task.state not in TERMINAL:
             detail = f"the task is {task.state} and needs its data; cancel it first"
-            raise Refused(Code.CONFLICT, detail)
+            raise ApiProblem(Code.CONFLICT, detail)
         elif task.is_purged:
-            return Bite([])
-        return Bite([task_id])
+            return ErasureBatch([])
+        return ErasureBatch([task_id])
 
-    async def next_bite(self, call: Call, asked: Erase) -> Bite:
+    async def next_batch(self, call: Call, asked: Erase) -> ErasureBatch:
         """Newest created first; a task that is erased keeps its place, so every bite goes on."""
         given = asked.filter or TaskFilter()
         wanted = Filter(
@@ -124,19 +124,19 @@ class ErasureRoutes:
         unfinished = 0
         if asked.cursor != LETTERS:
             found = await list_tasks(
-                call.session, call.tenant, wanted, asked.cursor, PAGE_MAX, Order.CREATED
+                call.session, call.tenant, wanted, asked.cursor, PAGE_MAX, ListOrder.CREATED
             )
             ended = [task for task in found.items if task.state in TERMINAL]
             ids = [task.id for task in ended if not task.is_purged]
             unfinished = len(found.items) - len(ended)
             if found.next_cursor is not None:
-                return Bite(ids, unfinished, found.next_cursor)
+                return ErasureBatch(ids, unfinished, found.next_cursor)
         if wanted.state not in (None, State.FAILED):
-            return Bite(ids, unfinished)
+            return ErasureBatch(ids, unfinished)
         letters = await find_outliving_letters(call.session, call.tenant, wanted, PAGE_MAX)
         # Once erased, those are not found again: the same place, until fewer are left.
         has_more = len(letters) == PAGE_MAX and not asked.dry_run
-        return Bite([*ids, *letters], unfinished, LETTERS if has_more else None)
+        return ErasureBatch([*ids, *letters], unfinished, LETTERS if has_more else None)
 
 
 def check(call: Call, asked: Erase) -> None:

@@ -10,7 +10,7 @@ from duly.api.problems import Code, not_found
 from duly.api.request import Answer, Call
 from duly.api.tasks import TAG, task_id_of
 from duly.domain.access import PRODUCERS
-from duly.domain.explain import Entry, Explanation, explain
+from duly.domain.explain import ExplainEntry, Explanation, explain
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.domain.states import State
 from duly.store.explain import LaneDepth, read_situation
@@ -76,5 +76,5 @@ def explanation_view(explanation: Explanation) -> ExplanationView:
     )
 
 
-def gate_view(entry: Entry) -> GateView:
+def gate_view(entry: ExplainEntry) -> GateView:
     return GateView(entry.gate.value, entry.is_open, entry.reason, entry.until, entry.unblock)

@@ -27,9 +27,9 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from duly.api.admission import ConnectionTable, Place
+from duly.api.admission import ConnectionSlot, ConnectionTable
 from duly.api.asgi import PROVEN, RESERVED
-from duly.api.problems import PROBLEM_CONTENT_TYPE, Code, Refused, later
+from duly.api.problems import PROBLEM_CONTENT_TYPE, ApiProblem, Code, later
 
 # What we rely on and uvicorn does not promise; a version without it must not start silently.
 OVERRIDDEN = (
@@ -128,9 +128,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self.stage = Stage.BETWEEN
         self.deadline: asyncio.TimerHandle | None = None
         self.deadline_stage = Stage.BETWEEN
-        self.refusal: Refused | None = None
+        self.refusal: ApiProblem | None = None
         self.is_ended = False
-        self.place = Place.NONE
+        self.place = ConnectionSlot.NONE
         self.address = ""
         self.url = b""
         self.header_bytes = 0
@@ -141,7 +141,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.address = self.client[0] if self.client else ""
         self.place = self.table.enter(self)
-        if self.place is Place.NONE:
+        if self.place is ConnectionSlot.NONE:
             transport.write(encoded(crowded()))
             transport.close()
         else:
@@ -213,7 +213,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         part = "body" if self.stage is Stage.BODY else "headers"
-        self.refuse(Refused(Code.REQUEST_TIMEOUT, f"the {part} took too long to arrive"))
+        self.refuse(ApiProblem(Code.REQUEST_TIMEOUT, f"the {part} took too long to arrive"))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -224,7 +224,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_url(url)
         if len(self.url) > self.limits.url_bytes_max:
             most = self.limits.url_bytes_max
-            self.stop(Refused(Code.URL_TOO_LONG, f"the URL may have {most} bytes at most"))
+            self.stop(ApiProblem(Code.URL_TOO_LONG, f"the URL may have {most} bytes at most"))
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.header_count += 1
@@ -250,10 +250,10 @@ class BoundedProtocol(HttpToolsProtocol):
         # Trailers are counted on their own.
         self.header_bytes = self.header_count = 0
         self.table.busy(self)
-        if self.place is Place.RESERVED:
+        if self.place is ConnectionSlot.RESERVED:
             self.scope[RESERVED] = True  # type: ignore[literal-required]
         super().on_headers_complete()
-        if self.place is Place.RESERVED:
+        if self.place is ConnectionSlot.RESERVED:
             self.cycle.keep_alive = False
         answer = OneWrite(self.transport, self.end_answered)
         cycle = self.cycle
@@ -297,7 +297,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """The parser reads nothing after such a call, so the connection ends with its answer."""
         self.cycle.keep_alive = False
 
-    def stop(self, refused: Refused) -> NoReturn:
+    def stop(self, refused: ApiProblem) -> NoReturn:
         """From inside the parser: it hands our refusal to `send_400_response`."""
         self.refusal = refused
         raise ValueError(refused.detail)
@@ -305,7 +305,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002 (uvicorn's words, not ours)
         self.refuse(self.refusal or malformed("the request is not valid HTTP"))
 
-    def refuse(self, refused: Refused) -> None:
+    def refuse(self, refused: ApiProblem) -> None:
         """Say why, and end the connection. A call that came whole is owed its own answer first."""
         self.cancel_deadline()
         cycle: RequestResponseCycle | None = self.cycle
@@ -348,20 +348,20 @@ def bounded_protocol(limits: HttpLimits) -> type[BoundedProtocol]:
     return type("BoundedProtocol", (BoundedProtocol,), {"limits": limits, "table": table})
 
 
-def crowded() -> Refused:
+def crowded() -> ApiProblem:
     return later(Code.OVERLOADED, "too many connections are open; try again")
 
 
-def malformed(detail: str) -> Refused:
-    return Refused(Code.MALFORMED_REQUEST, detail)
+def malformed(detail: str) -> ApiProblem:
+    return ApiProblem(Code.MALFORMED_REQUEST, detail)
 
 
-def headers_too_large(limits: HttpLimits) -> Refused:
+def headers_too_large(limits: HttpLimits) -> ApiProblem:
     detail = f"{limits.headers_max} headers of {limits.header_bytes_max} bytes together at most"
-    return Refused(Code.HEADERS_TOO_LARGE, detail)
+    return ApiProblem(Code.HEADERS_TOO_LARGE, detail)
 
 
-def encoded(refused: Refused) -> bytes:
+def encoded(refused: ApiProblem) -> bytes:
     """The whole response, for where there is no call to answer."""
     body = refused.body()
     headers = {

@@ -24,7 +24,7 @@ from typing import (
 
 import msgspec
 
-from duly.api.problems import Code, Refused, invalid, invalid_query
+from duly.api.problems import ApiProblem, Code, invalid, invalid_query
 from duly.domain.limits import NUL, NUL_REASON, Problem, has_nul
 
 DEPTH_MAX = 64
@@ -57,7 +57,7 @@ def decode(body: bytes, model: type[Model]) -> Model:
 def check_framing(body: bytes) -> None:
     """Refuse what is not JSON, or is JSON that two readers would read differently."""
     if not body:
-        raise Refused(Code.MALFORMED_BODY, "the body is empty; a JSON object is expected")
+        raise ApiProblem(Code.MALFORMED_BODY, "the body is empty; a JSON object is expected")
     try:
         # The whole document: a payload that is carried unread must be as sound as what is read.
         document = msgspec.json.decode(body)
@@ -65,7 +65,9 @@ def check_framing(body: bytes) -> None:
         if not is_written_once(body, names):
             PAIRS.decode(body.decode())
     except msgspec.ValidationError as error:
-        raise Refused(Code.MALFORMED_BODY, f"the body has a value out of range: {error}") from None
+        raise ApiProblem(
+            Code.MALFORMED_BODY, f"the body has a value out of range: {error}"
+        ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         malformed(error)
     if NUL in body and has_nul(body):
@@ -105,7 +107,7 @@ def count_names(document: Any) -> int:
             else:
                 deeper += container
         level = deeper
-    raise Refused(Code.MALFORMED_BODY, f"the body is nested deeper than {DEPTH_MAX} levels")
+    raise ApiProblem(Code.MALFORMED_BODY, f"the body is nested deeper than {DEPTH_MAX} levels")
 
 
 def is_written_once(body: bytes, names: int) -> bool:
@@ -124,7 +126,7 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         seen: set[str] = set()
         twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise Refused(
+        raise ApiProblem(
             Code.MALFORMED_BODY, f"the body has an object with two members {twice[:64]!r}"
         )
     return found
@@ -138,7 +140,7 @@ def malformed(error: Exception) -> NoReturn:
     reason = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
     if isinstance(error, RecursionError):
         reason = "it is nested too deeply"
-    raise Refused(Code.MALFORMED_BODY, f"the body is not valid JSON: {reason}") from None
+    raise ApiProblem(Code.MALFORMED_BODY, f"the body is not valid JSON: {reason}") from None
 
 
 def convert_query(given: Mapping[str, str], model: type[Model]) -> Model:

@@ -11,7 +11,7 @@ from msgspec import Meta
 from duly.api.asgi import Endpoint, Kind
 from duly.api.credentials import Authenticator
 from duly.api.cursors import Cursor
-from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.task_rules import TaskRules
 from duly.api.wire import Limit, Page, TypeName, page
@@ -304,24 +304,26 @@ def check_reach(credential: Credential, reach: Reach, types: list[str] | None) -
         types is None or not credential.types.issuperset(types)
     )
     if is_further or is_wider:
-        raise Refused(
+        raise ApiProblem(
             Code.FORBIDDEN,
             "the key has more reach or more task types than the credential of this call",
         )
 
 
-def rotate_refusal(refusal: RotateRefusal) -> Refused:
+def rotate_refusal(refusal: RotateRefusal) -> ApiProblem:
     match refusal:
         case RotateRefusal.DEAD:
-            return Refused(Code.CONFLICT, "the key is revoked or expired; make a new one")
+            return ApiProblem(Code.CONFLICT, "the key is revoked or expired; make a new one")
         case RotateRefusal.ROTATED:
-            return Refused(Code.CONFLICT, "the key has a successor already; rotate that one")
+            return ApiProblem(Code.CONFLICT, "the key has a successor already; rotate that one")
         case RotateRefusal.TOO_MANY:
             return too_many_keys()
 
 
-def too_many_keys() -> Refused:
-    return Refused(Code.TOO_MANY, f"a tenant may have {KEYS_PER_TENANT_MAX} live keys; revoke some")
+def too_many_keys() -> ApiProblem:
+    return ApiProblem(
+        Code.TOO_MANY, f"a tenant may have {KEYS_PER_TENANT_MAX} live keys; revoke some"
+    )
 
 
 def key_id_of(call: Call) -> str:

@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from duly.api.admission import Pace
+from duly.api.admission import WorkSlicer
 from duly.api.json_body import (
     ERRORS_MAX,
     check_framing,
@@ -27,7 +27,7 @@ from duly.api.json_body import (
     malformed,
     problem_from,
 )
-from duly.api.problems import Code, Refused, invalid
+from duly.api.problems import ApiProblem, Code, invalid
 from duly.domain.limits import Problem
 
 # Up to here its items need not be counted before; up to there it is decoded at once all the same.
@@ -97,7 +97,7 @@ def is_list(hint: Any) -> bool:
     return get_origin(hint) is Annotated and get_origin(get_args(hint)[0]) is list
 
 
-async def decode_list(body: bytes, model: type[Model], pace: Pace) -> Model:
+async def decode_list(body: bytes, model: type[Model], pace: WorkSlicer) -> Model:
     """Of this model, or Refused with what is wrong, as far as it was looked."""
     if len(body) <= SHORT_BYTES_MAX:
         return decode(body, model)
@@ -137,7 +137,7 @@ def members_of(body: bytes, model: Any) -> dict[str, msgspec.Raw]:
     members: dict[str, msgspec.Raw] = coarsely(body, kind, model, seen)
     if len(members) != len(names):
         twice = next(name for at, name in enumerate(names) if name in names[:at])
-        raise Refused(Code.MALFORMED_BODY, f"the body has an object with two members {twice!r}")
+        raise ApiProblem(Code.MALFORMED_BODY, f"the body has an object with two members {twice!r}")
     return {str(name): raw for name, raw in members.items()}
 
 
@@ -169,7 +169,7 @@ def decode_member(raw: msgspec.Raw, shape: Shape, name: str) -> Any:
 
 
 async def decode_chunks(
-    items: Sequence[msgspec.Raw], kind: Any, pointer: str, pace: Pace
+    items: Sequence[msgspec.Raw], kind: Any, pointer: str, pace: WorkSlicer
 ) -> list[Any]:
     """Many at a time, which takes half as long as one by one; where something is wrong, one by one
     to find it."""
@@ -181,7 +181,7 @@ async def decode_chunks(
             if len(whole) > ITEM_BYTES_MAX:
                 break
             decoded += decode(whole, list[kind])
-        except Refused:
+        except ApiProblem:
             break
     if len(decoded) == len(items):
         return decoded
@@ -194,7 +194,7 @@ def chunks_of(items: Sequence[msgspec.Raw]) -> Iterator[list[bytes]]:
     size = 0
     for item in items:
         raw = bytes(item)
-        if chunk and size + len(raw) > Pace.SLICE:
+        if chunk and size + len(raw) > WorkSlicer.SLICE:
             yield chunk
             chunk, size = [], 0
         chunk.append(raw)
@@ -203,7 +203,7 @@ def chunks_of(items: Sequence[msgspec.Raw]) -> Iterator[list[bytes]]:
 
 
 async def decode_items(
-    items: Sequence[msgspec.Raw], kind: type[Item], pointer: str, pace: Pace
+    items: Sequence[msgspec.Raw], kind: type[Item], pointer: str, pace: WorkSlicer
 ) -> list[Item]:
     """All of them, or what is wrong with the first few that are not right."""
     decoded: list[Item] = []
@@ -213,11 +213,11 @@ async def decode_items(
         await pace.step(len(raw))
         try:
             decoded.append(decode_item(raw, kind))
-        except Refused as refused:
+        except ApiProblem as refused:
             errors = refused.errors or [Problem("", refused.detail)]
             problems += [Problem(at + error.pointer, error.reason) for error in errors]
             if refused.code is not Code.INVALID:
-                raise Refused(refused.code, refused.detail, problems) from None
+                raise ApiProblem(refused.code, refused.detail, problems) from None
             if len(problems) >= ERRORS_MAX:
                 break
     if problems:
@@ -236,13 +236,13 @@ def too_long_reason() -> str:
 
 
 async def decode_lines(
-    body: bytes, kind: type[Item], most: int, pointer: str, pace: Pace
+    body: bytes, kind: type[Item], most: int, pointer: str, pace: WorkSlicer
 ) -> list[Item]:
     """One item on each line that is not blank."""
     lines: list[msgspec.Raw] = []
     start = 0
     while start < len(body):
-        end = body.find(b"\n", start + Pace.SLICE)
+        end = body.find(b"\n", start + WorkSlicer.SLICE)
         end = len(body) if end < 0 else end
         window = body[start:end]
         await pace.step(len(window))

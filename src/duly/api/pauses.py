@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.task_rules import permit_type
 from duly.api.wire import Limit, Page, page
@@ -122,7 +122,7 @@ class PauseRoutes:
         answer = await set_pause(call.session, call.tenant, asked.kind, name, actor, asked.reason)
         if answer is PauseAnswer.TOO_MANY:
             detail = f"a tenant may have {PAUSES_PER_TENANT_MAX} pauses; resume some"
-            raise Refused(Code.TOO_MANY, detail)
+            raise ApiProblem(Code.TOO_MANY, detail)
         found = await find_pause(call.session, call.tenant, asked.kind, name)
         if found is None:
             raise not_found("pool", name)
@@ -159,7 +159,7 @@ def permit_pause(call: Call, kind: PauseKind, name: str | None) -> None:
         permit_type(call.credential, name)
     elif call.credential.types is not None:
         detail = f"a credential that is limited to task types may not pause or resume a {kind}"
-        raise Refused(Code.FORBIDDEN, detail)
+        raise ApiProblem(Code.FORBIDDEN, detail)
 
 
 def subject_of(pause: Pause) -> str:

@@ -124,7 +124,7 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     errors: list[ErrorItem] = []
 
 
-class Refused(Exception):
+class ApiProblem(Exception):
     """A call that is answered with a problem. Raised only inside the front door."""
 
     def __init__(
@@ -156,10 +156,10 @@ class Refused(Exception):
         return msgspec.json.encode(details)
 
 
-def not_found(kind: str, name: object) -> Refused:
+def not_found(kind: str, name: object) -> ApiProblem:
     """`kind` is a noun, `name` what was asked for. The same for a foreign id as for one that never
     was: whether it exists elsewhere shows in no byte."""
-    return Refused(Code.NOT_FOUND, f"{kind} {quoted(str(name))} was not found")
+    return ApiProblem(Code.NOT_FOUND, f"{kind} {quoted(str(name))} was not found")
 
 
 def quoted(name: str) -> str:
@@ -168,10 +168,10 @@ def quoted(name: str) -> str:
     return cut if cut.isprintable() else ascii(cut)
 
 
-def invalid(problems: Sequence[Problem]) -> Refused:
+def invalid(problems: Sequence[Problem]) -> ApiProblem:
     said = "; ".join(sentence_of(problem) for problem in problems[:SENTENCES_MAX])
     more = len(problems) - SENTENCES_MAX
-    return Refused(Code.INVALID, f"{said}; and {more} more" if more > 0 else said, problems)
+    return ApiProblem(Code.INVALID, f"{said}; and {more} more" if more > 0 else said, problems)
 
 
 def sentence_of(problem: Problem) -> str:
@@ -183,27 +183,27 @@ def sentence_of(problem: Problem) -> str:
     return f"{quoted(field)}{' ' if is_predicate else ': '}{problem.reason}"
 
 
-def invalid_query(problem: Problem) -> Refused:
-    return Refused(Code.INVALID_QUERY, sentence_of(problem), [problem])
+def invalid_query(problem: Problem) -> ApiProblem:
+    return ApiProblem(Code.INVALID_QUERY, sentence_of(problem), [problem])
 
 
-def later(code: Code, detail: str, retry_after_s: int = RETRY_AFTER_S) -> Refused:
-    return Refused(code, detail, headers={"retry-after": str(retry_after_s)})
+def later(code: Code, detail: str, retry_after_s: int = RETRY_AFTER_S) -> ApiProblem:
+    return ApiProblem(code, detail, headers={"retry-after": str(retry_after_s)})
 
 
-def problem_of(error: DulyError) -> Refused:
+def problem_of(error: DulyError) -> ApiProblem:
     """What the caller is told when the world fails. The log has the rest."""
     match error:
         case Overloaded():
             return later(Code.OVERLOADED, "too many calls are waiting; try again")
         case TooManyPools():
-            return Refused(Code.TOO_MANY, str(error))
+            return ApiProblem(Code.TOO_MANY, str(error))
         case DatabaseUnavailable() | DatabaseUnfit():
             return later(Code.UNAVAILABLE, "the database cannot be reached; try again")
         case CheckProcessUnavailable():
             return later(Code.UNAVAILABLE, "payloads cannot be checked now; try again")
         case StatementRefused() if str(error.facts["code"]).startswith(DATA_CLASS):
-            return Refused(Code.INVALID, "a value contains text that cannot be stored")
+            return ApiProblem(Code.INVALID, "a value contains text that cannot be stored")
         case StatementRefused() if error.facts["code"] == QUERY_CANCELED:
             return later(
                 Code.TIMEOUT, "the database took too long; ask for less, or try again later"
@@ -213,4 +213,4 @@ def problem_of(error: DulyError) -> Refused:
                 Code.UNAVAILABLE, "the database is busy with a conflicting change; try again"
             )
         case _:
-            return Refused(Code.INTERNAL, "internal error; the server log has the details")
+            return ApiProblem(Code.INTERNAL, "internal error; the server log has the details")

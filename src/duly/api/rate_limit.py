@@ -18,8 +18,8 @@ from collections.abc import Awaitable, Callable, Hashable
 from functools import partial
 from typing import Generic, TypeVar
 
-from duly.api.problems import Code, Refused
-from duly.api.ttl_cache import Recall
+from duly.api.problems import ApiProblem, Code
+from duly.api.ttl_cache import TtlCache
 from duly.domain.token_bucket import burst_of
 from duly.environment import Clock, Environment
 from duly.store.database import Database
@@ -102,7 +102,7 @@ class LeasedRate(Generic[Owner]):
         if count > burst:
             detail = f"{count} tasks at once are more than the {burst:g} that may be saved up"
             headers = rate_headers(tokens, self.clock.monotonic(), rate, burst)
-            raise Refused(Code.RATE_LIMITED, detail, headers=headers)
+            raise ApiProblem(Code.RATE_LIMITED, detail, headers=headers)
         if not tokens.take(count, self.clock.monotonic()):
             tokens.wanted += count
             try:
@@ -133,7 +133,7 @@ class LeasedRate(Generic[Owner]):
         missing = count - tokens.most(now, rate, burst)
         headers = rate_headers(tokens, now, rate, burst)
         headers["retry-after"] = str(max(1, math.ceil(missing / rate)))
-        raise Refused(Code.RATE_LIMITED, detail, headers=headers)
+        raise ApiProblem(Code.RATE_LIMITED, detail, headers=headers)
 
     def tokens_of(self, owner: Owner) -> RateTokens:
         tokens = self.tokens.get(owner)
@@ -161,7 +161,7 @@ class Throttle:
     def __init__(self, database: Database, environment: Environment) -> None:
         self.database = database
         self.clock = environment.clock
-        self.tenants: Recall[int, Tenant | None] = Recall(
+        self.tenants: TtlCache[int, Tenant | None] = TtlCache(
             environment.clock, lambda tenant: read_tenant(database, tenant)
         )
         self.submits: LeasedRate[int] = LeasedRate(
@@ -208,7 +208,7 @@ class Throttle:
                 quota.count_again_at = now + COUNT_EVERY_S
         if quota.count + count > most:
             wait_s = max(1, math.ceil(quota.count_again_at - now))
-            raise Refused(
+            raise ApiProblem(
                 Code.QUOTA_EXCEEDED,
                 f"the tenant may have {most} unfinished tasks, and has about {quota.count}",
                 headers={"retry-after": str(wait_s)},

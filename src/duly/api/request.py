@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from duly.api.admission import FairLimiter
-from duly.api.problems import Code, Refused, invalid_query
+from duly.api.problems import ApiProblem, Code, invalid_query
 from duly.domain.access import Credential
 from duly.domain.limits import Problem
 from duly.store.database import Session
@@ -153,7 +153,7 @@ class Call:
             message = await self.receive()
             if message["type"] == "http.disconnect":
                 # Half a call is no call; nobody is there to read this.
-                raise Refused(
+                raise ApiProblem(
                     Code.MALFORMED_REQUEST, "the connection closed before the whole body arrived"
                 )
             piece: bytes = message.get("body", b"")
@@ -179,12 +179,12 @@ def refuse_repeated(headers: Iterable[tuple[bytes, bytes]]) -> None:
     seen: set[bytes] = set()
     for name, _ in headers:
         if name in seen and name in SINGLE_HEADERS:
-            raise Refused(Code.MALFORMED_REQUEST, f"the header {name.decode()} is given twice")
+            raise ApiProblem(Code.MALFORMED_REQUEST, f"the header {name.decode()} is given twice")
         seen.add(name)
 
 
-def too_large(bytes_max: int) -> Refused:
-    return Refused(Code.BODY_TOO_LARGE, f"the body may have {bytes_max} bytes at most")
+def too_large(bytes_max: int) -> ApiProblem:
+    return ApiProblem(Code.BODY_TOO_LARGE, f"the body may have {bytes_max} bytes at most")
 
 
 def query_of(text: bytes) -> dict[str, str]:
@@ -196,13 +196,13 @@ def query_of(text: bytes) -> dict[str, str]:
             max_num_fields=QUERY_PARAMETERS_MAX,
         )
     except ValueError:
-        raise Refused(Code.INVALID_QUERY, "the query string cannot be read") from None
+        raise ApiProblem(Code.INVALID_QUERY, "the query string cannot be read") from None
     given = dict(pairs)
     if len(given) != len(pairs):
-        raise Refused(Code.INVALID_QUERY, "a query parameter is given twice")
+        raise ApiProblem(Code.INVALID_QUERY, "a query parameter is given twice")
     for name, value in pairs:
         if CONTROL_CHARACTER.search(name):
-            raise Refused(
+            raise ApiProblem(
                 Code.INVALID_QUERY, "the name of a query parameter has a control character"
             )
         if CONTROL_CHARACTER.search(value):

@@ -39,7 +39,7 @@ from duly.environment import Environment
 from duly.execution.worker_leases import WorkerLeases
 from duly.store.database import Database
 from duly.store.explain import LaneDepth
-from duly.store.fire_schedules import Firer
+from duly.store.fire_schedules import ScheduleFirer
 from duly.store.group_commit import GroupCommit, ReadBatcher
 from duly.store.load import Hint
 from duly.store.submit import Submitter
@@ -76,12 +76,12 @@ class ApiRoutes:
         self.health = health
         # A heartbeat that waits for a connection before it is let in is a lease lost.
         self.authenticator = Authenticator(database, environment, tokens, reserved, self.admission)
-        self.desk = GroupCommit(submitter)
+        self.group_commit = GroupCommit(submitter)
         self.reading = ReadBatcher(database)
         self.rules = TaskRules(database, environment, outbound)
         self.throttle = Throttle(database, environment)
-        firer = Firer(submitter, environment)
-        self.scheduling = ScheduleChanges(database, firer, expect, self.throttle)
+        schedule_firer = ScheduleFirer(submitter, environment)
+        self.scheduling = ScheduleChanges(database, schedule_firer, expect, self.throttle)
         self.waiting = TaskWaits(database)
         # Where the ready queue is in memory, the database cannot tell.
         self.lane_depth, self.lane_depth_max = lane_depth, lane_depth_max
@@ -93,7 +93,7 @@ class ApiRoutes:
         tasks = TaskRoutes(
             self.database,
             self.environment,
-            self.desk,
+            self.group_commit,
             self.reading,
             self.rules,
             self.throttle,
@@ -118,18 +118,23 @@ class ApiRoutes:
         return WorkerRoutes(self.workers, self.reading).endpoints()
 
     def recurring(self) -> list[Endpoint]:
-        desk = self.scheduling
-        schedules = ScheduleRoutes(self.environment, desk, self.rules)
-        backfill = BackfillRoutes(desk, self.backfilling)
-        doors = (schedules, ScheduleControlRoutes(desk), backfill, ForecastRoutes(self.bulk))
-        return [endpoint for door in doors for endpoint in door.endpoints()]
+        group_commit = self.scheduling
+        schedules = ScheduleRoutes(self.environment, group_commit, self.rules)
+        backfill = BackfillRoutes(group_commit, self.backfilling)
+        schedule_routes = (
+            schedules,
+            ScheduleControlRoutes(group_commit),
+            backfill,
+            ForecastRoutes(self.bulk),
+        )
+        return [endpoint for door in schedule_routes for endpoint in door.endpoints()]
 
     def control_plane(self) -> list[Endpoint]:
         tenants = TenantRoutes(self.database, self.authenticator, self.throttle)
         keys = KeyRoutes(self.environment, self.authenticator, self.rules)
         task_types = TaskTypeRoutes(self.environment, self.rules)
         letters = DeadLetterRoutes(self.environment, self.ring)
-        doors = (
+        schedule_routes = (
             tenants,
             keys,
             task_types,
@@ -142,7 +147,7 @@ class ApiRoutes:
             WebhookSecretRoutes(self.environment),
             StatsRoutes(self.environment),
         )
-        return [endpoint for door in doors for endpoint in door.endpoints()]
+        return [endpoint for door in schedule_routes for endpoint in door.endpoints()]
 
     def application(self, *, only_probes: bool = False) -> AsgiApplication:
         """`only_probes`: of a process without the role `api`, which is looked at all the same."""
@@ -154,6 +159,6 @@ class ApiRoutes:
 
     async def close(self) -> None:
         """Answer whoever was let in."""
-        await self.desk.close()
+        await self.group_commit.close()
         await self.reading.close()
         await self.rules.close()

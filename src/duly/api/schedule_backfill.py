@@ -17,7 +17,7 @@ from itertools import islice, takewhile
 import msgspec
 
 from duly.api.asgi import Endpoint, Kind
-from duly.api.problems import Code, Refused, invalid, later
+from duly.api.problems import ApiProblem, Code, invalid, later
 from duly.api.request import Answer, Call
 from duly.api.schedule_changes import ScheduleChanges, permit_task, reckon
 from duly.api.schedule_wire import BackfillAnswer, BackfillRequest
@@ -32,12 +32,12 @@ from duly.store.database import Session
 from duly.store.partitions import RETENTION_S
 from duly.store.schedules import Schedule, lock_schedule
 
-BITE = 500
+BATCH_SIZE = 500
 TIMEOUT_S = 120.0
 
 
 @dataclass
-class Progress:
+class BackfillProgress:
     """How far a backfill has come."""
 
     made: int = 0
@@ -47,7 +47,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class BackfillRoutes:
-    desk: ScheduleChanges
+    changes: ScheduleChanges
     # Each takes a second connection beside that of its call; many at once would take them all.
     under_way: asyncio.Lock
 
@@ -72,12 +72,12 @@ class BackfillRoutes:
                 ),
                 tag="Schedules",
                 timeout_s=TIMEOUT_S,
-                prepare=self.desk.prepare,
+                prepare=self.changes.prepare,
             )
         ]
 
     async def backfill(self, call: Call, asked: BackfillRequest) -> Answer:
-        schedule = await self.desk.find(call)
+        schedule = await self.changes.find(call)
         await permit_task(call, schedule)
         recurrence = reckon(schedule)
         since, until = in_utc(asked.since), in_utc(asked.until)
@@ -102,18 +102,18 @@ class BackfillRoutes:
 
     async def fill(
         self, call: Call, asked: BackfillRequest, schedule: Schedule, times: list[datetime]
-    ) -> Progress:
-        progress = Progress()
+    ) -> BackfillProgress:
+        progress = BackfillProgress()
         if asked.dry_run:
-            for bite in bites(times):
-                await self.plan(call.session, asked, schedule, bite, progress)
+            for batch in batches(times):
+                await self.plan(call.session, asked, schedule, batch, progress)
             return progress
         if self.under_way.locked():
             raise later(Code.OVERLOADED, "another backfill is running; try again")
         async with self.under_way:
-            for bite in bites(times):
-                await self.desk.throttle.admit_spread(call.tenant, len(bite))
-                await self.take(call, asked, schedule, bite, progress)
+            for batch in batches(times):
+                await self.changes.throttle.admit_spread(call.tenant, len(batch))
+                await self.take(call, asked, schedule, batch, progress)
         return progress
 
     async def take(
@@ -121,41 +121,41 @@ class BackfillRoutes:
         call: Call,
         asked: BackfillRequest,
         schedule: Schedule,
-        bite: Sequence[datetime],
-        progress: Progress,
+        batch: Sequence[datetime],
+        progress: BackfillProgress,
     ) -> None:
         """One commit. Who asked for it is on record with the first tasks, whatever comes after."""
-        async with self.desk.database.tenant(call.tenant) as session:
+        async with self.changes.database.tenant(call.tenant) as session:
             locked = await lock_schedule(session, call.tenant, schedule.id)
             if locked is None or locked.definition != schedule.definition:
-                raise Refused(
+                raise ApiProblem(
                     Code.CONFLICT,
                     f"the schedule was changed meanwhile; {progress.made} tasks were made before",
                 )
             is_first = progress.made == 0
             # By the clock of the beginning: the rate holds over all bites.
-            planned = await self.plan(session, asked, schedule, bite, progress)
+            planned = await self.plan(session, asked, schedule, batch, progress)
             if not planned:
                 return
             if is_first:
                 await record(session, call, asked, schedule)
-            written = await self.desk.firer.fire_manually(
+            written = await self.changes.schedule_firer.fire_manually(
                 session, locked, OccurrenceDecision.BACKFILLED, planned
             )
-        await self.desk.firer.tell(written)
+        await self.changes.schedule_firer.tell(written)
 
     async def plan(
         self,
         session: Session,
         asked: BackfillRequest,
         schedule: Schedule,
-        bite: Sequence[datetime],
-        progress: Progress,
+        batch: Sequence[datetime],
+        progress: BackfillProgress,
     ) -> list[tuple[datetime, datetime]]:
         """Nominal times without a task, each with its fire time."""
-        fired = await read_fired(session, schedule, bite)
+        fired = await read_fired(session, schedule, batch)
         planned = []
-        for nominal_at in bite:
+        for nominal_at in batch:
             if nominal_at in fired:
                 progress.known += 1
                 continue
@@ -188,8 +188,8 @@ def wanted_times(recurrence: Recurrence, since: datetime, until: datetime) -> li
     return [each.at for each in found if each.verdict_hint is None and each.at >= since]
 
 
-def bites(times: list[datetime]) -> Iterator[list[datetime]]:
-    return (times[start : start + BITE] for start in range(0, len(times), BITE))
+def batches(times: list[datetime]) -> Iterator[list[datetime]]:
+    return (times[start : start + BATCH_SIZE] for start in range(0, len(times), BATCH_SIZE))
 
 
 async def record(session: Session, call: Call, asked: BackfillRequest, schedule: Schedule) -> None:

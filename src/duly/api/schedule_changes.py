@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
-from duly.api.problems import Code, Refused, later, not_found
+from duly.api.problems import ApiProblem, Code, later, not_found
 from duly.api.rate_limit import Throttle
 from duly.api.request import Answer, Call
 from duly.api.schedule_views import schedule_view
@@ -17,7 +17,7 @@ from duly.domain.errors import TooManyPools
 from duly.domain.limits import POOLS_PER_TENANT_MAX, Problem
 from duly.domain.recurrence import Recurrence
 from duly.store.database import Database
-from duly.store.fire_schedules import Firer, Written
+from duly.store.fire_schedules import FiredSchedules, ScheduleFirer
 from duly.store.occurrences import read_cadences
 from duly.store.pools import may_have_pool
 from duly.store.schedules import Schedule, Template, find_schedule, lock_schedule, submission_of
@@ -31,7 +31,7 @@ CATCH_UP_RETRY_S = 5
 @dataclass(frozen=True)
 class ScheduleChanges:
     database: Database
-    firer: Firer
+    schedule_firer: ScheduleFirer
     expect: Expect
     throttle: Throttle
 
@@ -42,7 +42,7 @@ class ScheduleChanges:
         tasks = [] if found is None else [submission_of(found, found.now, found.now)]
         # What cannot fire must still be mended, paused or deleted.
         with contextlib.suppress(TooManyPools):
-            await self.firer.submitter.address(tasks)
+            await self.schedule_firer.submitter.address(tasks)
 
     async def prepare_task(self, call: Call, *_: object) -> None:
         """Firing by hand is a submit, and counts as one."""
@@ -74,16 +74,16 @@ class ScheduleChanges:
 
     async def open(self, call: Call) -> Schedule:
         """Locked, and nothing of it is due any more."""
-        ruled = await self.firer.rule_on_due(call.session, await self.lock(call))
+        ruled = await self.schedule_firer.decide_due(call.session, await self.lock(call))
         if ruled is None:
             raise later(Code.CONFLICT, CATCHING_UP, CATCH_UP_RETRY_S)
         schedule, written = ruled
         self.tell(call, written)
         return schedule
 
-    def tell(self, call: Call, written: Written) -> None:
+    def tell(self, call: Call, written: FiredSchedules) -> None:
         if written.tasks:
-            call.after.append(lambda: self.firer.tell(written))
+            call.after.append(lambda: self.schedule_firer.tell(written))
 
     def expect_after(self, call: Call, schedule: Schedule) -> None:
         call.after.append(lambda: self.expect(schedule.id, schedule.due_at, schedule.now))
@@ -108,7 +108,7 @@ def reckon(schedule: Schedule) -> Recurrence:
     recurrence = schedule.recurrence()
     if isinstance(recurrence, Recurrence):
         return recurrence
-    raise Refused(Code.CONFLICT, unreadable(schedule, recurrence))
+    raise ApiProblem(Code.CONFLICT, unreadable(schedule, recurrence))
 
 
 def unreadable(schedule: Schedule, problems: list[Problem]) -> str:

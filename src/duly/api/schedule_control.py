@@ -9,17 +9,17 @@ from uuid import UUID
 import msgspec
 
 from duly.api.asgi import Endpoint, Kind
-from duly.api.problems import Code, Refused, invalid
+from duly.api.problems import ApiProblem, Code, invalid
 from duly.api.request import Answer, Call
 from duly.api.schedule_changes import CATCHING_UP, ScheduleChanges, permit_task, reckon, unreadable
 from duly.api.schedule_views import ScheduleView
 from duly.api.schedule_wire import (
-    Left,
     PauseMany,
     PauseSchedule,
     ResumeMany,
     ResumeSchedule,
     SchedulesChanged,
+    UnchangedSchedule,
 )
 from duly.api.task_rules import permit_filter
 from duly.api.wire import TaskView, task_view
@@ -49,7 +49,7 @@ Change = Callable[[Call, Schedule], Awaitable[str | None]]
 
 @dataclass(frozen=True)
 class ScheduleControlRoutes:
-    desk: ScheduleChanges
+    changes: ScheduleChanges
 
     def endpoints(self) -> list[Endpoint]:
         route = partial(
@@ -60,7 +60,7 @@ class ScheduleControlRoutes:
             tag=TAG,
             checks_types=True,
         )
-        one = partial(route, prepare=self.desk.prepare)
+        one = partial(route, prepare=self.changes.prepare)
         return [
             one(
                 path="/v1/schedules/{id}/pause",
@@ -83,7 +83,7 @@ class ScheduleControlRoutes:
                 path="/v1/schedules/{id}/trigger",
                 summary="Fire a schedule now, also while it is paused",
                 handler=self.trigger,
-                prepare=self.desk.prepare_task,
+                prepare=self.changes.prepare_task,
                 answers={201: TaskView},
                 refusals=(
                     Code.NOT_FOUND,
@@ -115,34 +115,34 @@ class ScheduleControlRoutes:
         """Who paused it first, and why, stands until it is resumed."""
         check_reason(asked.reason)
         # What is due and was not fired yet is skipped with the rest: a brake works at once.
-        schedule = await self.desk.lock(call)
+        schedule = await self.changes.lock(call)
         if await pause_schedule(call.session, schedule, call.credential.actor, asked.reason):
             note_one(call, "schedule.pause", schedule, asked.reason)
-        return await self.desk.answer(call, schedule.id)
+        return await self.changes.answer(call, schedule.id)
 
     async def resume(self, call: Call, asked: ResumeSchedule) -> Answer:
         check_reason(asked.reason)
-        schedule = await self.desk.open(call)
+        schedule = await self.changes.open(call)
         if schedule.paused_at is not None:
             await resume_schedule(call.session, schedule, reckon(schedule))
             note_one(call, "schedule.resume", schedule, asked.reason)
-        return await self.desk.answer(call, schedule.id)
+        return await self.changes.answer(call, schedule.id)
 
     async def trigger(self, call: Call) -> Answer:
-        schedule = await self.desk.lock(call)
+        schedule = await self.changes.lock(call)
         await permit_task(call, schedule)
         times = [(moment_of(schedule.now), schedule.now)]
-        written = await self.desk.firer.fire_manually(
+        written = await self.changes.schedule_firer.fire_manually(
             call.session, schedule, OccurrenceDecision.TRIGGERED, times
         )
         if not written.tasks:
-            raise Refused(
+            raise ApiProblem(
                 Code.CONFLICT, "the schedule was triggered at this same instant; try again"
             )
         (task_id,) = written.tasks
-        self.desk.tell(call, written)
+        self.changes.tell(call, written)
         # What a scheduler was about to fire has another fence now, and is looked at again.
-        self.desk.expect_after(call, schedule)
+        self.changes.expect_after(call, schedule)
         call.note("schedule.trigger", schedule.definition.name, id=schedule.id, task=task_id)
         task = await read_task(call.session, call.tenant, task_id)
         assert task is not None, "this transaction stored it"
@@ -177,7 +177,7 @@ class ScheduleControlRoutes:
         found, following = await list_schedules(
             call.session, call.tenant, wanted, before, SCHEDULES_AT_ONCE_MAX
         )
-        left: list[Left] = []
+        left: list[UnchangedSchedule] = []
         done = 0
         # In the order of ids, as schedulers lock them: two that lock crosswise would deadlock.
         for seen in [] if asked.dry_run else sorted(found, key=lambda each: each.id.int):
@@ -188,7 +188,7 @@ class ScheduleControlRoutes:
             if reason is None:
                 done += 1
             else:
-                left.append(Left(id=seen.id, name=seen.definition.name, detail=reason))
+                left.append(UnchangedSchedule(id=seen.id, name=seen.definition.name, detail=reason))
         if done:
             facts = {"filter": msgspec.to_builtins(asked.filter), "reason": asked.reason}
             call.note(action, call.tenant_name, done=done, **facts)
@@ -206,14 +206,14 @@ class ScheduleControlRoutes:
     async def change_one(self, call: Call, locked: Schedule, change: Change) -> str | None:
         schedule = locked
         if locked.paused_at is not None:
-            ruled = await self.desk.firer.rule_on_due(call.session, locked)
+            ruled = await self.changes.schedule_firer.decide_due(call.session, locked)
             if ruled is None:
                 return CATCHING_UP
             schedule, written = ruled
-            self.desk.tell(call, written)
+            self.changes.tell(call, written)
         reason = await change(call, schedule)
         # Where it moved on, the instant that a scheduler knows of is past.
-        self.desk.expect_after(call, schedule)
+        self.changes.expect_after(call, schedule)
         return reason
 
 

@@ -29,12 +29,12 @@ ONE_TASK = "belongs to one task; a schedule says when"
 OF_ONE_TASK = ("run_at", "delay_s", "start_by", "idempotency_key")
 
 
-class Checked(NamedTuple):
+class CheckedSchedule(NamedTuple):
     definition: Definition
     recurrence: Recurrence
 
 
-class Yardstick(NamedTuple):
+class ScheduleContext(NamedTuple):
     """What a definition is held against. An interval without a start counts from `anchor_at`. What
     is `known` stands already: it is not refused for a limit that was changed since."""
 
@@ -45,11 +45,11 @@ class Yardstick(NamedTuple):
 
 
 async def check_schedule(
-    call: Call, asked: ScheduleRequest, yardstick: Yardstick, outbound: OutboundRules
-) -> Checked:
+    call: Call, asked: ScheduleRequest, context: ScheduleContext, outbound: OutboundRules
+) -> CheckedSchedule:
     """Refused with all that is wrong, so that its author can mend it in one go."""
-    recurrence, found = check_recurrence(asked, yardstick)
-    template, wrong = await check_task(call, asked, asked.task, yardstick.now, outbound)
+    recurrence, found = check_recurrence(asked, context)
+    template, wrong = await check_task(call, asked, asked.task, context.now, outbound)
     found += name_problems(asked.name) + wrong
     if found or recurrence is None:
         raise invalid(found)
@@ -61,7 +61,7 @@ async def check_schedule(
         task=encode_task(asked.task),
         template=template,
     )
-    return Checked(definition, recurrence)
+    return CheckedSchedule(definition, recurrence)
 
 
 def name_problems(name: str) -> list[Problem]:
@@ -69,34 +69,34 @@ def name_problems(name: str) -> list[Problem]:
 
 
 def check_recurrence(
-    asked: ScheduleFields, yardstick: Yardstick
+    asked: ScheduleFields, context: ScheduleContext
 ) -> tuple[Recurrence | None, list[Problem]]:
     fields = asked.recurrence_fields()
     found = []
     if asked.max_running is not None and asked.overlap != "allow":
         found.append(Problem("/max_running", "is for overlap allow"))
-    recurrence = read_recurrence(fields, yardstick.anchor_at)
+    recurrence = read_recurrence(fields, context.anchor_at)
     if not isinstance(recurrence, Recurrence):
         return None, recurrence + found
     closest_s = closest_fires_s(recurrence)
     if asked.jitter_s >= closest_s:
         found.append(Problem("/jitter_s", f"must be less than {closest_s} s, the closest fires"))
-    if fields != yardstick.known:
-        found += rule_problems(asked, recurrence, yardstick)
+    if fields != context.known:
+        found += rule_problems(asked, recurrence, context)
     return recurrence, found
 
 
 def rule_problems(
-    asked: ScheduleFields, recurrence: Recurrence, yardstick: Yardstick
+    asked: ScheduleFields, recurrence: Recurrence, context: ScheduleContext
 ) -> list[Problem]:
     """A rule that fires too often, or never again."""
     rule = "/cron" if asked.cron is not None else "/every_s"
-    least_s, closest_s = yardstick.schedule_s_min, closest_fires_s(recurrence)
+    least_s, closest_s = context.schedule_s_min, closest_fires_s(recurrence)
     found = []
     if closest_s < least_s:
         reason = f"fires {closest_s} s apart, and {least_s} s is the least for this tenant"
         found.append(Problem(rule, reason))
-    if not next_occurrences(recurrence, yardstick.now, 1):
+    if not next_occurrences(recurrence, context.now, 1):
         if asked.end_at is None:
             found.append(Problem(rule, "never fires"))
         else:

@@ -8,8 +8,8 @@ import msgspec
 
 from duly.domain.clock_changes import ClockChange
 from duly.domain.occurrence_plan import GRACE_S, Misfire, OccurrenceDecision, Overlap, watches
-from duly.domain.recurrence import Occurrence, VerdictHint
-from duly.store.occurrences import Cadence, Verdicted
+from duly.domain.recurrence import Occurrence, SkipReason
+from duly.store.occurrences import Cadence, RecordedOccurrence
 from duly.store.schedules import Schedule
 
 # Fewer than this share of at least so many expected occurrences fired on time: something is wrong.
@@ -79,7 +79,7 @@ class FireView(msgspec.Struct, frozen=True, kw_only=True):
 
     at: datetime
     wall: datetime
-    verdict: VerdictHint | None
+    verdict: SkipReason | None
     due_by: datetime
 
 
@@ -176,7 +176,7 @@ def cadence_view(cadence: Cadence, *, is_overdue: bool) -> CadenceView:
     )
 
 
-def occurrence_view(entry: Verdicted) -> OccurrenceView:
+def occurrence_view(entry: RecordedOccurrence) -> OccurrenceView:
     return OccurrenceView(
         nominal_at=entry.nominal_at,
         decided_at=entry.decided_at,

@@ -187,7 +187,7 @@ class ResumeMany(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     cursor: Cursor | None = None
 
 
-class Left(msgspec.Struct, frozen=True, kw_only=True):
+class UnchangedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A schedule that was left as it was, and why."""
 
     id: UUID
@@ -201,7 +201,7 @@ class SchedulesChanged(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool
     matched: int
     done: int
-    left: list[Left]
+    left: list[UnchangedSchedule]
     next_cursor: str | None
 
 

@@ -8,12 +8,12 @@ from functools import partial
 from uuid import UUID
 
 from duly.api.asgi import Endpoint, Kind
-from duly.api.problems import Code, Refused, invalid
+from duly.api.problems import ApiProblem, Code, invalid
 from duly.api.request import Answer, Call
 from duly.api.schedule_changes import ScheduleChanges
 from duly.api.schedule_rules import (
-    Checked,
-    Yardstick,
+    CheckedSchedule,
+    ScheduleContext,
     check_recurrence,
     check_schedule,
     check_task,
@@ -65,7 +65,7 @@ DEFINING = (Code.MALFORMED_BODY, Code.INVALID, Code.CONFLICT, Code.TOO_MANY)
 @dataclass(frozen=True)
 class ScheduleRoutes:
     environment: Environment
-    desk: ScheduleChanges
+    changes: ScheduleChanges
     rules: TaskRules
 
     def endpoints(self) -> list[Endpoint]:
@@ -156,7 +156,7 @@ class ScheduleRoutes:
     ) -> None:
         if asked is not None:
             await self.check_payload(call, asked)
-        await self.desk.prepare(call)
+        await self.changes.prepare(call)
 
     async def check_payload(
         self, call: Call, asked: ScheduleRequest | ScheduleChange | PreviewRequest
@@ -169,30 +169,30 @@ class ScheduleRoutes:
     async def create(self, call: Call, asked: ScheduleRequest) -> Answer:
         least_s, now = await read_schedule_bound(call.session, call.tenant)
         began_at = beginning(now)
-        yardstick = Yardstick(began_at, least_s, began_at)
-        checked = await check_schedule(call, asked, yardstick, self.rules.outbound)
-        await self.desk.check_place(call, checked.definition.template)
+        context = ScheduleContext(began_at, least_s, began_at)
+        checked = await check_schedule(call, asked, context, self.rules.outbound)
+        await self.changes.check_place(call, checked.definition.template)
         schedule_id = make_schedule_id(self.environment, call.tenant, now)
         if not await create_schedule(call.session, call.tenant, schedule_id, *checked, began_at):
             raise name_taken(asked.name)
         call.note("schedule.create", asked.name, id=schedule_id, **facts_of(checked.definition))
-        return await self.desk.answer(call, schedule_id, 201)
+        return await self.changes.answer(call, schedule_id, 201)
 
     async def replace(self, call: Call, asked: ScheduleRequest) -> Answer:
-        return await self.edit(call, await self.desk.open(call), asked)
+        return await self.edit(call, await self.changes.open(call), asked)
 
     async def change(self, call: Call, asked: ScheduleChange) -> Answer:
         if asked == ScheduleChange():
             raise invalid([Problem("", "give at least one field")])
-        schedule = await self.desk.open(call)
+        schedule = await self.changes.open(call)
         return await self.edit(call, schedule, asked.applied_to(schedule.definition))
 
     async def edit(self, call: Call, schedule: Schedule, asked: ScheduleRequest) -> Answer:
         least_s, now = await read_schedule_bound(call.session, call.tenant)
         known = schedule.definition
-        yardstick = Yardstick(now, least_s, schedule.anchor_at, known.fields)
-        checked = await check_schedule(call, asked, yardstick, self.rules.outbound)
-        await self.desk.check_place(call, checked.definition.template)
+        context = ScheduleContext(now, least_s, schedule.anchor_at, known.fields)
+        checked = await check_schedule(call, asked, context, self.rules.outbound)
+        await self.changes.check_place(call, checked.definition.template)
         if asked.name != known.name:
             await self.refuse_taken(call, asked.name)
         await edit_schedule(call.session, schedule, *checked)
@@ -203,7 +203,7 @@ class ScheduleRoutes:
             changed=changed_fields(known, checked),
             **facts_of(checked.definition),
         )
-        return await self.desk.answer(call, schedule.id)
+        return await self.changes.answer(call, schedule.id)
 
     async def refuse_taken(self, call: Call, name: str) -> None:
         """Of two that take one name at once, the second meets the table's own check: 503."""
@@ -212,13 +212,13 @@ class ScheduleRoutes:
 
     async def delete(self, call: Call) -> Answer:
         """What was due and not fired yet goes with it."""
-        schedule = await self.desk.lock(call)
+        schedule = await self.changes.lock(call)
         await delete_schedule(call.session, call.tenant, schedule.id)
         call.note("schedule.delete", schedule.definition.name, id=schedule.id)
         return Answer(204)
 
     async def get(self, call: Call) -> Answer:
-        schedule = await self.desk.find(call)
+        schedule = await self.changes.find(call)
         cadences = await read_cadences(call.session, [schedule.id])
         return Answer(200, schedule_view(schedule, cadences.get(schedule.id)))
 
@@ -239,7 +239,7 @@ class ScheduleRoutes:
     async def by_name(self, call: Call, name: str, query: SchedulesQuery) -> Answer:
         if query != SchedulesQuery(name=name, limit=query.limit):
             reason = "goes with no other filter"
-            raise Refused(Code.INVALID_QUERY, f"name {reason}", [Problem("/name", reason)])
+            raise ApiProblem(Code.INVALID_QUERY, f"name {reason}", [Problem("/name", reason)])
         ids = list((await find_schedule_ids(call.session, call.tenant, [name])).values())
         found = await read_schedules(call.session, ids)
         cadences = await read_cadences(call.session, ids)
@@ -247,7 +247,7 @@ class ScheduleRoutes:
         return Answer(200, page(views, None))
 
     async def occurrences(self, call: Call, query: OccurrencesQuery) -> Answer:
-        schedule = await self.desk.find(call)
+        schedule = await self.changes.find(call)
         found = await list_occurrences(
             call.session,
             call.tenant,
@@ -263,10 +263,10 @@ class ScheduleRoutes:
     async def preview(self, call: Call, asked: PreviewRequest) -> Answer:
         least_s, now = await read_schedule_bound(call.session, call.tenant)
         now = beginning(now)
-        yardstick = Yardstick(now, least_s, now)
+        context = ScheduleContext(now, least_s, now)
         if asked.name is not None:
-            yardstick = await self.yardstick_of(call, asked.name, yardstick)
-        recurrence, found = check_recurrence(asked, yardstick)
+            context = await self.context_of(call, asked.name, context)
+        recurrence, found = check_recurrence(asked, context)
         found += [] if asked.name is None else name_problems(asked.name)
         template = None
         if asked.task is not None:
@@ -278,11 +278,11 @@ class ScheduleRoutes:
         if found or recurrence is None:
             raise invalid(found)
         if template is not None:
-            await self.desk.check_place(call, template)
+            await self.changes.check_place(call, template)
         # A hundred leap days take a moment, which other callers need not wait for.
         return Answer(200, await asyncio.to_thread(look_ahead, asked, recurrence, after))
 
-    async def yardstick_of(self, call: Call, name: str, fresh: Yardstick) -> Yardstick:
+    async def context_of(self, call: Call, name: str, fresh: ScheduleContext) -> ScheduleContext:
         """What stands under that name already is judged, and counted on, as a change of it."""
         ids = list((await find_schedule_ids(call.session, call.tenant, [name])).values())
         found = await read_schedules(call.session, ids)
@@ -310,8 +310,8 @@ def look_ahead(asked: PreviewRequest, recurrence: Recurrence, after: datetime) -
     )
 
 
-def name_taken(name: str) -> Refused:
-    return Refused(Code.CONFLICT, f"schedule {name} exists already")
+def name_taken(name: str) -> ApiProblem:
+    return ApiProblem(Code.CONFLICT, f"schedule {name} exists already")
 
 
 def facts_of(definition: Definition) -> dict[str, object]:
@@ -321,7 +321,7 @@ def facts_of(definition: Definition) -> dict[str, object]:
     return {**rule, "timezone": fields.timezone, "type": definition.template.type}
 
 
-def changed_fields(known: Definition, checked: Checked) -> list[str]:
+def changed_fields(known: Definition, checked: CheckedSchedule) -> list[str]:
     old, new = known, checked.definition
     pairs = {
         "name": (old.name, new.name),

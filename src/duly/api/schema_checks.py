@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from duly.api.problems import Code, later
 from duly.domain.limits import Problem
 from duly.environment import Clock
-from duly.validation.process import Checked, CheckProcess, End
+from duly.validation.process import CheckProcess, CheckResult, ProcessEnd
 
 PROCESSES_MAX = 2
 TENANT_WAITING_MAX = 64
@@ -25,7 +25,7 @@ PAUSED_TENANTS_MAX = 10_000
 
 
 @dataclass
-class Line:
+class TenantChecks:
     """The calls of one tenant that need a process."""
 
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -39,7 +39,7 @@ class SchemaChecks:
         self.free = list(self.processes)
         self.places = asyncio.Semaphore(PROCESSES_MAX)
         self.threads = ThreadPoolExecutor(PROCESSES_MAX, "schema-check")
-        self.lines: dict[int, Line] = {}
+        self.lines: dict[int, TenantChecks] = {}
         self.paused: OrderedDict[int, float] = OrderedDict()
         self.is_closed = False
 
@@ -56,7 +56,7 @@ class SchemaChecks:
             return f"{checked.end.value} to compile"
         return f"is no sound JSON Schema: {checked.unsound}" if checked.unsound else None
 
-    async def check(self, tenant: int, schema: str, payloads: Sequence[bytes]) -> Checked:
+    async def check(self, tenant: int, schema: str, payloads: Sequence[bytes]) -> CheckResult:
         with self.in_line(tenant) as turn:
             # Tenants take turns: no more than one call of each waits for a process.
             async with turn:
@@ -68,13 +68,13 @@ class SchemaChecks:
                     self.refuse_closed()
         if checked.end is not None:
             self.pause(tenant)
-        if checked.end is End.SILENCE:
+        if checked.end is ProcessEnd.SILENCE:
             raise later(Code.OVERLOADED, "a payload could not be checked in time; try again")
         return checked
 
     @contextlib.contextmanager
     def in_line(self, tenant: int) -> Iterator[asyncio.Lock]:
-        line = self.lines.setdefault(tenant, Line())
+        line = self.lines.setdefault(tenant, TenantChecks())
         if line.calls == TENANT_WAITING_MAX:
             raise later(Code.OVERLOADED, "too many payloads of this tenant wait for their check")
         line.calls += 1
@@ -85,7 +85,7 @@ class SchemaChecks:
             if not line.calls:
                 del self.lines[tenant]
 
-    async def run(self, schema: str, payloads: Sequence[bytes]) -> Checked:
+    async def run(self, schema: str, payloads: Sequence[bytes]) -> CheckResult:
         process = self.free.pop()
         loop = asyncio.get_running_loop()
         job = loop.run_in_executor(self.threads, process.check, schema, payloads)

@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from duly.api.asgi import Endpoint, Kind
-from duly.api.problems import Code, Refused
+from duly.api.problems import ApiProblem, Code
 from duly.api.request import Answer, Call
 from duly.api.wire import Instant, TypeName
 from duly.domain import limits
@@ -18,7 +18,7 @@ from duly.domain.histogram import quantile
 from duly.domain.ids import EPOCH
 from duly.domain.limits import Problem
 from duly.environment import Environment
-from duly.store.cluster import COUNT_MAX, Depth, Standing, read_standing
+from duly.store.cluster import COUNT_MAX, Depth, TenantStatus, read_tenant_status
 from duly.store.stats import Point, added_up, read_points
 
 TAG = "Operations"
@@ -161,7 +161,7 @@ class StatsRoutes:
         now = self.environment.clock.now()
         first = floor_to(now - PACE, 60)
         points = await read_points(call.session, call.tenant, first, now + HOUR, 3600)
-        standing = await read_standing(call.session, call.tenant, query.count_max)
+        standing = await read_tenant_status(call.session, call.tenant, query.count_max)
         recent = added_up(points or [], first)
         pace = recent.counts.started / (now - first).total_seconds()
         answer = NowAnswer(
@@ -208,11 +208,11 @@ def floor_to(instant: datetime, step_s: int) -> datetime:
     return EPOCH + timedelta(seconds=seconds - seconds % step_s)
 
 
-def refused(name: str, reason: str) -> Refused:
-    return Refused(Code.INVALID_QUERY, f"{name}: {reason}", [Problem(f"/{name}", reason)])
+def refused(name: str, reason: str) -> ApiProblem:
+    return ApiProblem(Code.INVALID_QUERY, f"{name}: {reason}", [Problem(f"/{name}", reason)])
 
 
-def drain_s(standing: Standing, pace: float) -> float | None:
+def drain_s(standing: TenantStatus, pace: float) -> float | None:
     ready = sum(depth.ready for depth in standing.depths)
     if not ready:
         return 0.0

@@ -10,11 +10,11 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from duly.api.admission import Admission, Pace
+from duly.api.admission import Admission, WorkSlicer
 from duly.api.asgi import Endpoint, Kind
 from duly.api.json_body import ERRORS_MAX
 from duly.api.list_body import decode_lines, decode_list
-from duly.api.problems import Refused, invalid
+from duly.api.problems import ApiProblem, invalid
 from duly.api.request import Answer, Call
 from duly.api.tasks import (
     REPLAY,
@@ -89,13 +89,13 @@ class TaskBatchRoutes:
         try:
             tasks = await self.checked_batch(call, batch)
             headers = await self.tasks.throttle.admit(call.tenant, len(tasks))
-        except Refused:
+        except ApiProblem:
             replayed = await self.replayed_batch(call)
             if replayed is None:
                 raise
             return replayed
         chosen, ordinals = unique_keys(tasks)
-        answers = await self.tasks.desk.submit_all(chosen, call_key(call))
+        answers = await self.tasks.group_commit.submit_all(chosen, call_key(call))
         given = [answers[at] for at in ordinals]
         if clashes := keys_of(given, Mismatch, "is known with another request"):
             raise mismatch(clashes)
@@ -110,7 +110,7 @@ class TaskBatchRoutes:
             return await self.check_items(call, batch, answers, pace)
 
     async def check_items(
-        self, call: Call, batch: Batch, answers: list[TaskDefaults | Problem], pace: Pace
+        self, call: Call, batch: Batch, answers: list[TaskDefaults | Problem], pace: WorkSlicer
     ) -> list[Submission]:
         now, problems, tasks = self.tasks.environment.clock.now(), [], []
         for ordinal, (request, defaults) in enumerate(zip(batch.tasks, answers, strict=True)):
@@ -145,7 +145,7 @@ class TaskBatchRoutes:
         return await asyncio.gather(*(self.tasks.view_of(tenant, *pair) for pair in pairs))
 
 
-async def decode_batch(call: Call, raw: bytes, pace: Pace) -> Batch:
+async def decode_batch(call: Call, raw: bytes, pace: WorkSlicer) -> Batch:
     """One document, or one task on each line."""
     if not (call.header(b"content-type") or "").lower().startswith(NDJSON):
         return await decode_list(raw, Batch, pace)

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.problems import Code, Refused, invalid, later, not_found
+from duly.api.problems import ApiProblem, Code, invalid, later, not_found
 from duly.api.request import Answer, Call
 from duly.api.task_rules import permit_filter, permit_type
 from duly.api.task_wait import TaskWaits
@@ -23,7 +23,7 @@ from duly.domain.limits import Problem, submission_problems
 from duly.domain.states import State
 from duly.domain.task import Submission
 from duly.environment import Environment
-from duly.store.control import ControlAnswer, Move, cancel_tasks, move_tasks, run_now
+from duly.store.control import ControlAnswer, TimerChange, cancel_tasks, reschedule_tasks, run_now
 from duly.store.load import Hint
 from duly.store.read import PAGE_MAX, Filter, list_tasks, read_task
 
@@ -162,16 +162,16 @@ class TaskControlRoutes:
             if problems:
                 raise invalid(problems)
         run_at = None if asked.run_at is None else in_utc(asked.run_at)
-        move = Move(task_id_of(call), run_at, asked.delay_s, asked.priority)
+        move = TimerChange(task_id_of(call), run_at, asked.delay_s, asked.priority)
         return await self.move(call, move, "task.reschedule")
 
     async def run_now(self, call: Call) -> Answer:
         return await self.move(call, run_now(task_id_of(call)), "task.run_now")
 
-    async def move(self, call: Call, move: Move, action: str) -> Answer:
+    async def move(self, call: Call, move: TimerChange, action: str) -> Answer:
         await permit_task(call, move.id)
         hints: list[Hint] = []
-        answer = (await move_tasks(call.session, call.tenant, [move], hints))[move.id]
+        answer = (await reschedule_tasks(call.session, call.tenant, [move], hints))[move.id]
         if answer is not ControlAnswer.MOVED:
             raise control_refusal(answer, move.id)
         call.after.append(lambda: self.ring(hints))
@@ -259,20 +259,22 @@ def remembered_without_payload(status: int, view: TaskView) -> Answer:
     return Answer(status, view, kept=kept)
 
 
-def control_refusal(answer: ControlAnswer, task_id: UUID) -> Refused:
+def control_refusal(answer: ControlAnswer, task_id: UUID) -> ApiProblem:
     match answer:
         case ControlAnswer.UNKNOWN:
             return not_found("task", task_id)
         case ControlAnswer.RUNNING:
-            return Refused(Code.RUNNING, "the task is running; cancel it, or wait until it ends")
+            return ApiProblem(Code.RUNNING, "the task is running; cancel it, or wait until it ends")
         case ControlAnswer.WAITING:
-            return Refused(Code.WAITING, "the task waits for other tasks of its workflow")
+            return ApiProblem(Code.WAITING, "the task waits for other tasks of its workflow")
         case ControlAnswer.ALREADY_TERMINAL | ControlAnswer.ALREADY_CANCELLED:
-            return Refused(Code.ALREADY_TERMINAL, "the task has ended; an ended task never changes")
+            return ApiProblem(
+                Code.ALREADY_TERMINAL, "the task has ended; an ended task never changes"
+            )
         case _:
             return later(Code.OVERLOADED, "other calls are changing the task; try again")
 
 
-def facts_of(move: Move) -> dict[str, object]:
+def facts_of(move: TimerChange) -> dict[str, object]:
     facts = {"run_at": move.run_at, "delay_s": move.delay_s, "priority": move.priority}
     return {name: value for name, value in facts.items() if value is not None}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from duly.api.problems import Code, Refused, invalid, sentence_of
+from duly.api.problems import ApiProblem, Code, invalid, sentence_of
 from duly.api.schema_checks import SchemaChecks
-from duly.api.ttl_cache import Recall
+from duly.api.ttl_cache import TtlCache
 from duly.api.wire import NO_DEFAULTS, TaskDefaults, TaskRequest
 from duly.domain.access import Credential
 from duly.domain.addresses import STRICT, OutboundRules
@@ -47,7 +47,9 @@ class TaskRules:
         self.database = database
         # Where this installation lets webhooks go; asked again by whoever sends them.
         self.outbound = outbound
-        self.known: Recall[tuple[int, str], Rules] = Recall(environment.clock, self.look, RULES_MAX)
+        self.known: TtlCache[tuple[int, str], Rules] = TtlCache(
+            environment.clock, self.look, RULES_MAX
+        )
         self.checks = SchemaChecks(environment.clock)
 
     async def look(self, name: tuple[int, str]) -> Rules:
@@ -60,7 +62,7 @@ class TaskRules:
         if rules.schema is not None:
             problem = await self.payload_problem(tenant, rules, task)
             if problem is not None:
-                raise Refused(
+                raise ApiProblem(
                     Code.INVALID,
                     f"the payload does not fit {task.type}: {sentence_of(problem)}",
                     [problem],
@@ -133,7 +135,7 @@ def permit(rules: Rules, credential: Credential, task_type: str) -> None:
     permit_type(credential, task_type)
     if rules.keys is not None and credential.key_id not in rules.keys:
         detail = f"this credential may not submit {task_type}: the type lists the keys that may"
-        raise Refused(Code.FORBIDDEN, detail)
+        raise ApiProblem(Code.FORBIDDEN, detail)
 
 
 def permit_type(credential: Credential, task_type: str) -> None:
@@ -141,7 +143,7 @@ def permit_type(credential: Credential, task_type: str) -> None:
     a type: its tasks, dead letters, schedules, pauses and its description."""
     if credential.types is not None and task_type not in credential.types:
         detail = f"this credential is limited to other task types than {task_type}"
-        raise Refused(Code.FORBIDDEN, detail)
+        raise ApiProblem(Code.FORBIDDEN, detail)
 
 
 def permit_filter(credential: Credential, task_type: str | None) -> None:
@@ -150,7 +152,7 @@ def permit_filter(credential: Credential, task_type: str | None) -> None:
         permit_type(credential, task_type)
     elif credential.types is not None:
         detail = "this credential is limited to task types; give one of them in filter.type"
-        raise Refused(Code.FORBIDDEN, detail, [Problem("/filter/type", "is required")])
+        raise ApiProblem(Code.FORBIDDEN, detail, [Problem("/filter/type", "is required")])
 
 
 def judge(rules: Rules, task: TaskRequest) -> Problem | PayloadSchema | None:

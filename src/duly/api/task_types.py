@@ -10,7 +10,7 @@ from msgspec import Meta
 from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
 from duly.api.keys import KeyId
-from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.task_rules import TaskRules, permit_type
 from duly.api.tasks import target_problems
@@ -154,7 +154,7 @@ class TaskTypeRoutes:
         )
         if stored is None:
             detail = f"a tenant may describe {TYPES_PER_TENANT_MAX} task types"
-            raise Refused(Code.TOO_MANY, detail)
+            raise ApiProblem(Code.TOO_MANY, detail)
         self.record(call, name, "task_type.put", facts_of(stored))
         return Answer(200, type_view(stored))
 

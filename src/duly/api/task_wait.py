@@ -14,7 +14,7 @@ from duly.store.database import Database
 from duly.store.finish import SettleAnswer, Settlement
 from duly.store.read import read_ended
 
-LOOK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 IDLE_S = 60.0
 WAITERS_MAX = 10_000
 LOOK_MAX = 1000
@@ -74,7 +74,7 @@ class TaskWaits:
         for start in range(0, len(ids), LOOK_MAX):
             for task_id in await read_ended(self.database, ids[start : start + LOOK_MAX]):
                 self.tell(task_id)
-        return LOOK_EVERY_S
+        return POLL_EVERY_S
 
     async def close(self) -> None:
         """Whoever waits is answered now: nobody will look for them any more."""

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
-from duly.api.problems import Code, Refused, invalid, later, not_found
+from duly.api.problems import ApiProblem, Code, invalid, later, not_found
 from duly.api.rate_limit import Throttle
 from duly.api.request import Answer, Call
 from duly.api.task_rules import TaskRules
@@ -38,7 +38,7 @@ from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.group_commit import GroupCommit, ReadBatcher
 from duly.store.idempotency import find_replay
-from duly.store.read import SEARCHED_MAX, Filter, Order, list_tasks, read_attempts
+from duly.store.read import SEARCHED_MAX, Filter, ListOrder, list_tasks, read_attempts
 from duly.store.read import Task as StoredTask
 from duly.store.submit import Mismatch, Stored, SubmitAnswer
 
@@ -70,7 +70,7 @@ class ListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     run_before: Instant | None = None
     order: (
         Annotated[
-            Order,
+            ListOrder,
             Meta(
                 description="`created`: newest created first. `run_at`: tasks that wait or run, by "
                 "their next instant, soonest first. Without it: by creation, but SCHEDULED, READY "
@@ -103,7 +103,7 @@ class AttemptsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class TaskRoutes:
     database: Database
     environment: Environment
-    desk: GroupCommit
+    group_commit: GroupCommit
     reading: ReadBatcher
     rules: TaskRules
     throttle: Throttle
@@ -178,13 +178,13 @@ class TaskRoutes:
         try:
             task = await self.checked(call, request, key)
             headers = await self.throttle.admit(call.tenant, 1)
-        except Refused:
+        except ApiProblem:
             # What was taken once is never refused: its time may have passed, its rules changed.
             replayed = await self.replayed(call.tenant, request, key)
             if replayed is None:
                 raise
             return replayed
-        answer = await self.desk.submit(task)
+        answer = await self.group_commit.submit(task)
         if isinstance(answer, Mismatch):
             raise mismatch([])
         view = await self.view_of(call.tenant, task, answer)
@@ -230,9 +230,9 @@ class TaskRoutes:
         wanted = Filter(
             query.state, query.type, tag_of(query.tag), query.created_after, query.run_before
         )
-        if query.order is Order.RUN_AT and query.state not in WITH_INSTANT:
+        if query.order is ListOrder.RUN_AT and query.state not in WITH_INSTANT:
             reason = "goes with the state SCHEDULED, READY or RUNNING, or with none"
-            raise Refused(
+            raise ApiProblem(
                 Code.INVALID_QUERY,
                 "only unfinished tasks have an order by run_at",
                 [Problem("/order", reason)],
@@ -276,7 +276,7 @@ def header_key(call: Call, in_body: str | None) -> str | None:
     if key is None:
         return None
     if reason := key_reason(key):
-        raise Refused(Code.INVALID, f"the Idempotency-Key {reason}")
+        raise ApiProblem(Code.INVALID, f"the Idempotency-Key {reason}")
     if in_body is not None and in_body != key:
         raise invalid([Problem("/idempotency_key", "differs from the Idempotency-Key header")])
     return key
@@ -300,14 +300,14 @@ def target_problems(request: TaskRequest) -> list[Problem]:
     return []
 
 
-def mismatch(errors: list[Problem]) -> Refused:
+def mismatch(errors: list[Problem]) -> ApiProblem:
     detail = "the idempotency key was used with another request"
-    return Refused(Code.IDEMPOTENCY_MISMATCH, detail, errors)
+    return ApiProblem(Code.IDEMPOTENCY_MISMATCH, detail, errors)
 
 
-def gone(errors: list[Problem]) -> Refused:
+def gone(errors: list[Problem]) -> ApiProblem:
     """A key lives for its own time, even when its task was dropped before."""
-    return Refused(
+    return ApiProblem(
         Code.CONFLICT, "the idempotency key was used, and its task has been deleted since", errors
     )
 

@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 from duly.api.asgi import Endpoint, Kind
 from duly.api.credentials import Authenticator
 from duly.api.cursors import Cursor
-from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.rate_limit import Throttle
 from duly.api.request import Answer, Call
 from duly.api.wire import Limit, Page, page
@@ -173,7 +173,7 @@ class TenantRoutes:
         name = fields.pop("name")
         tenant = await create_tenant(call.session, name, TenantLimits(**fields))
         if tenant is None:
-            raise Refused(Code.CONFLICT, f"tenant {name} exists already")
+            raise ApiProblem(Code.CONFLICT, f"tenant {name} exists already")
         await self.record(call, "tenant.create", tenant, fields)
         return Answer(201, tenant_view(tenant))
 

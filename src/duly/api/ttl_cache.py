@@ -20,7 +20,7 @@ Name = TypeVar("Name", bound=Hashable)
 Thing = TypeVar("Thing")
 
 
-class Recall(Generic[Name, Thing]):
+class TtlCache(Generic[Name, Thing]):
     def __init__(
         self,
         clock: Clock,

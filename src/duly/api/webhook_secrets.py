@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from duly.api.asgi import Endpoint, Kind
-from duly.api.problems import Code, Refused, not_found
+from duly.api.problems import ApiProblem, Code, not_found
 from duly.api.request import Answer, Call
 from duly.api.wire import Page, page
 from duly.domain import limits
@@ -105,7 +105,7 @@ class WebhookSecretRoutes:
         )
         if made is None:
             detail = f"a tenant may have {SECRETS_PER_TENANT_MAX} webhook secrets; delete some"
-            raise Refused(Code.TOO_MANY, detail)
+            raise ApiProblem(Code.TOO_MANY, detail)
         facts, secret = made
         call.note("webhook_secret.create", facts.id, grace_s=asked.grace_s)
         text = PREFIX + b64encode(secret).decode()

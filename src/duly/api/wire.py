@@ -68,7 +68,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     headers: dict[str, str] = {}
 
 
-class Retry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class RetryOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     max_attempts: Annotated[int, Meta(ge=1, le=limits.MAX_ATTEMPTS_MAX)] = 5
     backoff: Literal["fixed", "exponential"] = "exponential"
     initial_s: Annotated[float, Meta(ge=0, le=limits.BACKOFF_S_MAX)] = 2.0
@@ -96,7 +96,7 @@ class TaskDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     target: Target | None = None
     priority: Priority | None = None
-    retry: Retry | None = None
+    retry: RetryOptions | None = None
     timeout_s: Annotated[float, Meta(ge=limits.TIMEOUT_S_MIN, le=limits.TIMEOUT_S_MAX)] | None = (
         None
     )
@@ -117,7 +117,7 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     delay_s: Seconds | None = None
     target: Target | None = None
     priority: Priority | None = None
-    retry: Retry | None = None
+    retry: RetryOptions | None = None
     timeout_s: Annotated[float, Meta(ge=limits.TIMEOUT_S_MIN, le=limits.TIMEOUT_S_MAX)] | None = (
         None
     )

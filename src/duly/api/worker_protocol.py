@@ -13,10 +13,10 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
-from duly.api.admission import Pace
+from duly.api.admission import WorkSlicer
 from duly.api.asgi import Endpoint, Kind
 from duly.api.list_body import decode_list
-from duly.api.problems import Code, Refused, invalid, not_found
+from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.tasks import TAG, task_id_of
 from duly.api.wire import NULL, PoolName, as_stored
@@ -28,13 +28,13 @@ from duly.domain.task import BAND_NAMES, DEFAULT_POOL
 from duly.execution.worker_leases import LeaseCall, WorkerLeases, holder_of
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.group_commit import ReadBatcher
-from duly.store.lease import HANDED_OVER, Beat, BeatStatus, Lease
+from duly.store.lease import HANDED_OVER, Beat, HeartbeatStatus, Lease
 from duly.store.read import Task
 
 LEASE_MAX = 500
 POOLS_MAX = 32
 WAIT_S_MAX = 30.0
-BEATS_MAX = 1000
+HEARTBEATS_MAX = 1000
 SETTLE_MAX = 1000
 SETTLE_BYTES_MAX = 16 * 1024 * 1024
 WORKER_TAG = "Workers"
@@ -86,7 +86,7 @@ class LeaseAnswer(msgspec.Struct, frozen=True):
     tasks: list[LeasedTask]
 
 
-class BeatItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class HeartbeatItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     id: UUID
     fence: Fence
     progress: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
@@ -94,18 +94,18 @@ class BeatItem(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class HeartbeatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     worker_id: WorkerId
-    leases: Annotated[list[BeatItem], Meta(min_length=1, max_length=BEATS_MAX)]
+    leases: Annotated[list[HeartbeatItem], Meta(min_length=1, max_length=HEARTBEATS_MAX)]
     lease_s: LeaseSeconds = 15.0
 
 
-class BeatView(msgspec.Struct, frozen=True):
+class HeartbeatView(msgspec.Struct, frozen=True):
     id: UUID
-    status: BeatStatus
+    status: HeartbeatStatus
     lease_until: datetime | None = None
 
 
 class HeartbeatAnswer(msgspec.Struct, frozen=True):
-    items: list[BeatView]
+    items: list[HeartbeatView]
 
 
 class DeregisterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -146,7 +146,7 @@ class SettleResult(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class WorkerRoutes:
-    desk: WorkerLeases
+    worker_leases: WorkerLeases
     reading: ReadBatcher
 
     def endpoints(self) -> list[Endpoint]:
@@ -173,7 +173,7 @@ class WorkerRoutes:
                 body=HeartbeatRequest,
                 answers={200: HeartbeatAnswer},
                 body_bytes_max=SETTLE_BYTES_MAX,
-                decode=decode_beats,
+                decode=decode_heartbeats,
             ),
             finishing(
                 "POST",
@@ -222,7 +222,7 @@ class WorkerRoutes:
             asked.lease_s,
             asked.request_id,
         )
-        leasing = asyncio.ensure_future(self.desk.lease(request))
+        leasing = asyncio.ensure_future(self.worker_leases.lease(request))
         gone = asyncio.ensure_future(call.gone())
         try:
             await asyncio.wait({leasing, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -232,7 +232,7 @@ class WorkerRoutes:
         except asyncio.CancelledError:
             if not gone.done():
                 raise
-            await self.desk.hang_up(call.tenant, asked.worker_id)
+            await self.worker_leases.hang_up(call.tenant, asked.worker_id)
             return Answer(200, LeaseAnswer([]))
         finally:
             leasing.cancel()
@@ -240,7 +240,7 @@ class WorkerRoutes:
         if granted.leases and gone.done() and not granted.again:
             # Nobody is there to run them: somebody else may, and no attempt is charged.
             await self.give_back(call.tenant, asked.worker_id, granted.leases)
-            await self.desk.hang_up(call.tenant, asked.worker_id)
+            await self.worker_leases.hang_up(call.tenant, asked.worker_id)
             return Answer(200, LeaseAnswer([]))
         return Answer(
             200, LeaseAnswer([leased_task(lease, granted.again) for lease in granted.leases])
@@ -248,12 +248,12 @@ class WorkerRoutes:
 
     async def give_back(self, tenant: int, worker_id: str, leases: list[Lease]) -> None:
         holder = holder_of(tenant, worker_id)
-        await self.desk.settle(
+        await self.worker_leases.settle(
             [Settlement(lease.id, lease.fence, holder, Outcome.RELEASED) for lease in leases]
         )
 
     async def deregister(self, call: Call, asked: DeregisterRequest) -> Answer:
-        await self.desk.deregister(call.tenant, asked.worker_id)
+        await self.worker_leases.deregister(call.tenant, asked.worker_id)
         return Answer(204)
 
     async def heartbeat(self, call: Call, asked: HeartbeatRequest) -> Answer:
@@ -265,9 +265,11 @@ class WorkerRoutes:
         if problems:
             raise invalid(problems)
         beats = [Beat(item.id, item.fence, text_of(item.progress)) for item in asked.leases]
-        answers = await self.desk.heartbeat(call.tenant, asked.worker_id, beats, asked.lease_s)
+        answers = await self.worker_leases.heartbeat(
+            call.tenant, asked.worker_id, beats, asked.lease_s
+        )
         views = [
-            BeatView(beat.id, answer.status, answer.lease_until)
+            HeartbeatView(beat.id, answer.status, answer.lease_until)
             for beat, answer in zip(beats, answers, strict=True)
         ]
         return Answer(200, HeartbeatAnswer(views))
@@ -280,7 +282,7 @@ class WorkerRoutes:
         if problems:
             raise invalid(problems)
         settlements = [settlement_of(item.id, item, holder) for item in asked.settlements]
-        answers = await self.desk.settle(settlements)
+        answers = await self.worker_leases.settle(settlements)
         views = [
             SettleView(item.id, answer.status, answer.state)
             for item, answer in zip(settlements, answers, strict=True)
@@ -296,29 +298,31 @@ class WorkerRoutes:
             raise invalid(problems)
         settlement = settlement_of(task_id, asked, HANDED_OVER)
         answer = await self.settle_handed_over(settlement, task)
-        if answer.status is SettleStatus.STALE and await self.desk.hand_over(task_id, asked.fence):
+        if answer.status is SettleStatus.STALE and await self.worker_leases.hand_over(
+            task_id, asked.fence
+        ):
             # The receiver was faster than our note that it took the task over.
             answer = await self.settle_handed_over(settlement, task)
         if answer.status is SettleStatus.STALE:
             detail = (
                 "the lease with this fence has ended, or the task was not accepted by a receiver"
             )
-            raise Refused(Code.STALE, detail)
+            raise ApiProblem(Code.STALE, detail)
         return Answer(200, SettleView(task_id, answer.status, answer.state))
 
     async def settle_handed_over(self, settlement: Settlement, task: Task) -> SettleAnswer:
         if task.url is not None:
-            run_s = handed_over_s(task, self.desk.environment.clock.now())
-            self.desk.expect_end(task.id, settlement.fence, task.type, run_s)
-        (answer,) = await self.desk.settle([settlement])
+            run_s = handed_over_s(task, self.worker_leases.environment.clock.now())
+            self.worker_leases.expect_end(task.id, settlement.fence, task.type, run_s)
+        (answer,) = await self.worker_leases.settle([settlement])
         return answer
 
 
-async def decode_beats(_call: Call, raw: bytes, pace: Pace) -> HeartbeatRequest:
+async def decode_heartbeats(_call: Call, raw: bytes, pace: WorkSlicer) -> HeartbeatRequest:
     return await decode_list(raw, HeartbeatRequest, pace)
 
 
-async def decode_settlements(_call: Call, raw: bytes, pace: Pace) -> SettleRequest:
+async def decode_settlements(_call: Call, raw: bytes, pace: WorkSlicer) -> SettleRequest:
     return await decode_list(raw, SettleRequest, pace)
 
 

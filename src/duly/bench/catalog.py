@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from duly.bench.stage import Stage
+    from duly.bench.stage import ScenarioContext
 
-    Run = Callable[["Stage"], Awaitable[dict[str, Any]]]
+    Run = Callable[["ScenarioContext"], Awaitable[dict[str, Any]]]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from duly.bench.stage import Stage
+from duly.bench.stage import ScenarioContext
 
 START_S = 60.0
 
@@ -23,7 +23,7 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def duly_up(stage: Stage) -> AsyncIterator[Running]:
+async def duly_up(stage: ScenarioContext) -> AsyncIterator[Running]:
     """On the stage's own server."""
     process, ready = await start_duly(stage, "up", "--data-dir", stage.folder)
     try:
@@ -33,7 +33,7 @@ async def duly_up(stage: Stage) -> AsyncIterator[Running]:
 
 
 async def start_duly(
-    stage: Stage, *arguments: str, environ: Mapping[str, str] | None = None
+    stage: ScenarioContext, *arguments: str, environ: Mapping[str, str] | None = None
 ) -> tuple[Process, dict[str, Any]]:
     """A process, and what it said when it was ready."""
     process = await asyncio.create_subprocess_exec(
@@ -56,7 +56,7 @@ async def start_duly(
     return process, ready
 
 
-def nobodys_environ(stage: Stage) -> dict[str, str]:
+def nobodys_environ(stage: ScenarioContext) -> dict[str, str]:
     """Without the settings of whoever runs the benchmark: they would be measured too."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DULY_")}
     given = {"DULY_PG_BIN": stage.order.pg_bin} if stage.order.pg_bin else {}

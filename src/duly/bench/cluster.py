@@ -13,7 +13,7 @@ import asyncpg
 
 from duly.bench.children import end, start_duly
 from duly.bench.figures import Figures, percentiles
-from duly.bench.stage import Stage
+from duly.bench.stage import ScenarioContext
 from duly.domain.ids import SLOTS
 from duly.store.measure import connected, count_owned_slots
 
@@ -24,7 +24,7 @@ WAIT_MAX_S = 60.0
 class Installation:
     """The processes, and what the database says of their slots."""
 
-    def __init__(self, stage: Stage, owner: asyncpg.Connection) -> None:
+    def __init__(self, stage: ScenarioContext, owner: asyncpg.Connection) -> None:
         self.stage = stage
         self.owner = owner
         self.processes: list[Process] = []
@@ -62,7 +62,7 @@ class Installation:
 
 
 @contextlib.asynccontextmanager
-async def installed(stage: Stage) -> AsyncIterator[Installation]:
+async def installed(stage: ScenarioContext) -> AsyncIterator[Installation]:
     async with connected(stage.place.owner_url) as owner:
         installation = Installation(stage, owner)
         try:
@@ -72,17 +72,17 @@ async def installed(stage: Stage) -> AsyncIterator[Installation]:
                 await end(process)
 
 
-async def run_hand_over(stage: Stage) -> Figures:
+async def run_hand_over(stage: ScenarioContext) -> Figures:
     """SIGTERM: it says good-bye."""
     return await run_rounds(stage, signal.SIGTERM)
 
 
-async def run_take_over(stage: Stage) -> Figures:
+async def run_take_over(stage: ScenarioContext) -> Figures:
     """SIGKILL: only its lease tells."""
     return await run_rounds(stage, signal.SIGKILL)
 
 
-async def run_rounds(stage: Stage, number: signal.Signals) -> Figures:
+async def run_rounds(stage: ScenarioContext, number: signal.Signals) -> Figures:
     waits = []
     async with installed(stage) as installation:
         for done in range(stage.tasks):

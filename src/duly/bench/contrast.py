@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from duly.bench.drive import submit_and_settle, submit_then_drain
 from duly.bench.figures import Figures, Meter, mean_rate, series
-from duly.bench.stage import PAYLOAD, TENANT, Stage
+from duly.bench.stage import PAYLOAD, TENANT, ScenarioContext
 from duly.store.measure import fill_waiting, pinned_xmin, read_task_bytes
 
 WAITING = 5_000_000
@@ -24,7 +24,10 @@ Measured = TypeVar("Measured")
 
 
 async def in_turn(
-    bare: Stage, other: Stage, turns: int, measure: Callable[[Stage], Awaitable[Measured]]
+    bare: ScenarioContext,
+    other: ScenarioContext,
+    turns: int,
+    measure: Callable[[ScenarioContext], Awaitable[Measured]],
 ) -> tuple[list[Measured], list[Measured]]:
     measured: dict[int, list[Measured]] = {0: [], 1: []}
     for turn in range(turns):
@@ -33,12 +36,12 @@ async def in_turn(
     return measured[0], measured[1]
 
 
-async def warm_up(*stages: Stage) -> None:
+async def warm_up(*stages: ScenarioContext) -> None:
     for stage in stages:
         await submit_then_drain(stage, min(WARM_UP_TASKS, stage.tasks))
 
 
-async def run_waiting(stage: Stage) -> Figures:
+async def run_waiting(stage: ScenarioContext) -> Figures:
     waiting = stage.order.waiting or (WAITING_QUICK if stage.order.is_quick else WAITING)
     turns = TURNS_QUICK if stage.order.is_quick else TURNS
     async with stage.beside("full") as full:
@@ -66,7 +69,7 @@ async def run_waiting(stage: Stage) -> Figures:
     }
 
 
-async def run_pinned_xmin(stage: Stage) -> Figures:
+async def run_pinned_xmin(stage: ScenarioContext) -> Figures:
     """The snapshot stays open over all turns, so that what dies piles up and a fall would show."""
     turns = TURNS_PINNED_QUICK if stage.order.is_quick else TURNS_PINNED
     tasks = max(stage.tasks // turns, 1)

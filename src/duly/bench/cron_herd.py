@@ -7,7 +7,7 @@ from uuid import UUID
 
 from duly.bench.drive import Driver, at_pace, make_task
 from duly.bench.figures import Figures, percentiles
-from duly.bench.stage import TENANT, Stage
+from duly.bench.stage import TENANT, ScenarioContext
 from duly.domain.occurrence_plan import Policies
 from duly.domain.recurrence import Recurrence
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
@@ -25,7 +25,7 @@ NEIGHBOUR_TASKS_PER_S = 50
 YEARLY_S = 365 * 86400
 
 
-async def run_cron_herd(stage: Stage) -> Figures:
+async def run_cron_herd(stage: ScenarioContext) -> Figures:
     herd, others = stage.tasks, stage.tasks * OTHERS
     fill_s = await fill(stage, others)
     driver = Driver(stage)
@@ -57,7 +57,7 @@ async def run_cron_herd(stage: Stage) -> Figures:
     }
 
 
-async def fill(stage: Stage, others: int) -> float:
+async def fill(stage: ScenarioContext, others: int) -> float:
     """How many seconds it took."""
     began_s = stage.now_s
     far = await make(stage, "far", stage.environment.clock.now() + FAR)
@@ -68,7 +68,7 @@ async def fill(stage: Stage, others: int) -> float:
     return stage.now_s - began_s
 
 
-async def make(stage: Stage, name: str, first_at: datetime) -> UUID:
+async def make(stage: ScenarioContext, name: str, first_at: datetime) -> UUID:
     """A yearly schedule that fires first at that instant."""
     now = stage.environment.clock.now()
     definition = Definition(
@@ -89,7 +89,7 @@ async def make(stage: Stage, name: str, first_at: datetime) -> UUID:
 async def keep_submitting(driver: Driver, waits: list[float]) -> None:
     async for _ in at_pace(driver.stage, NEIGHBOUR_TASKS_PER_S):
         before_s = driver.stage.now_s
-        await driver.engine.desk.submit(make_task(NEIGHBOUR))
+        await driver.engine.group_commit.submit(make_task(NEIGHBOUR))
         waits.append(driver.stage.now_s - before_s)
 
 

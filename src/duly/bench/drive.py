@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from duly.bench.figures import Meter
-from duly.bench.stage import BATCH, PAYLOAD, STALLED_S, TENANT, URL, Stage
+from duly.bench.stage import BATCH, PAYLOAD, STALLED_S, TENANT, URL, ScenarioContext
 from duly.domain.task import Submission
 from duly.execution.executor import DONE, AttemptResult, Handler
 from duly.store.finish import SettleAnswer, Settlement
@@ -24,7 +24,7 @@ READY_POLL_S = 0.01
 class Driver:
     """An engine on a stage; it counts, and can be awaited for a number of settled tasks."""
 
-    def __init__(self, stage: Stage, handler: Handler | None = None) -> None:
+    def __init__(self, stage: ScenarioContext, handler: Handler | None = None) -> None:
         self.stage = stage
         self.engine = Engine(stage.database, stage.environment, handler or self.handle)
         self.engine.settling.listeners.append(self.on_settled)
@@ -96,7 +96,7 @@ def make_task(tenant: int = TENANT, **facts: Any) -> Submission:
     return Submission(tenant=tenant, type="bench.noop", payload=PAYLOAD, url=URL, **facts)
 
 
-async def at_pace(stage: Stage, rounds_per_s: float) -> AsyncIterator[int]:
+async def at_pace(stage: ScenarioContext, rounds_per_s: float) -> AsyncIterator[int]:
     """The number of each round, as it is due; after one that took long, the next follow at once."""
     began_s = stage.now_s
     for number in itertools.count():
@@ -105,7 +105,7 @@ async def at_pace(stage: Stage, rounds_per_s: float) -> AsyncIterator[int]:
 
 
 async def submit_then_drain(
-    stage: Stage, tasks: int, tenants: Sequence[int] = (TENANT,)
+    stage: ScenarioContext, tasks: int, tenants: Sequence[int] = (TENANT,)
 ) -> tuple[Meter, Meter]:
     """A backlog stored by a process whose scheduler sleeps, then worked off."""
     driver = Driver(stage)
@@ -117,7 +117,7 @@ async def submit_then_drain(
     return submitted, driver.meter
 
 
-async def submit_and_settle(stage: Stage, tasks: int) -> Meter:
+async def submit_and_settle(stage: ScenarioContext, tasks: int) -> Meter:
     """Submitted and settled at the same time, in the same process."""
     driver = Driver(stage)
     async with driver.running():

@@ -10,7 +10,7 @@ from duly.bench.children import end, start_duly
 from duly.bench.drive import submit_then_drain
 from duly.bench.figures import Figures, percentiles
 from duly.bench.latency import skew_of
-from duly.bench.stage import PAYLOAD, TENANT, Stage
+from duly.bench.stage import PAYLOAD, TENANT, ScenarioContext
 from duly.store.measure import fill_waiting, read_task_bytes
 
 WAITING_MIN = 10_000
@@ -25,7 +25,7 @@ MEMORY_WATCH_S = 3.0
 MEMORY_POLL_S = 0.1
 
 
-async def run_growth(stage: Stage) -> Figures:
+async def run_growth(stage: ScenarioContext) -> Figures:
     is_quick = stage.order.is_quick
     waiting_max = stage.order.waiting or (WAITING_MAX_QUICK if is_quick else WAITING_MAX)
     tenants_max = TENANTS_MAX_QUICK if is_quick else TENANTS_MAX
@@ -71,7 +71,7 @@ def tenfold(first: int, last: int) -> Iterator[int]:
     yield last
 
 
-async def measure(stage: Stage, tenants: int) -> Figures:
+async def measure(stage: ScenarioContext, tenants: int) -> Figures:
     who = (TENANT,) if tenants == 1 else range(FIRST_TENANT, FIRST_TENANT + tenants)
     submitted, drained = await submit_then_drain(stage, stage.tasks, who)
     lags = await skew_of(stage, max(stage.tasks // 10, 1), who)
@@ -83,7 +83,7 @@ async def measure(stage: Stage, tenants: int) -> Figures:
     }
 
 
-async def weigh(stage: Stage) -> dict[str, int]:
+async def weigh(stage: ScenarioContext) -> dict[str, int]:
     """Bytes on disk, and the most that a scheduler process took after its start."""
     database = await read_task_bytes(stage.place.owner_url)
     memory = 0

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from duly.bench.drive import Driver, at_pace, make_task
 from duly.bench.figures import Figures, percentiles
-from duly.bench.stage import BATCH, STALLED_S, TENANT, Stage
+from duly.bench.stage import BATCH, STALLED_S, TENANT, ScenarioContext
 from duly.execution.executor import DONE, AttemptResult
 from duly.store.lease import Lease
 
@@ -23,7 +23,7 @@ NOISE = 50
 POLL_S = 0.02
 
 
-async def run_lone(stage: Stage) -> Figures:
+async def run_lone(stage: ScenarioContext) -> Figures:
     """One after the other, and then at a pace at which the machine rests in between: its cores, and
     whatever they remember, take a while to come back."""
     waits, paced = [], []
@@ -51,7 +51,7 @@ async def run_lone(stage: Stage) -> Figures:
 class LoneTask:
     """One at a time. Its handler itself notes when it starts; whoever waits hears later."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: ScenarioContext) -> None:
         self.stage = stage
         self.driver = Driver(stage, self.handle)
         self.started_s = 0.0
@@ -65,18 +65,20 @@ class LoneTask:
     async def wait_s(self) -> float:
         self.has_started.clear()
         before_s = self.stage.now_s
-        await self.driver.engine.desk.submit(make_task())
+        await self.driver.engine.group_commit.submit(make_task())
         async with asyncio.timeout(STALLED_S):
             await self.has_started.wait()
         return self.started_s - before_s
 
 
-async def run_skew(stage: Stage) -> Figures:
+async def run_skew(stage: ScenarioContext) -> Figures:
     lags = await skew_of(stage, stage.tasks)
     return {**percentiles(lags), "asked_per_s": SKEW_TASKS_PER_S, "earliest_ms": min(lags) * 1000}
 
 
-async def skew_of(stage: Stage, tasks: int, tenants: Sequence[int] = (TENANT,)) -> list[float]:
+async def skew_of(
+    stage: ScenarioContext, tasks: int, tenants: Sequence[int] = (TENANT,)
+) -> list[float]:
     """Start minus fire time; the fire times lie at random over the seconds that they need."""
     random, span_s = stage.environment.random, tasks / SKEW_TASKS_PER_S
     driver = Driver(stage)
@@ -89,7 +91,7 @@ async def skew_of(stage: Stage, tasks: int, tenants: Sequence[int] = (TENANT,)) 
     return [lag for lags in driver.lags.values() for lag in lags]
 
 
-async def run_herd(stage: Stage) -> Figures:
+async def run_herd(stage: ScenarioContext) -> Figures:
     """After a smaller herd: connections and plans of a process that has just started are not what
     is asked about."""
     driver = Driver(stage)
@@ -117,7 +119,7 @@ async def submit_at(
         await driver.engine.submitter.submit(batch)
 
 
-async def run_noisy(stage: Stage) -> Figures:
+async def run_noisy(stage: ScenarioContext) -> Figures:
     """Alone, beside, beside, alone: so that neither has the warmer machine."""
     alone: list[float] = []
     beside: list[float] = []
@@ -138,7 +140,7 @@ async def run_noisy(stage: Stage) -> Figures:
     }
 
 
-async def waits_beside(stage: Stage, tasks: int, noise: int) -> list[float]:
+async def waits_beside(stage: ScenarioContext, tasks: int, noise: int) -> list[float]:
     driver = Driver(stage)
     async with driver.running():
         async with asyncio.TaskGroup() as group:

@@ -15,7 +15,7 @@ import msgspec
 
 from duly.bench.children import Running, duly_up
 from duly.bench.figures import Figures, Meter, percentiles
-from duly.bench.stage import BATCH, STALLED_S, Stage
+from duly.bench.stage import BATCH, STALLED_S, ScenarioContext
 from duly.client.asynchronous import AsyncClient
 from duly.client.request import TaskSpec
 from duly.client.worker import Worker
@@ -69,7 +69,7 @@ class Caller:
 
 
 @dataclass
-class Asked:
+class CallResults:
     """What many callers saw together."""
 
     meter: Meter
@@ -80,10 +80,10 @@ class Asked:
 
 
 async def many_callers(
-    stage: Stage, running: Running, callers: int, asks: int, ask: Ask, size: int = 1
-) -> Asked:
+    stage: ScenarioContext, running: Running, callers: int, asks: int, ask: Ask, size: int = 1
+) -> CallResults:
     """`size` tasks are in each of the asks, which the callers share out between them."""
-    asked = Asked(Meter(stage.environment.clock))
+    asked = CallResults(Meter(stage.environment.clock))
     left = iter(range(asks))
 
     async def call() -> None:
@@ -100,7 +100,7 @@ async def many_callers(
     return asked
 
 
-async def run_submit_single(stage: Stage) -> Figures:
+async def run_submit_single(stage: ScenarioContext) -> Figures:
     body = msgspec.json.encode(TASK)
 
     async def ask(caller: Caller, _number: int) -> None:
@@ -112,7 +112,7 @@ async def run_submit_single(stage: Stage) -> Figures:
     return asked.figures()
 
 
-async def run_submit_batch(stage: Stage) -> Figures:
+async def run_submit_batch(stage: ScenarioContext) -> Figures:
     body = msgspec.json.encode({"tasks": [TASK] * BATCH})
 
     async def ask(caller: Caller, _number: int) -> None:
@@ -125,7 +125,7 @@ async def run_submit_batch(stage: Stage) -> Figures:
     return {**asked.figures(), "batch_size": BATCH}
 
 
-async def run_read(stage: Stage) -> Figures:
+async def run_read(stage: ScenarioContext) -> Figures:
     body = msgspec.json.encode({"tasks": [TASK] * BATCH})
     async with duly_up(stage) as running:
         async with Caller(running, stage.environment.clock, []) as caller:
@@ -140,7 +140,7 @@ async def run_read(stage: Stage) -> Figures:
     return asked.figures()
 
 
-async def run_client(stage: Stage) -> Figures:
+async def run_client(stage: ScenarioContext) -> Figures:
     """Every submit is a call of its own; the client batches them behind the scenes."""
     async with duly_up(stage) as running, AsyncClient(running.url, running.api_key) as client:
         await client.submit("bench.noop", PAYLOAD, delay_s=FAR_S)
@@ -157,7 +157,7 @@ async def run_client(stage: Stage) -> Figures:
     return meter.figures()
 
 
-async def run_end_to_end_http(stage: Stage) -> Figures:
+async def run_end_to_end_http(stage: ScenarioContext) -> Figures:
     """Batches through the SDK as fast as the worker keeps up, until the last one is settled; a
     tenth of them before, to warm up."""
     async with duly_up(stage) as running, AsyncClient(running.url, running.api_key) as client:
@@ -194,7 +194,9 @@ async def sustain(client: AsyncClient, meter: Meter, tasks: int) -> None:
             group.create_task(submit())
 
 
-async def all_settled(stage: Stage, client: AsyncClient, meter: Meter, tasks: int) -> None:
+async def all_settled(
+    stage: ScenarioContext, client: AsyncClient, meter: Meter, tasks: int
+) -> None:
     """Asked of the server, not of the worker: every task was run, and nothing is live."""
     live, patience = tasks, stage.patience("the worker")
     while live:
@@ -206,7 +208,7 @@ async def all_settled(stage: Stage, client: AsyncClient, meter: Meter, tasks: in
             live = now["in_flight"] + sum(band["ready"] for band in now["bands"])
 
 
-async def run_lone_http(stage: Stage) -> Figures:
+async def run_lone_http(stage: ScenarioContext) -> Figures:
     """Submit over HTTP to the start of the handler, one task at a time."""
     clock, waits = stage.environment.clock, list[float]()
     has_started = asyncio.Event()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from duly.bench.figures import PERCENTILES
-from duly.bench.svg import Axis, Chart, Line, draw
+from duly.bench.svg import Axis, Chart, ChartLine, draw
 
 Result = dict[str, Any]
 PERCENTILE_NAMES = ("p50", "p90", "p99", "p99.9", "max")
@@ -54,14 +54,14 @@ def throughput_charts(results: Sequence[Result]) -> list[Chart]:
         step_s = series["step_s"]
         # A rate belongs to the middle of its step.
         points = [((n + 0.5) * step_s, rate) for n, rate in enumerate(series["tasks_per_s"])]
-        line = Line(result["label"], points)
+        line = ChartLine(result["label"], points)
         charts.append(Chart(line.name, Axis("seconds"), Axis("tasks per second"), [line]))
     return charts
 
 
 def latency_charts(results: Sequence[Result]) -> list[Chart]:
     lines = [
-        Line(result["label"], list(enumerate(result[name] for name in PERCENTILES)))
+        ChartLine(result["label"], list(enumerate(result[name] for name in PERCENTILES)))
         for result in results
         if "p50_ms" in result
     ]
@@ -95,8 +95,10 @@ def growth_charts(results: Sequence[Result]) -> list[Chart]:
 
 def lines_of(
     points: Sequence[dict[str, float]], by: str, names: Sequence[tuple[str, str]]
-) -> list[Line]:
-    return [Line(label, [(point[by], point[name]) for point in points]) for name, label in names]
+) -> list[ChartLine]:
+    return [
+        ChartLine(label, [(point[by], point[name]) for point in points]) for name, label in names
+    ]
 
 
 def footer(machine: dict[str, Any]) -> str:

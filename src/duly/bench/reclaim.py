@@ -11,7 +11,7 @@ from typing import Any
 from duly.bench.children import Running, duly_up, nobodys_environ
 from duly.bench.figures import Figures, percentiles
 from duly.bench.over_http import POOL, make_worker, serving
-from duly.bench.stage import Stage
+from duly.bench.stage import ScenarioContext
 from duly.client.asynchronous import AsyncClient
 from duly.client.request import TaskSpec
 from duly.client.worker import LEASE_S, Worker
@@ -22,7 +22,7 @@ START_S = 60.0
 WAIT_MAX_S = LEASE_S + 60.0
 
 
-async def run_reclaim(stage: Stage) -> Figures:
+async def run_reclaim(stage: ScenarioContext) -> Figures:
     """Killed at once after its leases were granted, so that all of each lease is still to pass."""
     waits: list[float] = []
     done = asyncio.Event()
@@ -42,7 +42,7 @@ async def run_reclaim(stage: Stage) -> Figures:
     return {"tasks": stage.tasks, "lease_s": LEASE_S, **percentiles(waits)}
 
 
-async def lose_worker(stage: Stage, running: Running) -> float:
+async def lose_worker(stage: ScenarioContext, running: Running) -> float:
     """The instant at which a worker was killed that had begun every task."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "duly.bench.reclaim", running.url, str(stage.tasks)),

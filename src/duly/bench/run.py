@@ -14,7 +14,7 @@ from typing import Any
 
 from duly.bench.catalog import SCENARIOS, Scenario
 from duly.bench.machine import machine_facts
-from duly.bench.stage import Order, Show, open_stage
+from duly.bench.stage import BenchOptions, Show, open_stage
 from duly.environment import Environment
 from duly.store.measure import read_server_settings
 
@@ -67,7 +67,7 @@ class Interruption:
 
 async def run_scenarios(
     names: Sequence[str],
-    order: Order,
+    order: BenchOptions,
     environment: Environment,
     report: Report,
     audience: Audience,

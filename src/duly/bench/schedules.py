@@ -7,7 +7,7 @@ import msgspec
 from duly.bench.children import duly_up
 from duly.bench.figures import Figures, Meter
 from duly.bench.over_http import Caller, many_callers
-from duly.bench.stage import Stage
+from duly.bench.stage import ScenarioContext
 from duly.domain.recurrence import Recurrence, next_occurrences
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 
@@ -24,7 +24,7 @@ EXPRESSIONS = (
 )
 
 
-async def run_create_schedules(stage: Stage) -> Figures:
+async def run_create_schedules(stage: ScenarioContext) -> Figures:
     async def ask(caller: Caller, number: int) -> None:
         await caller.ask("POST", "/v1/schedules", definition(f"measured {number}", number))
 
@@ -50,7 +50,7 @@ def definition(name: str, number: int) -> bytes:
     )
 
 
-async def run_next_fires(stage: Stage) -> Figures:
+async def run_next_fires(stage: ScenarioContext) -> Figures:
     """The slowest expression is the figure."""
     rates = {}
     for number, text in enumerate(EXPRESSIONS):
@@ -59,7 +59,7 @@ async def run_next_fires(stage: Stage) -> Figures:
     return {"tasks_per_s": min(rates.values()), "by_expression": rates}
 
 
-def next_fires_per_s(stage: Stage, text: str, count: int) -> float:
+def next_fires_per_s(stage: ScenarioContext, text: str, count: int) -> float:
     """After instants at random over a year: every schedule is somewhere else."""
     now, random = stage.environment.clock.now(), stage.environment.random
     recurrence = read_recurrence(RecurrenceFields(cron=text, timezone=ZONE), now)

@@ -15,8 +15,8 @@ from duly.store.bootstrap import (
     EMBEDDED_LOGIN,
     DatabaseTarget,
     create_database,
-    open_place,
-    prepare_place,
+    open_target,
+    prepare_target,
 )
 from duly.store.database import Database
 from duly.store.measure import make_wal_segments
@@ -37,7 +37,7 @@ Show = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Order:
+class BenchOptions:
     """What the user asked of every scenario."""
 
     is_quick: bool = False
@@ -48,7 +48,7 @@ class Order:
     pg_bin: str = ""
 
 
-class Patience:
+class StallWatch:
     """For waits whose length nobody knows: as long as it goes on, and STALLED_S longer."""
 
     def __init__(self, clock: Clock, what: str) -> None:
@@ -67,12 +67,12 @@ class Patience:
 
 
 @dataclass(frozen=True)
-class Stage:
+class ScenarioContext:
     folder: str
     place: DatabaseTarget
     database: Database
     environment: Environment
-    order: Order
+    order: BenchOptions
     tasks: int
     show: Show
 
@@ -80,15 +80,15 @@ class Stage:
     def now_s(self) -> float:
         return self.environment.clock.monotonic()
 
-    def patience(self, what: str) -> Patience:
-        return Patience(self.environment.clock, what)
+    def patience(self, what: str) -> StallWatch:
+        return StallWatch(self.environment.clock, what)
 
     def costs(self) -> Costs:
         assert self.place.embedded is not None
         return Costs(self.place.embedded.pid)
 
     @contextlib.asynccontextmanager
-    async def beside(self, name: str) -> AsyncIterator["Stage"]:
+    async def beside(self, name: str) -> AsyncIterator["ScenarioContext"]:
         """Another database of the same server, to be measured in turn with this one."""
         server = self.place.embedded
         assert server is not None
@@ -102,21 +102,21 @@ class Stage:
 
 @contextlib.asynccontextmanager
 async def open_stage(
-    tasks: int, order: Order, environment: Environment, show: Show
-) -> AsyncIterator[Stage]:
+    tasks: int, order: BenchOptions, environment: Environment, show: Show
+) -> AsyncIterator[ScenarioContext]:
     with tempfile.TemporaryDirectory(prefix="duly-bench-") as folder:
         settings = Settings(data_dir=folder, pg_bin=order.pg_bin)
         async with (
-            open_place(settings, environment) as place,
+            open_target(settings, environment) as place,
             opened(place, environment) as database,
         ):
             await make_wal_segments(place.owner_url, WAL_SEGMENTS)
-            yield Stage(folder, place, database, environment, order, tasks, show)
+            yield ScenarioContext(folder, place, database, environment, order, tasks, show)
 
 
 @contextlib.asynccontextmanager
 async def opened(place: DatabaseTarget, environment: Environment) -> AsyncIterator[Database]:
-    await prepare_place(place, Settings(), environment)
+    await prepare_target(place, Settings(), environment)
     database = await Database.open(place.engine_url, POOL_CONNECTIONS)
     try:
         yield database

@@ -7,7 +7,7 @@ import asyncio
 from uuid import UUID
 
 from duly.bench.figures import Figures, Meter, percentiles
-from duly.bench.stage import BATCH, PAYLOAD, TENANT, Show, Stage
+from duly.bench.stage import BATCH, PAYLOAD, TENANT, ScenarioContext, Show
 from duly.domain.ids import SHARDS
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome
@@ -17,7 +17,7 @@ from duly.store.database import Database
 from duly.store.finish import Settlement
 from duly.store.group_commit import GroupCommit
 from duly.store.lease import lease_tasks
-from duly.store.load import Cursor, Due, TimerQueue, list_placements, load_due
+from duly.store.load import Cursor, DueTimer, TimerQueue, list_placements, load_due
 from duly.store.settle import Settler
 from duly.store.submit import Submitter
 
@@ -27,10 +27,10 @@ LEASE_S = 60.0
 CALLERS = 64
 EMPTY_PAUSE_S = 0.002
 
-Queue = asyncio.Queue[list[Due] | None]
+Queue = asyncio.Queue[list[DueTimer] | None]
 
 
-class Heart:
+class StorePipeline:
     """One process with one pool, and nobody else at work."""
 
     def __init__(self, database: Database, environment: Environment, show: Show) -> None:
@@ -108,26 +108,30 @@ def make_tasks(count: int) -> list[Submission]:
     return [Submission(tenant=TENANT, type="bench.noop", payload=PAYLOAD) for _ in range(count)]
 
 
-def heart_of(stage: Stage) -> Heart:
-    return Heart(stage.database, stage.environment, stage.show)
+def pipeline_of(stage: ScenarioContext) -> StorePipeline:
+    return StorePipeline(stage.database, stage.environment, stage.show)
 
 
-async def run_store_submit_batch(stage: Stage) -> Figures:
-    meter = await heart_of(stage).submit_bulk(stage.tasks)
+async def run_store_submit_batch(stage: ScenarioContext) -> Figures:
+    meter = await pipeline_of(stage).submit_bulk(stage.tasks)
     return meter.figures()
 
 
-async def run_store_submit_single(stage: Stage) -> Figures:
+async def run_store_submit_single(stage: ScenarioContext) -> Figures:
     """64 callers at once, each of whom waits for its own commit."""
-    heart = heart_of(stage)
-    desk, meter, waits = GroupCommit(heart.submitter), heart.make_meter(), list[float]()
+    pipeline = pipeline_of(stage)
+    group_commit, meter, waits = (
+        GroupCommit(pipeline.submitter),
+        pipeline.make_meter(),
+        list[float](),
+    )
     left = iter(range(stage.tasks))
 
     async def call() -> None:
         for number in left:
             (task,) = make_tasks(1)
             before = stage.now_s
-            await desk.submit(task)
+            await group_commit.submit(task)
             waits.append(stage.now_s - before)
             meter.add()
             if number % 1000 == 0:
@@ -139,16 +143,16 @@ async def run_store_submit_single(stage: Stage) -> Figures:
     return {**meter.figures(), **percentiles(waits)}
 
 
-async def run_store_drain(stage: Stage) -> Figures:
-    heart = heart_of(stage)
-    await heart.submit_bulk(stage.tasks)
-    meter = await heart.drain(stage.tasks)
+async def run_store_drain(stage: ScenarioContext) -> Figures:
+    pipeline = pipeline_of(stage)
+    await pipeline.submit_bulk(stage.tasks)
+    meter = await pipeline.drain(stage.tasks)
     return {**meter.figures(), "backlog": stage.tasks}
 
 
-async def run_store_end_to_end(stage: Stage) -> Figures:
-    heart = heart_of(stage)
+async def run_store_end_to_end(stage: ScenarioContext) -> Figures:
+    pipeline = pipeline_of(stage)
     async with asyncio.TaskGroup() as group:
-        draining = group.create_task(heart.drain(stage.tasks))
-        group.create_task(heart.submit_bulk(stage.tasks, connections=1))
+        draining = group.create_task(pipeline.drain(stage.tasks))
+        group.create_task(pipeline.submit_bulk(stage.tasks, connections=1))
     return draining.result().figures()

@@ -24,7 +24,7 @@ STYLE = (
 
 
 @dataclass(frozen=True)
-class Line:
+class ChartLine:
     name: str
     points: Sequence[tuple[float, float]]
 
@@ -43,11 +43,11 @@ class Chart:
     title: str
     x: Axis
     y: Axis
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
 
 
 @dataclass(frozen=True)
-class Scale:
+class AxisScale:
     """From values to pixels."""
 
     low: float
@@ -112,7 +112,7 @@ def draw_panel(chart: Chart) -> Iterator[str]:
             yield from draw_key(line, number, right + RIGHT)
 
 
-def draw_line(line: Line, number: int, across: Scale, up: Scale) -> Iterator[str]:
+def draw_line(line: ChartLine, number: int, across: AxisScale, up: AxisScale) -> Iterator[str]:
     places = [(across.at(x), up.at(y)) for x, y in line.points]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
     yield f'<polyline points="{path}" fill="none" {stroke_of(number)}/>'
@@ -121,23 +121,23 @@ def draw_line(line: Line, number: int, across: Scale, up: Scale) -> Iterator[str
             yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour_of(number)}"/>'
 
 
-def draw_key(line: Line, number: int, x: float) -> Iterator[str]:
+def draw_key(line: ChartLine, number: int, x: float) -> Iterator[str]:
     y = TOP + 8 + number * 18
     yield f'<line x1="{x}" y1="{y}" x2="{x + 24}" y2="{y}" {stroke_of(number)}/>'
     yield text(x + 30, y + 4, line.name)
 
 
-def make_scale(axis: Axis, values: Sequence[float], first_px: float, last_px: float) -> Scale:
+def make_scale(axis: Axis, values: Sequence[float], first_px: float, last_px: float) -> AxisScale:
     if axis.names:
-        return Scale(-0.3, len(axis.names) - 0.7, False, first_px, last_px)
+        return AxisScale(-0.3, len(axis.names) - 0.7, False, first_px, last_px)
     if axis.is_log:
         seen = [value for value in values if value > 0] or [1.0]
         low = 10.0 ** math.floor(math.log10(min(seen)))
         high = 10.0 ** math.ceil(math.log10(max(seen)))
-        return Scale(low, high if high > low else low * 10, True, first_px, last_px)
+        return AxisScale(low, high if high > low else low * 10, True, first_px, last_px)
     high = max([*values, 0.0]) or 1.0
     step = step_for(high)
-    return Scale(0.0, math.ceil(high / step) * step, False, first_px, last_px)
+    return AxisScale(0.0, math.ceil(high / step) * step, False, first_px, last_px)
 
 
 def step_for(high: float) -> float:
@@ -146,7 +146,7 @@ def step_for(high: float) -> float:
     return next(step for n in (1, 2, 5, 10) if high / (step := n * power) <= TICKS_MAX)
 
 
-def ticks(axis: Axis, scale: Scale) -> Iterator[tuple[float, str]]:
+def ticks(axis: Axis, scale: AxisScale) -> Iterator[tuple[float, str]]:
     if axis.names:
         yield from enumerate(axis.names)
     elif axis.is_log:

@@ -6,17 +6,17 @@ from uuid import UUID
 
 from duly.bench.drive import Driver, submit_and_settle, submit_then_drain
 from duly.bench.figures import Figures, Meter
-from duly.bench.stage import BATCH, TENANT, Stage
+from duly.bench.stage import BATCH, TENANT, ScenarioContext
 from duly.execution.executor import DONE, AttemptResult
 from duly.scheduler.ready_state import ReadyState
 from duly.store.lease import Lease
-from duly.store.load import Due, TimerQueue
+from duly.store.load import DueTimer, TimerQueue
 from duly.store.tenants import TenantLimits, create_tenant
 
 WHEEL_SPAN_S = 10.0
 
 
-async def run_drain(stage: Stage) -> Figures:
+async def run_drain(stage: ScenarioContext) -> Figures:
     submitted, drained = await submit_then_drain(stage, stage.tasks)
     return {
         **drained.figures(),
@@ -25,12 +25,12 @@ async def run_drain(stage: Stage) -> Figures:
     }
 
 
-async def run_end_to_end(stage: Stage) -> Figures:
+async def run_end_to_end(stage: ScenarioContext) -> Figures:
     meter = await submit_and_settle(stage, stage.tasks)
     return meter.figures()
 
 
-async def run_weights(stage: Stage) -> Figures:
+async def run_weights(stage: ScenarioContext) -> Figures:
     """Both tenants have a backlog; whoever has more weight is served more often."""
     big = await create_tenant(stage.database, "bench-big", TenantLimits(weight=3.0))
     small = await create_tenant(stage.database, "bench-small", TenantLimits(weight=1.0))
@@ -55,7 +55,7 @@ async def run_weights(stage: Stage) -> Figures:
     return {**driver.meter.figures(), "share": share, "backlog": tasks}
 
 
-async def run_wheel(stage: Stage) -> Figures:
+async def run_wheel(stage: ScenarioContext) -> Figures:
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     now, random = stage.environment.clock.now(), stage.environment.random
     ready_state, place = ReadyState(now.timestamp()), TimerQueue(TENANT, 632, 2)
@@ -63,7 +63,7 @@ async def run_wheel(stage: Stage) -> Figures:
     for _ in range(stage.tasks):
         fires_at = now + timedelta(seconds=random.random() * WHEEL_SPAN_S)
         task_id = UUID(int=random.getrandbits(128))
-        due = Due(*place, task_id, 0, fires_at, 5, None, "bench", None, None, None)
+        due = DueTimer(*place, task_id, 0, fires_at, 5, None, "bench", None, None, None)
         ready_state.add((due,), place, now.timestamp())
     meter.add(stage.tasks)
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb

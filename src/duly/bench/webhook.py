@@ -15,7 +15,7 @@ import uvloop
 
 from duly.bench.drive import Driver
 from duly.bench.figures import Figures, percentiles
-from duly.bench.stage import BATCH, PAYLOAD, TENANT, Stage
+from duly.bench.stage import BATCH, PAYLOAD, TENANT, ScenarioContext
 from duly.domain.addresses import OutboundRules
 from duly.domain.task import Submission
 from duly.execution.executor import AttemptResult
@@ -27,7 +27,7 @@ HEAD_END = b"\r\n\r\n"
 LENGTH = b"content-length: "
 
 
-async def run_webhook(stage: Stage) -> Figures:
+async def run_webhook(stage: ScenarioContext) -> Figures:
     """Submitted in batches while they are delivered, until the last one is answered."""
     sender = WebhookSender(stage.database, stage.environment, OutboundRules(allow_private=True))
     waits: list[float] = []

@@ -22,9 +22,9 @@ from duly.domain.lanes import TICKET_S, Lane, queue_of
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.ready_tickets import (
+    BATCH_SIZE,
     BEGINNING,
-    BITE,
-    FIRST_SPOT,
+    SWEEP_START,
     count_tickets,
     lease_tickets,
     publish_tickets,
@@ -47,7 +47,7 @@ class PostgresCarrier:
         # Ours, the last. Of sessions that were open when it and the cursors were made.
         self.last_sequence = BEGINNING
         self.sessions_opened = database.sessions_opened
-        self.swept_to = FIRST_SPOT
+        self.swept_to = SWEEP_START
         self.sweep_at = environment.clock.monotonic() + SWEEP_EVERY_S
 
     async def publish(self, batch: Sequence[Delivery]) -> None:
@@ -87,7 +87,7 @@ class PostgresCarrier:
         return await count_tickets(self.database, self.cursors(queues)) if queues else {}
 
     async def purge(self) -> None:
-        while await wipe_tickets(self.database) == BITE:
+        while await wipe_tickets(self.database) == BATCH_SIZE:
             continue
         self.lane_cursors.forget()
 

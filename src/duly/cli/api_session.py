@@ -25,7 +25,7 @@ SEARCH_S_MAX = 10.0
 Json = dict[str, Any]
 
 
-class Talk:
+class ApiSession:
     """One command's conversation with the server."""
 
     def __init__(self, connection: PlainConnection, tenant: str | None, *, as_json: bool) -> None:
@@ -93,7 +93,7 @@ def over_api(work: Callable[..., int | None]) -> Callable[..., int | None]:
         *, url: str | None, api_key: str | None, tenant: str | None, as_json: bool, **flags: Any
     ) -> int | None:
         with connect(url, api_key) as connection:
-            return work(Talk(connection, tenant, as_json=as_json), **flags)
+            return work(ApiSession(connection, tenant, as_json=as_json), **flags)
 
     return api_flags(callback)
 

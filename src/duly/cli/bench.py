@@ -13,7 +13,7 @@ from duly.cli.output import make_console, make_table, note, show
 
 if TYPE_CHECKING:
     from duly.bench.run import Audience, Report
-    from duly.bench.stage import Order, Show
+    from duly.bench.stage import BenchOptions, Show
 
 REPEAT_MAX = 100
 WAITING_MAX = 10_000_000
@@ -91,10 +91,10 @@ def command(
     as_json: bool,
 ) -> None:
     from duly.bench.run import Report
-    from duly.bench.stage import Order
+    from duly.bench.stage import BenchOptions
     from duly.cli.options import load
 
-    order = Order(quick, tasks, waiting, load({}).settings.pg_bin)
+    order = BenchOptions(quick, tasks, waiting, load({}).settings.pg_bin)
     report = Report()
     is_whole = is_drawn = False
     try:
@@ -109,7 +109,7 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def measure(names: list[str], order: "Order", report: "Report", *, is_quiet: bool) -> bool:
+def measure(names: list[str], order: "BenchOptions", report: "Report", *, is_quiet: bool) -> bool:
     import asyncio
 
     import uvloop

@@ -2,7 +2,7 @@
 
 import click
 
-from duly.cli.api_session import Talk, over_api
+from duly.cli.api_session import ApiSession, over_api
 from duly.cli.options import list_flags
 from duly.cli.output import print_card, print_table
 
@@ -18,16 +18,16 @@ def command() -> None:
 @command.command("list")
 @list_flags
 @over_api
-def list_breakers(talk: Talk, limit: int, cursor: str | None) -> None:
+def list_breakers(session: ApiSession, limit: int, cursor: str | None) -> None:
     """List hosts, types and pools that get no work for now, and why."""
-    page = talk.page("/v1/breakers", {}, limit, cursor)
-    talk.show_page(page, lambda items: print_table(items, COLUMNS, "no breaker is open"))
+    page = session.page("/v1/breakers", {}, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "no breaker is open"))
 
 
 @command.command("close")
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
 @over_api
-def close(talk: Talk, kind: str, name: str) -> None:
+def close(session: ApiSession, kind: str, name: str) -> None:
     """Close the breaker of the host, type or pool NAME: its tasks are dispatched again."""
-    talk.show(talk.ask("POST", "/v1/breakers/close", {kind: name}), print_card)
+    session.show(session.ask("POST", "/v1/breakers/close", {kind: name}), print_card)

@@ -5,12 +5,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from duly.cli.api_session import Json, Talk
+from duly.cli.api_session import ApiSession, Json
 from duly.cli.output import confirm, progress
 
 
 @dataclass(frozen=True)
-class Work:
+class BulkOperation:
     """`verb` and `things` are for people: "purge" and "dead letters". A bite that moved none of
     `moved` is the last: what still matches would only match again."""
 
@@ -21,32 +21,34 @@ class Work:
     counted: Sequence[str]
 
 
-def do_in_bites(talk: Talk, work: Work, body: Json, *, dry_run: bool, yes: bool) -> Json:
+def run_in_batches(
+    session: ApiSession, work: BulkOperation, body: Json, *, dry_run: bool, yes: bool
+) -> Json:
     """The totals of all bites; `has_more` if it ended before everything was done."""
-    looked: Json = talk.ask("POST", work.path, {**body, "dry_run": True})
+    looked: Json = session.ask("POST", work.path, {**body, "dry_run": True})
     if dry_run or not looked["matched"]:
         return {**looked, "dry_run": dry_run}
     many = number_of(looked)
-    confirm(f"{work.verb} {many} {work.things}?", yes=yes, as_json=talk.as_json)
+    confirm(f"{work.verb} {many} {work.things}?", yes=yes, as_json=session.as_json)
     total = None if looked["has_more"] else looked["matched"]
     sums: Counter[str] = Counter()
-    with progress(work.verb, total, is_shown=not talk.as_json) as advance:
+    with progress(work.verb, total, is_shown=not session.as_json) as advance:
         while True:
-            bite: Json = talk.ask("POST", work.path, {**body, "dry_run": False})
+            batch: Json = session.ask("POST", work.path, {**body, "dry_run": False})
             for name in work.counted:
-                sums[name] += bite[name]
-            advance(bite["matched"])
-            if bite.get("next_cursor") is not None:
+                sums[name] += batch[name]
+            advance(batch["matched"])
+            if batch.get("next_cursor") is not None:
                 # Nothing that matches was found up to there.
-                body = {**body, "cursor": bite["next_cursor"]}
+                body = {**body, "cursor": batch["next_cursor"]}
                 continue
-            if not bite["has_more"] or not any(bite[name] for name in work.moved):
+            if not batch["has_more"] or not any(batch[name] for name in work.moved):
                 break
-            if bite.get("last_at") is not None:
+            if batch.get("last_at") is not None:
                 # Replays are spread over time: the next bite begins where this one ends.
-                body = {**body, "start_at": bite["last_at"]}
+                body = {**body, "start_at": batch["last_at"]}
     totals = {name: sums[name] for name in work.counted}
-    return {**bite, **totals}
+    return {**batch, **totals}
 
 
 def number_of(looked: Json) -> str:

@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from duly.cli.api_session import Json, Talk, given, over_api, path
-from duly.cli.bulk import Work, do_in_bites, number_of
+from duly.cli.api_session import ApiSession, Json, given, over_api, path
+from duly.cli.bulk import BulkOperation, number_of, run_in_batches
 from duly.cli.options import dry_run_flag, list_flags, with_flags, yes_flag
 from duly.cli.output import print_card, print_table, worded_instant
 from duly.cli.tasks import print_changed
@@ -16,8 +16,8 @@ GROUP_COLUMNS = ("count", "type", "reason", "fingerprint", "first_at", "last_at"
 LEADING = ("id", "type", "reason", "error", "attempts", "failed_at", "replayed_as", "payload")
 REASONS = ("exhausted", "rejected", "non_retryable", "expired", "poison")
 COUNTED = ("matched", "done")
-REPLAY = Work("/v1/dead-letters/replay", "replay", "dead letters", ("done",), COUNTED)
-PURGE = Work("/v1/dead-letters/purge", "purge", "dead letters", ("done",), COUNTED)
+REPLAY = BulkOperation("/v1/dead-letters/replay", "replay", "dead letters", ("done",), COUNTED)
+PURGE = BulkOperation("/v1/dead-letters/purge", "purge", "dead letters", ("done",), COUNTED)
 
 filter_flags = with_flags(
     [
@@ -42,12 +42,12 @@ def command() -> None:
 @list_flags
 @over_api
 def list_letters(
-    talk: Talk, limit: int, cursor: str | None, replayed: bool | None, **filters: Any
+    session: ApiSession, limit: int, cursor: str | None, replayed: bool | None, **filters: Any
 ) -> None:
     """List dead letters, newest first."""
     query = {**filter_of(**filters), "replayed": flag_text(replayed)}
-    page = talk.page("/v1/dead-letters", query, limit, cursor)
-    talk.show_page(page, lambda items: print_table(items, COLUMNS, "no dead letters"))
+    page = session.page("/v1/dead-letters", query, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "no dead letters"))
 
 
 @command.command("groups")
@@ -56,21 +56,21 @@ def list_letters(
 @list_flags
 @over_api
 def groups(
-    talk: Talk, limit: int, cursor: str | None, replayed: bool | None, **filters: Any
+    session: ApiSession, limit: int, cursor: str | None, replayed: bool | None, **filters: Any
 ) -> None:
     """Group dead letters by cause, the most frequent first."""
     query = {**filter_of(**filters), "replayed": flag_text(replayed), "group_by": "fingerprint"}
-    page = talk.page("/v1/dead-letters", query, limit, cursor)
-    talk.show_page(page, lambda items: print_table(items, GROUP_COLUMNS, "no dead letters"))
+    page = session.page("/v1/dead-letters", query, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, GROUP_COLUMNS, "no dead letters"))
 
 
 @command.command("show")
 @click.argument("letter_id", metavar="ID")
 @over_api
-def show(talk: Talk, letter_id: str) -> None:
+def show(session: ApiSession, letter_id: str) -> None:
     """Show a dead letter with its payload and error."""
-    letter = talk.ask("GET", path("dead-letters", letter_id))
-    talk.show(letter, lambda found: print_card(found, LEADING))
+    letter = session.ask("GET", path("dead-letters", letter_id))
+    session.show(letter, lambda found: print_card(found, LEADING))
 
 
 @command.command("replay")
@@ -85,7 +85,7 @@ def show(talk: Talk, letter_id: str) -> None:
 @yes_flag
 @over_api
 def replay(
-    talk: Talk,
+    session: ApiSession,
     letter_ids: tuple[str, ...],
     everything: bool,
     rate: float | None,
@@ -98,12 +98,12 @@ def replay(
     pace = given(rate_per_s=rate, start_at=start_at)
     wanted = chosen(letter_ids, filter_of(**filters), everything=everything)
     if len(letter_ids) == 1 and not dry_run and not pace:
-        task = talk.ask("POST", path("dead-letters", letter_ids[0], "replay"))
-        talk.show(task, print_changed)
+        task = session.ask("POST", path("dead-letters", letter_ids[0], "replay"))
+        session.show(task, print_changed)
         return 0
     yes = yes or bool(letter_ids)
-    totals = do_in_bites(talk, REPLAY, {**wanted, **pace}, dry_run=dry_run, yes=yes)
-    talk.show(totals, lambda found: print_totals(found, "replayed"))
+    totals = run_in_batches(session, REPLAY, {**wanted, **pace}, dry_run=dry_run, yes=yes)
+    session.show(totals, lambda found: print_totals(found, "replayed"))
     return missing(letter_ids, totals)
 
 
@@ -116,7 +116,7 @@ def replay(
 @yes_flag
 @over_api
 def purge(
-    talk: Talk,
+    session: ApiSession,
     letter_ids: tuple[str, ...],
     everything: bool,
     replayed: bool | None,
@@ -128,8 +128,8 @@ def purge(
     matching = filter_of(**filters) | given(replayed=replayed)
     wanted = chosen(letter_ids, matching, everything=everything)
     yes = yes or bool(letter_ids)
-    totals = do_in_bites(talk, PURGE, wanted, dry_run=dry_run, yes=yes)
-    talk.show(totals, lambda found: print_totals(found, "purged"))
+    totals = run_in_batches(session, PURGE, wanted, dry_run=dry_run, yes=yes)
+    session.show(totals, lambda found: print_totals(found, "purged"))
     return missing(letter_ids, totals)
 
 

@@ -10,7 +10,7 @@ from duly.cli.options import database_flags, json_flag, load_to_look
 from duly.domain.diagnosis import Facts, Finding, Severity, diagnose
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
-from duly.store.bootstrap import open_place
+from duly.store.bootstrap import open_target
 from duly.store.doctor import read_facts
 from duly.store.migrate import read_migrations
 from duly.telemetry import configure_logs
@@ -39,7 +39,7 @@ def command(as_json: bool, **flags: Any) -> None:
 
 
 async def examine(settings: Settings, environment: Environment) -> Facts:
-    async with open_place(settings, environment) as place:
+    async with open_target(settings, environment) as place:
         wanted = len(read_migrations())
         facts = await read_facts(
             place.owner_url if place.embedded is not None else place.engine_url,

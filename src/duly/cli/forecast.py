@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from duly.cli.api_session import Json, Talk, over_api
+from duly.cli.api_session import ApiSession, Json, over_api
 from duly.cli.output import clean, make_table, note, show
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -29,16 +29,16 @@ RULES_SHOWN = 3
 )
 @click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw it there.")
 @over_api
-def command(talk: Talk, hours: int, svg: Path | None) -> None:
+def command(session: ApiSession, hours: int, svg: Path | None) -> None:
     """Show what schedules and waiting tasks are expected to fire in the coming hours, minute by
     minute: where it crowds, and which jitter would spread it.
 
     A line is an hour: the peak of each ten minutes, then the fires of the hour. Times are UTC.
     """
-    found = talk.ask("GET", "/v1/forecast", query={"hours": hours})
+    found = session.ask("GET", "/v1/forecast", query={"hours": hours})
     if svg is not None:
         write_picture(found, svg)
-    talk.show(found, print_forecast)
+    session.show(found, print_forecast)
 
 
 def print_forecast(found: Json) -> None:
@@ -125,11 +125,11 @@ def number(count: float) -> str:
 
 
 def write_picture(found: Json, file: Path) -> None:
-    from duly.bench.svg import Axis, Chart, Line, draw
+    from duly.bench.svg import Axis, Chart, ChartLine, draw
 
     since = datetime.fromisoformat(found["from"]).astimezone(UTC)
     lines = [
-        Line(name, [(minute / HOUR_MINUTES, count) for minute, count in enumerate(counts)])
+        ChartLine(name, [(minute / HOUR_MINUTES, count) for minute, count in enumerate(counts)])
         for name, counts in found["minutes"].items()
     ]
     chart = Chart(

@@ -6,7 +6,7 @@ from typing import Any
 import click
 import msgspec
 
-from duly.cli.api_session import Json, Talk, given, over_api, path
+from duly.cli.api_session import ApiSession, Json, given, over_api, path
 from duly.cli.options import api_flags, database_flags, list_flags, load_to_look
 from duly.cli.output import note, print_card, print_table
 from duly.cli.values import NO_BOUND, bound, duration
@@ -27,10 +27,10 @@ def command() -> None:
 @command.command("list")
 @list_flags
 @over_api
-def list_keys(talk: Talk, limit: int, cursor: str | None) -> None:
+def list_keys(session: ApiSession, limit: int, cursor: str | None) -> None:
     """List the keys of the tenant, without their texts."""
-    page = talk.page("/v1/keys", {}, limit, cursor)
-    talk.show_page(page, lambda items: print_table(items, COLUMNS, "no keys"))
+    page = session.page("/v1/keys", {}, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "no keys"))
 
 
 @command.command("create")
@@ -83,7 +83,7 @@ def create_first(flags: dict[str, Any], *, as_json: bool) -> None:
 
 @over_api
 def create_over_api(
-    talk: Talk,
+    session: ApiSession,
     name: str,
     role: str,
     installation: bool,
@@ -101,35 +101,35 @@ def create_over_api(
         expires_in_s=expires_in,
         request_rate=request_rate,
     )
-    talk.show(talk.ask("POST", "/v1/keys", asked), print_made)
+    session.show(session.ask("POST", "/v1/keys", asked), print_made)
 
 
 @command.command("rotate")
 @click.argument("key_id", metavar="ID")
 @click.option("--grace", type=duration, metavar="DURATION", help="The old one lives on so long.")
 @over_api
-def rotate(talk: Talk, key_id: str, grace: float | None) -> None:
+def rotate(session: ApiSession, key_id: str, grace: float | None) -> None:
     """Make the successor of a key. Its text is shown this once."""
     asked = given(grace_s=grace)
-    talk.show(talk.ask("POST", path("keys", key_id, "rotate"), asked), print_made)
+    session.show(session.ask("POST", path("keys", key_id, "rotate"), asked), print_made)
 
 
 @command.command("limit")
 @click.argument("key_id", metavar="ID")
 @click.argument("request_rate", type=bound, metavar="N|none")
 @over_api
-def limit(talk: Talk, key_id: str, request_rate: float | str) -> None:
+def limit(session: ApiSession, key_id: str, request_rate: float | str) -> None:
     """Let a key make so many calls a second at most, on all nodes together."""
     asked = {"request_rate": None if request_rate == NO_BOUND else request_rate}
-    talk.show(talk.ask("PATCH", path("keys", key_id), asked), print_key)
+    session.show(session.ask("PATCH", path("keys", key_id), asked), print_key)
 
 
 @command.command("revoke")
 @click.argument("key_id", metavar="ID")
 @over_api
-def revoke(talk: Talk, key_id: str) -> None:
+def revoke(session: ApiSession, key_id: str) -> None:
     """Revoke a key, everywhere within seconds."""
-    talk.show(talk.ask("DELETE", path("keys", key_id)), print_key)
+    session.show(session.ask("DELETE", path("keys", key_id)), print_key)
 
 
 def print_key(key: Json) -> None:

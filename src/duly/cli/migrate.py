@@ -9,7 +9,7 @@ import msgspec
 from duly.cli.options import database_flags, json_flag, load
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
-from duly.store.bootstrap import open_place
+from duly.store.bootstrap import open_target
 from duly.store.database import check_server, connect
 from duly.store.migrate import Migrator
 from duly.telemetry import configure_logs
@@ -32,7 +32,7 @@ def command(status: bool, to: int | None, as_json: bool, **flags: Any) -> None:
 
 
 async def read_status(settings: Settings, environment: Environment) -> list[dict[str, Any]]:
-    async with open_place(settings, environment) as place:
+    async with open_target(settings, environment) as place:
         migrator = Migrator(place.owner_url, environment)
         applied = {entry.number: entry for entry in await migrator.applied()}
     known = {migration.number: migration.name for migration in migrator.migrations}
@@ -47,7 +47,7 @@ async def read_status(settings: Settings, environment: Environment) -> list[dict
 
 
 async def migrate(settings: Settings, environment: Environment, to: int | None) -> list[str]:
-    async with open_place(settings, environment) as place:
+    async with open_target(settings, environment) as place:
         owner = await connect(place.owner_url)
         try:
             await check_server(

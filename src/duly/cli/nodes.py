@@ -2,7 +2,7 @@
 
 import click
 
-from duly.cli.api_session import Json, Talk, over_api
+from duly.cli.api_session import ApiSession, Json, over_api
 from duly.cli.options import list_flags
 from duly.cli.output import print_table
 
@@ -18,10 +18,10 @@ def command() -> None:
 @command.command("list")
 @list_flags
 @over_api
-def list_nodes(talk: Talk, limit: int, cursor: str | None) -> None:
+def list_nodes(session: ApiSession, limit: int, cursor: str | None) -> None:
     """List nodes, also those that fell silent a short while ago."""
-    page = talk.page("/v1/nodes", {}, limit, cursor)
-    talk.show_page(
+    page = session.page("/v1/nodes", {}, limit, cursor)
+    session.show_page(
         page,
         lambda items: print_table([in_words(item) for item in items], COLUMNS, "no nodes"),
     )
@@ -35,7 +35,7 @@ def in_words(node: Json) -> Json:
 @command.command("slots")
 @list_flags
 @over_api
-def list_slots(talk: Talk, limit: int, cursor: str | None) -> None:
+def list_slots(session: ApiSession, limit: int, cursor: str | None) -> None:
     """List the slots of shards and who dispatches for each."""
-    page = talk.page("/v1/shards", {}, limit, cursor)
-    talk.show_page(page, lambda items: print_table(items, SLOT_COLUMNS, "no slots"))
+    page = session.page("/v1/shards", {}, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, SLOT_COLUMNS, "no slots"))

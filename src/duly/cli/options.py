@@ -10,7 +10,7 @@ import click
 from duly.cli.values import instant, secret, server_url
 
 if TYPE_CHECKING:
-    from duly.settings import Loaded
+    from duly.settings import LoadedSettings
 
 Command = Callable[..., Any]
 STATES = ("WAITING", "SCHEDULED", "READY", "RUNNING", "COMPLETED", "FAILED", "CANCELLED")
@@ -87,13 +87,13 @@ list_flags = with_flags(LIST_FLAGS)
 task_filter_flags = with_flags(TASK_FILTER_FLAGS)
 
 
-def load(flags: dict[str, Any]) -> "Loaded":
+def load(flags: dict[str, Any]) -> "LoadedSettings":
     from duly.settings import load_settings
 
     return load_settings(flags, os.environ)
 
 
-def load_to_look(flags: dict[str, Any]) -> "Loaded":
+def load_to_look(flags: dict[str, Any]) -> "LoadedSettings":
     """For commands that change nothing: where no embedded PostgreSQL is, none is made."""
     from duly.domain.errors import DataDirectoryUnusable
     from duly.environment import system_environment

@@ -2,7 +2,7 @@
 
 import click
 
-from duly.cli.api_session import Talk, given, over_api
+from duly.cli.api_session import ApiSession, given, over_api
 from duly.cli.options import list_flags
 from duly.cli.output import print_card, print_table
 
@@ -21,10 +21,10 @@ def command() -> None:
 @command.command("list")
 @list_flags
 @over_api
-def list_pauses(talk: Talk, limit: int, cursor: str | None) -> None:
+def list_pauses(session: ApiSession, limit: int, cursor: str | None) -> None:
     """List what is paused, by whom and why."""
-    page = talk.page("/v1/pauses", {}, limit, cursor)
-    talk.show_page(page, lambda items: print_table(items, COLUMNS, "nothing is paused"))
+    page = session.page("/v1/pauses", {}, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "nothing is paused"))
 
 
 @command.command("pause")
@@ -32,21 +32,21 @@ def list_pauses(talk: Talk, limit: int, cursor: str | None) -> None:
 @name_argument
 @click.option("--reason", required=True, metavar="TEXT", help="For whoever finds it paused.")
 @over_api
-def pause(talk: Talk, kind: str, name: str | None, reason: str) -> None:
+def pause(session: ApiSession, kind: str, name: str | None, reason: str) -> None:
     """Pause the tenant, or the type or pool NAME. What runs goes on; nothing is lost."""
     check(kind, name)
     asked = given(kind=kind, name=name, reason=reason)
-    talk.show(talk.ask("POST", "/v1/pauses", asked), print_card)
+    session.show(session.ask("POST", "/v1/pauses", asked), print_card)
 
 
 @command.command("resume")
 @kind_argument
 @name_argument
 @over_api
-def resume(talk: Talk, kind: str, name: str | None) -> None:
+def resume(session: ApiSession, kind: str, name: str | None) -> None:
     """Resume the tenant, or the type or pool NAME."""
     check(kind, name)
-    talk.show(talk.ask("POST", "/v1/pauses/resume", given(kind=kind, name=name)), print_card)
+    session.show(session.ask("POST", "/v1/pauses/resume", given(kind=kind, name=name)), print_card)
 
 
 def check(kind: str, name: str | None) -> None:

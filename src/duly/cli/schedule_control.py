@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from duly.cli.api_session import Json, Talk, given, over_api, path
+from duly.cli.api_session import ApiSession, Json, given, over_api, path
 from duly.cli.options import dry_run_flag, with_flags, yes_flag
 from duly.cli.output import clean, confirm, note, print_table, progress, worded_instant
 from duly.cli.schedule_fields import find_id
@@ -33,22 +33,22 @@ many_flags = with_flags(
 @many_flags
 @click.option("--reason", required=True, metavar="TEXT", help="For whoever finds it paused.")
 @over_api
-def pause(talk: Talk, reason: str, **asked: Any) -> int:
+def pause(session: ApiSession, reason: str, **asked: Any) -> int:
     """Pause schedules: those named, or all that match. What comes due is skipped, on record."""
-    return change(talk, "pause", reason, **asked)
+    return change(session, "pause", reason, **asked)
 
 
 @click.command("resume")
 @many_flags
 @click.option("--reason", metavar="TEXT", help="For the audit.")
 @over_api
-def resume(talk: Talk, reason: str | None, **asked: Any) -> int:
+def resume(session: ApiSession, reason: str | None, **asked: Any) -> int:
     """Resume schedules: those named, or all that match, from their next occurrence on."""
-    return change(talk, "resume", reason, **asked)
+    return change(session, "resume", reason, **asked)
 
 
 def change(
-    talk: Talk,
+    session: ApiSession,
     verb: str,
     reason: str | None,
     names: tuple[str, ...],
@@ -64,45 +64,49 @@ def change(
     if names:
         if dry_run:
             raise click.UsageError("--dry-run goes with a filter or --all")
-        change_named(talk, verb, reason, names)
+        change_named(session, verb, reason, names)
         return 0
     body = {"filter": wanted, **given(reason=reason)}
-    totals = change_matching(talk, verb, body, dry_run=dry_run, yes=yes)
-    talk.show(totals, lambda found: print_totals(found, verb))
+    totals = change_matching(session, verb, body, dry_run=dry_run, yes=yes)
+    session.show(totals, lambda found: print_totals(found, verb))
     return 1 if totals["left"] else 0
 
 
-def change_named(talk: Talk, verb: str, reason: str | None, names: tuple[str, ...]) -> None:
-    ids = [find_id(talk, each) for each in names]
+def change_named(
+    session: ApiSession, verb: str, reason: str | None, names: tuple[str, ...]
+) -> None:
+    ids = [find_id(session, each) for each in names]
     body = given(reason=reason)
-    answers = [talk.ask("POST", path("schedules", each, verb), body) for each in ids]
-    talk.show_page(
+    answers = [session.ask("POST", path("schedules", each, verb), body) for each in ids]
+    session.show_page(
         {"items": answers, "next_cursor": None},
         lambda items: print_table(items, CHANGED_COLUMNS, "no schedules"),
     )
 
 
-def change_matching(talk: Talk, verb: str, body: Json, *, dry_run: bool, yes: bool) -> Json:
+def change_matching(
+    session: ApiSession, verb: str, body: Json, *, dry_run: bool, yes: bool
+) -> Json:
     """Counted first, then bite after bite: a bite follows the cursor, whatever it had to leave."""
     at = f"/v1/schedules/{verb}"
-    matched = sum(each["matched"] for each in follow(talk, at, {**body, "dry_run": True}))
+    matched = sum(each["matched"] for each in follow(session, at, {**body, "dry_run": True}))
     totals: Json = {"dry_run": dry_run, "matched": matched, "done": 0, "left": []}
     if dry_run or not matched:
         return totals
-    confirm(f"{verb} {matched:,} schedules?", yes=yes, as_json=talk.as_json)
+    confirm(f"{verb} {matched:,} schedules?", yes=yes, as_json=session.as_json)
     sums: Counter[str] = Counter()
-    with progress(verb, matched, is_shown=not talk.as_json) as advance:
-        for each in follow(talk, at, {**body, "dry_run": False}):
+    with progress(verb, matched, is_shown=not session.as_json) as advance:
+        for each in follow(session, at, {**body, "dry_run": False}):
             sums["done"] += each["done"]
             totals["left"] += each["left"]
             advance(each["matched"])
     return {**totals, "done": sums["done"]}
 
 
-def follow(talk: Talk, at: str, body: Json) -> Any:
+def follow(session: ApiSession, at: str, body: Json) -> Any:
     cursor = None
     while True:
-        answer = talk.ask("POST", at, {**body, **given(cursor=cursor)})
+        answer = session.ask("POST", at, {**body, **given(cursor=cursor)})
         yield answer
         cursor = answer["next_cursor"]
         if cursor is None:
@@ -126,10 +130,10 @@ def print_totals(totals: Json, verb: str) -> None:
 @click.command("trigger")
 @click.argument("name_or_id", metavar="NAME|ID")
 @over_api
-def trigger(talk: Talk, name_or_id: str) -> None:
+def trigger(session: ApiSession, name_or_id: str) -> None:
     """Fire a schedule now, also while it is paused."""
-    task = talk.ask("POST", path("schedules", find_id(talk, name_or_id), "trigger"))
-    talk.show(task, print_changed)
+    task = session.ask("POST", path("schedules", find_id(session, name_or_id), "trigger"))
+    session.show(task, print_changed)
 
 
 @click.command("backfill")
@@ -143,7 +147,7 @@ def trigger(talk: Talk, name_or_id: str) -> None:
 @yes_flag
 @over_api
 def backfill(
-    talk: Talk,
+    session: ApiSession,
     name_or_id: str,
     since: str,
     until: str,
@@ -153,16 +157,16 @@ def backfill(
 ) -> None:
     """Make tasks for past occurrences that made none, spread over time. Asked twice, it makes no
     task twice."""
-    at = path("schedules", find_id(talk, name_or_id), "backfill")
+    at = path("schedules", find_id(session, name_or_id), "backfill")
     body = given(**{"from": since, "to": until, "rate_per_s": rate})
-    answer = talk.ask("POST", at, {**body, "dry_run": True})
+    answer = session.ask("POST", at, {**body, "dry_run": True})
     if not dry_run and answer["made"]:
-        confirm(f"make {answer['made']:,} tasks?", yes=yes, as_json=talk.as_json)
-        talk.connection.close()
-        talk.connection.timeout_s = BACKFILL_TIMEOUT_S
-        with progress("backfill", None, is_shown=not talk.as_json):
-            answer = talk.ask("POST", at, {**body, "dry_run": False})
-    talk.show({**answer, "dry_run": dry_run}, print_backfill)
+        confirm(f"make {answer['made']:,} tasks?", yes=yes, as_json=session.as_json)
+        session.connection.close()
+        session.connection.timeout_s = BACKFILL_TIMEOUT_S
+        with progress("backfill", None, is_shown=not session.as_json):
+            answer = session.ask("POST", at, {**body, "dry_run": False})
+    session.show({**answer, "dry_run": dry_run}, print_backfill)
 
 
 def print_backfill(answer: Json) -> None:

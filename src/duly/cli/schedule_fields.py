@@ -7,7 +7,7 @@ from uuid import UUID
 
 import click
 
-from duly.cli.api_session import Json, Talk, path
+from duly.cli.api_session import ApiSession, Json, path
 from duly.cli.options import with_flags
 from duly.cli.output import worded_seconds
 from duly.cli.values import NO_BOUND, bound, duration, instant
@@ -124,13 +124,13 @@ def definition_of(schedule: Json) -> Json:
     return {name: schedule[name] for name in FIELDS}
 
 
-def find(talk: Talk, name_or_id: str) -> Json:
+def find(session: ApiSession, name_or_id: str) -> Json:
     """The schedule with this id or, if it does not look like one, with this name."""
     found: Json
     if is_id(name_or_id):
-        found = talk.ask("GET", path("schedules", name_or_id))
+        found = session.ask("GET", path("schedules", name_or_id))
         return found
-    items = talk.ask("GET", "/v1/schedules", query={"name": name_or_id})["items"]
+    items = session.ask("GET", "/v1/schedules", query={"name": name_or_id})["items"]
     if not items:
         problem = {"code": "not_found", "detail": f"there is no schedule named {name_or_id}"}
         raise NotFound(404, problem, None)
@@ -138,8 +138,8 @@ def find(talk: Talk, name_or_id: str) -> Json:
     return found
 
 
-def find_id(talk: Talk, name_or_id: str) -> str:
-    return name_or_id if is_id(name_or_id) else find(talk, name_or_id)["id"]
+def find_id(session: ApiSession, name_or_id: str) -> str:
+    return name_or_id if is_id(name_or_id) else find(session, name_or_id)["id"]
 
 
 def is_id(text: str) -> bool:

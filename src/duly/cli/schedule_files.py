@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from duly.cli.api_session import Json, Talk, over_api, path
+from duly.cli.api_session import ApiSession, Json, over_api, path
 from duly.cli.options import SHOWN_MAX, yes_flag
 from duly.cli.output import clean, confirm, note, progress
 from duly.cli.schedule_fields import DEFAULTS, FIELDS, definition_of
@@ -43,7 +43,7 @@ NOTHING = object()
 @click.option("--dry-run", is_flag=True, help="Only show the plan.")
 @yes_flag
 @over_api
-def apply(talk: Talk, file: BinaryIO, prune: bool, dry_run: bool, yes: bool) -> int:
+def apply(session: ApiSession, file: BinaryIO, prune: bool, dry_run: bool, yes: bool) -> int:
     """Make the schedules as FILE says (TOML; - is standard input), after showing what would change.
 
     \b
@@ -56,31 +56,31 @@ def apply(talk: Talk, file: BinaryIO, prune: bool, dry_run: bool, yes: bool) -> 
     Fields are those of the API; what is not said has its default. Run again, it changes nothing.
     """
     wanted = read_definitions(read_bounded(file))
-    return apply_definitions(talk, wanted, prune=prune, dry_run=dry_run, yes=yes)
+    return apply_definitions(session, wanted, prune=prune, dry_run=dry_run, yes=yes)
 
 
 def apply_definitions(
-    talk: Talk, wanted: list[Json], *, prune: bool, dry_run: bool, yes: bool, **more: Any
+    session: ApiSession, wanted: list[Json], *, prune: bool, dry_run: bool, yes: bool, **more: Any
 ) -> int:
     """Exit code 1 if something was refused: before anything was changed, or on the way. `more` is
     part of the answer for programs."""
-    steps = make_plan(talk, wanted, prune=prune)
+    steps = make_plan(session, wanted, prune=prune)
     is_refused = any(step["action"] == "refused" for step in steps)
     work = [step for step in steps if step["action"] in ("create", "change", "delete")]
-    if not talk.as_json:
+    if not session.as_json:
         print_plan(steps, prune=prune)
     if is_refused or dry_run or not work:
-        talk.show(
+        session.show(
             {**report_of(steps, applied=False), **more}, lambda _: print_stop(is_refused=is_refused)
         )
         return 1 if is_refused else 0
-    confirm(f"apply {len(work):,} changes?", yes=yes, as_json=talk.as_json)
-    with progress("apply", len(work), is_shown=not talk.as_json) as advance:
+    confirm(f"apply {len(work):,} changes?", yes=yes, as_json=session.as_json)
+    with progress("apply", len(work), is_shown=not session.as_json) as advance:
         for step in work:
-            take_step(talk, step)
+            take_step(session, step)
             advance(1)
     failed = [step for step in work if step["action"] == "refused"]
-    talk.show(
+    session.show(
         {**report_of(steps, applied=True), **more},
         lambda _: print_end(len(work) - len(failed), failed),
     )
@@ -92,14 +92,14 @@ def report_of(steps: list[Json], *, applied: bool) -> Json:
     return {"applied": applied, "steps": said}
 
 
-def make_plan(talk: Talk, wanted: list[Json], *, prune: bool) -> list[Json]:
+def make_plan(session: ApiSession, wanted: list[Json], *, prune: bool) -> list[Json]:
     steps = []
-    with progress("compare", len(wanted), is_shown=not talk.as_json) as advance:
+    with progress("compare", len(wanted), is_shown=not session.as_json) as advance:
         for definition in wanted:
-            steps.append(plan_one(talk, definition))
+            steps.append(plan_one(session, definition))
             advance(1)
     if prune:
-        page = talk.page("/v1/schedules", {}, SHOWN_MAX)
+        page = session.page("/v1/schedules", {}, SHOWN_MAX)
         if page["next_cursor"] is not None:
             raise click.UsageError(f"--prune is for at most {SHOWN_MAX:,} schedules")
         names = {definition["name"] for definition in wanted}
@@ -110,8 +110,8 @@ def make_plan(talk: Talk, wanted: list[Json], *, prune: bool) -> list[Json]:
     return steps
 
 
-def plan_one(talk: Talk, wanted: Json) -> Json:
-    items = talk.ask("GET", "/v1/schedules", query={"name": wanted["name"]})["items"]
+def plan_one(session: ApiSession, wanted: Json) -> Json:
+    items = session.ask("GET", "/v1/schedules", query={"name": wanted["name"]})["items"]
     step: Json = {"action": "create", "name": wanted["name"], "changes": [], "wanted": wanted}
     if items:
         changes = differences(definition_of(items[0]), wanted)
@@ -119,20 +119,20 @@ def plan_one(talk: Talk, wanted: Json) -> Json:
         step |= {"action": action, "id": items[0]["id"], "changes": changes}
     if step["action"] != "unchanged":
         try:
-            talk.ask("POST", "/v1/schedules/preview", {**wanted, "count": 1})
+            session.ask("POST", "/v1/schedules/preview", {**wanted, "count": 1})
         except ApiError as error:
             refuse(step, error)
     return step
 
 
-def take_step(talk: Talk, step: Json) -> None:
+def take_step(session: ApiSession, step: Json) -> None:
     try:
         if step["action"] == "create":
-            step["id"] = talk.ask("POST", "/v1/schedules", step["wanted"])["id"]
+            step["id"] = session.ask("POST", "/v1/schedules", step["wanted"])["id"]
         elif step["action"] == "change":
-            talk.ask("PUT", path("schedules", step["id"]), step["wanted"])
+            session.ask("PUT", path("schedules", step["id"]), step["wanted"])
         else:
-            talk.ask("DELETE", path("schedules", step["id"]))
+            session.ask("DELETE", path("schedules", step["id"]))
     except ApiError as error:
         refuse(step, error)
 

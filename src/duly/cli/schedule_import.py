@@ -9,12 +9,12 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from duly.cli.api_session import Json, Talk, connect, given
+from duly.cli.api_session import ApiSession, Json, connect, given
 from duly.cli.options import api_flags, yes_flag
 from duly.cli.output import clean, note
 from duly.cli.schedule_files import apply_definitions
 from duly.cli.values import read_bounded
-from duly.domain.crontab import Crontab, Entry, Remark, read_crontab
+from duly.domain.crontab import Crontab, CrontabEntry, Remark, read_crontab
 
 TYPE_DEFAULT = "crontab.run"
 NAME_CHARACTERS_MAX = 60
@@ -80,10 +80,10 @@ def import_crontab(
         if not as_json:
             print_remarks(found)
         with connect(url, api_key) as connection:
-            talk = Talk(connection, tenant, as_json=as_json)
+            session = ApiSession(connection, tenant, as_json=as_json)
             remarks = remarks_of(found)
             applied = apply_definitions(
-                talk, definitions, prune=False, dry_run=dry_run, yes=yes, **remarks
+                session, definitions, prune=False, dry_run=dry_run, yes=yes, **remarks
             )
         return max(code, applied)
     if as_json:
@@ -124,7 +124,7 @@ def free_name(command: str, taken: set[str]) -> str:
     return name
 
 
-def toml_of(entry: Entry, definition: Json) -> str:
+def toml_of(entry: CrontabEntry, definition: Json) -> str:
     lines = [f"# line {entry.line}: {clean(entry.text)}", "[[schedule]]"]
     lines += [f"{name} = {toml_value(each)}" for name, each in definition.items() if name != "task"]
     lines.append("[schedule.task]")

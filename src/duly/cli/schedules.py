@@ -6,7 +6,7 @@ from typing import Any
 import click
 from msgspec import Raw
 
-from duly.cli.api_session import Json, Talk, over_api, path
+from duly.cli.api_session import ApiSession, Json, over_api, path
 from duly.cli.dead_letters import flag_text
 from duly.cli.options import list_flags, with_flags, yes_flag
 from duly.cli.output import clean, confirm, make_table, print_card, print_table, show
@@ -61,7 +61,9 @@ for part in (pause, resume, trigger, backfill, apply, import_crontab):
 @when_flags
 @with_flags(TEMPLATE_FLAGS)
 @over_api
-def create(talk: Talk, name: str, task_type: str, payload: Raw | None, **flags: Any) -> None:
+def create(
+    session: ApiSession, name: str, task_type: str, payload: Raw | None, **flags: Any
+) -> None:
     """Define the schedule NAME, which submits tasks of TYPE. PAYLOAD is JSON, @FILE, or - for
     standard input."""
     when = {each: flags.pop(each) for each in WHEN_OPTIONS}
@@ -69,7 +71,7 @@ def create(talk: Talk, name: str, task_type: str, payload: Raw | None, **flags: 
     if "cron" not in asked and "every_s" not in asked:
         raise click.UsageError("give --cron or --every")
     asked["task"] = task_of(task_type, payload, **flags, **dict.fromkeys(ONE_TASK_OPTIONS))
-    talk.show(talk.ask("POST", "/v1/schedules", asked), print_schedule)
+    session.show(session.ask("POST", "/v1/schedules", asked), print_schedule)
 
 
 @command.command("list")
@@ -80,7 +82,7 @@ def create(talk: Talk, name: str, task_type: str, payload: Raw | None, **flags: 
 @list_flags
 @over_api
 def list_schedules(
-    talk: Talk,
+    session: ApiSession,
     limit: int,
     cursor: str | None,
     name_prefix: str | None,
@@ -95,8 +97,8 @@ def list_schedules(
         "paused": flag_text(paused),
         "flagged": "true" if flagged else None,
     }
-    page = talk.page("/v1/schedules", query, limit, cursor)
-    talk.show_page(
+    page = session.page("/v1/schedules", query, limit, cursor)
+    session.show_page(
         page, lambda items: print_table([row_of(each) for each in items], COLUMNS, "no schedules")
     )
 
@@ -104,9 +106,9 @@ def list_schedules(
 @command.command("show")
 @named
 @over_api
-def show_one(talk: Talk, name_or_id: str) -> None:
+def show_one(session: ApiSession, name_or_id: str) -> None:
     """Show everything about a schedule."""
-    talk.show(find(talk, name_or_id), print_schedule)
+    session.show(find(session, name_or_id), print_schedule)
 
 
 @command.command("edit")
@@ -115,28 +117,30 @@ def show_one(talk: Talk, name_or_id: str) -> None:
 @when_flags
 @click.option("--task", type=json_document, metavar="JSON", help="What it submits, as a whole.")
 @over_api
-def edit(talk: Talk, name_or_id: str, name: str | None, task: Raw | None, **flags: Any) -> None:
+def edit(
+    session: ApiSession, name_or_id: str, name: str | None, task: Raw | None, **flags: Any
+) -> None:
     """Change some fields of a schedule; `none` takes a bound away. What is due already is ruled on
     as it was defined before."""
     asked = fields_said({"name": name, "task": task, **flags})
     if not asked:
         raise click.UsageError("give at least one field, such as --cron '0 3 * * *'")
-    changed = talk.ask("PATCH", path("schedules", find_id(talk, name_or_id)), asked)
-    talk.show(changed, print_schedule)
+    changed = session.ask("PATCH", path("schedules", find_id(session, name_or_id)), asked)
+    session.show(changed, print_schedule)
 
 
 @command.command("delete")
 @named
 @yes_flag
 @over_api
-def delete(talk: Talk, name_or_id: str, yes: bool) -> None:
+def delete(session: ApiSession, name_or_id: str, yes: bool) -> None:
     """Delete a schedule. Its tasks and its ledger stay."""
-    schedule = find(talk, name_or_id)
+    schedule = find(session, name_or_id)
     name = clean(schedule["name"])
-    confirm(f"delete the schedule {name}?", yes=yes, as_json=talk.as_json)
-    talk.ask("DELETE", path("schedules", schedule["id"]))
+    confirm(f"delete the schedule {name}?", yes=yes, as_json=session.as_json)
+    session.ask("DELETE", path("schedules", schedule["id"]))
     gone = {"id": schedule["id"], "name": schedule["name"], "deleted": True}
-    talk.show(gone, lambda _: click.echo(f"{name} is deleted"))
+    session.show(gone, lambda _: click.echo(f"{name} is deleted"))
 
 
 @command.command("preview")
@@ -146,13 +150,13 @@ def delete(talk: Talk, name_or_id: str, yes: bool) -> None:
 @click.option("--after", type=instant, metavar="INSTANT", help="From then on; now if not given.")
 @over_api
 def preview(
-    talk: Talk, name_or_id: str | None, count: int, after: str | None, **flags: Any
+    session: ApiSession, name_or_id: str | None, count: int, after: str | None, **flags: Any
 ) -> None:
     """Show when a schedule would fire next, and what the next two clock changes do to it: one that
     exists, or one that is described here, or the one with the changes of the other."""
     asked = fields_said(flags)
     if name_or_id is not None:
-        known = definition_of(find(talk, name_or_id))
+        known = definition_of(find(session, name_or_id))
         if asked.keys() & {"cron", "every_s"}:
             known |= {"cron": None, "every_s": None}
         # When it fires has nothing to do with what, and a type may have become stricter since.
@@ -161,7 +165,7 @@ def preview(
     elif not asked.keys() & {"cron", "every_s"}:
         raise click.UsageError("name a schedule, or give --cron or --every")
     asked |= {"count": count} | ({} if after is None else {"after": after})
-    talk.show(talk.ask("POST", "/v1/schedules/preview", asked), print_preview)
+    session.show(session.ask("POST", "/v1/schedules/preview", asked), print_preview)
 
 
 @command.command("occurrences")
@@ -171,7 +175,7 @@ def preview(
 @list_flags
 @over_api
 def occurrences(
-    talk: Talk,
+    session: ApiSession,
     name_or_id: str,
     verdict: str | None,
     since: str | None,
@@ -179,9 +183,9 @@ def occurrences(
     cursor: str | None,
 ) -> None:
     """List what became of each occurrence of a schedule, newest first."""
-    ledger = path("schedules", find_id(talk, name_or_id), "occurrences")
-    page = talk.page(ledger, {"verdict": verdict, "since": since}, limit, cursor)
-    talk.show_page(
+    ledger = path("schedules", find_id(session, name_or_id), "occurrences")
+    page = session.page(ledger, {"verdict": verdict, "since": since}, limit, cursor)
+    session.show_page(
         page, lambda items: print_table(items, LEDGER_COLUMNS, "nothing has been due yet")
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from duly.cli.api_session import Json, Talk, over_api
+from duly.cli.api_session import ApiSession, Json, over_api
 from duly.cli.nodes import in_words
 from duly.cli.output import clean, make_console, make_table, show, worded, worded_instant
 from duly.cli.values import duration
@@ -51,31 +51,31 @@ BREAKER_COLUMNS = ("tenant", "kind", "name", "open_until", "reason")
     help="How often, with --watch.",
 )
 @over_api
-def command(talk: Talk, watch: bool, interval: float) -> None:
+def command(session: ApiSession, watch: bool, interval: float) -> None:
     """Show nodes, slots, what waits, lag, dead letters and open breakers.
 
     A key that reaches the installation sees every tenant, others their own. With --watch --json,
     every look is a document on a line of its own.
     """
     if watch:
-        keep_watching(talk, max(interval, INTERVAL_S_MIN))
+        keep_watching(session, max(interval, INTERVAL_S_MIN))
     else:
-        talk.show(read_status(talk), print_status)
+        session.show(read_status(session), print_status)
 
 
-def keep_watching(talk: Talk, interval_s: float) -> None:
+def keep_watching(session: ApiSession, interval_s: float) -> None:
     """Ctrl-C is how it ends, and no failure."""
     pause = threading.Event()
     with contextlib.suppress(KeyboardInterrupt):
-        if not talk.as_json and sys.stdout.isatty():
-            watch_on_terminal(talk, pause, interval_s)
+        if not session.as_json and sys.stdout.isatty():
+            watch_on_terminal(session, pause, interval_s)
         while True:
-            talk.show(read_status(talk), print_status)
+            session.show(read_status(session), print_status)
             sys.stdout.flush()
             pause.wait(interval_s)
 
 
-def watch_on_terminal(talk: Talk, pause: threading.Event, interval_s: float) -> None:
+def watch_on_terminal(session: ApiSession, pause: threading.Event, interval_s: float) -> None:
     """A server that is away for a moment is shown as such; the watch goes on."""
     from rich.console import Group
     from rich.live import Live
@@ -85,7 +85,7 @@ def watch_on_terminal(talk: Talk, pause: threading.Event, interval_s: float) -> 
     with Live(seen, console=make_console(), screen=True, auto_refresh=False) as live:
         while True:
             try:
-                seen = screen_of(read_status(talk))
+                seen = screen_of(read_status(session))
                 live.update(seen, refresh=True)
             except (Unreachable, Unavailable) as error:
                 problem = Text(clean(f"duly: {error}"), style="red")
@@ -93,31 +93,31 @@ def watch_on_terminal(talk: Talk, pause: threading.Event, interval_s: float) -> 
             pause.wait(interval_s)
 
 
-def read_status(talk: Talk) -> Json:
-    nodes = unless_forbidden(talk, "/v1/nodes", NODES_SHOWN)
-    slots = unless_forbidden(talk, "/v1/shards", SLOTS_MAX)
-    names, has_more = tenant_names(talk)
+def read_status(session: ApiSession) -> Json:
+    nodes = unless_forbidden(session, "/v1/nodes", NODES_SHOWN)
+    slots = unless_forbidden(session, "/v1/shards", SLOTS_MAX)
+    names, has_more = tenant_names(session)
     return {
         "nodes": None if nodes is None else nodes["items"],
         "slots": None if slots is None else summed_slots(slots["items"]),
-        "tenants": [read_tenant(talk, name, count_max(len(names))) for name in names],
+        "tenants": [read_tenant(session, name, count_max(len(names))) for name in names],
         "has_more_tenants": has_more,
     }
 
 
-def unless_forbidden(talk: Talk, path: str, limit: int) -> Json | None:
+def unless_forbidden(session: ApiSession, path: str, limit: int) -> Json | None:
     """None for what this key may not see: a producer's status is a smaller one."""
     try:
-        return talk.page(path, {}, limit)
+        return session.page(path, {}, limit)
     except Forbidden:
         return None
 
 
-def tenant_names(talk: Talk) -> tuple[list[str | None], bool]:
+def tenant_names(session: ApiSession) -> tuple[list[str | None], bool]:
     """None stands for the key's own."""
-    if talk.tenant is not None:
-        return [talk.tenant], False
-    found = unless_forbidden(talk, "/v1/tenants", TENANTS_SHOWN)
+    if session.tenant is not None:
+        return [session.tenant], False
+    found = unless_forbidden(session, "/v1/tenants", TENANTS_SHOWN)
     if found is None:
         return [None], False
     return [item["name"] for item in found["items"]], found["next_cursor"] is not None
@@ -127,8 +127,8 @@ def count_max(tenants: int) -> int:
     return max(COUNTED_MAX // max(tenants, 1), COUNTED_MIN)
 
 
-def read_tenant(talk: Talk, name: str | None, most: int) -> Json:
-    standing: Json = talk.ask("GET", "/v1/stats/now", query={"tenant": name, "count_max": most})
+def read_tenant(session: ApiSession, name: str | None, most: int) -> Json:
+    standing: Json = session.ask("GET", "/v1/stats/now", query={"tenant": name, "count_max": most})
     return {"tenant": name or OWN, **standing}
 
 

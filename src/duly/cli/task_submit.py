@@ -7,7 +7,7 @@ import click
 import msgspec
 from msgspec import Raw
 
-from duly.cli.api_session import Json, Talk, given, over_api
+from duly.cli.api_session import ApiSession, Json, given, over_api
 from duly.cli.options import with_flags
 from duly.cli.output import note, print_card, progress
 from duly.cli.values import duration, instant, json_document, pair
@@ -65,7 +65,7 @@ TEMPLATE_FLAGS = [
 )
 @over_api
 def submit(
-    talk: Talk,
+    session: ApiSession,
     task_type: str | None,
     payload: Raw | None,
     source: BinaryIO | None,
@@ -80,13 +80,13 @@ def submit(
     if source is not None:
         if task_type is not None or task_of("", payload, **options) != {"type": ""}:
             raise click.UsageError("with --from, tasks are described in the file alone")
-        return submit_lines(talk, source, skip)
+        return submit_lines(session, source, skip)
     if task_type is None:
         raise click.UsageError("give the TYPE of the task, or --from FILE")
     asked = task_of(task_type, payload, **options)
     key = options["idempotency_key"]
-    task = talk.ask("POST", "/v1/tasks", asked, idempotency_key=key)
-    talk.show(task, lambda found: print_card(found, LEADING))
+    task = session.ask("POST", "/v1/tasks", asked, idempotency_key=key)
+    session.show(task, lambda found: print_card(found, LEADING))
     return 0
 
 
@@ -119,27 +119,27 @@ def task_of(task_type: str, payload: Raw | None, **options: Any) -> Json:
     )
 
 
-def submit_lines(talk: Talk, source: BinaryIO, skip: int) -> int:
-    bulk = Bulk(talk, skip)
+def submit_lines(session: ApiSession, source: BinaryIO, skip: int) -> int:
+    bulk = Bulk(session, skip)
     try:
-        with progress("submit", count_lines(source, skip), is_shown=not talk.as_json) as advance:
+        with progress("submit", count_lines(source, skip), is_shown=not session.as_json) as advance:
             for batch in batches(numbered_lines(source, skip)):
                 bulk.store(batch)
                 advance(len(batch))
     except (ApiError, Unreachable, KeyboardInterrupt):
         # A script gets one problem on its standard error, and nothing beside it.
-        if not talk.as_json:
+        if not session.as_json:
             note(bulk.rest())
         raise
-    talk.show({"stored": bulk.stored, "refused": bulk.refused}, print_report)
+    session.show({"stored": bulk.stored, "refused": bulk.refused}, print_report)
     return 1 if bulk.refused else 0
 
 
 class Bulk:
     """What became of the lines so far."""
 
-    def __init__(self, talk: Talk, done: int) -> None:
-        self.talk = talk
+    def __init__(self, session: ApiSession, done: int) -> None:
+        self.session = session
         # Up to this line everything is dealt with.
         self.done = done
         self.is_asking = False
@@ -165,7 +165,7 @@ class Bulk:
     def ask(self, rest: list[Line]) -> None:
         self.is_asking = True
         try:
-            self.talk.ask("POST", "/v1/tasks/batch", {"tasks": [Raw(text) for _, text in rest]})
+            self.session.ask("POST", "/v1/tasks/batch", {"tasks": [Raw(text) for _, text in rest]})
         except (Invalid, Conflict, RateLimited):
             self.is_asking = False
             raise

@@ -4,8 +4,8 @@ from typing import Any
 
 import click
 
-from duly.cli.api_session import Json, Talk, given, over_api, path
-from duly.cli.bulk import Work, do_in_bites, number_of
+from duly.cli.api_session import ApiSession, Json, given, over_api, path
+from duly.cli.bulk import BulkOperation, number_of, run_in_batches
 from duly.cli.options import (
     dry_run_flag,
     list_flags,
@@ -44,7 +44,7 @@ ENDED_WELL = "COMPLETED"
 ENDED = (ENDED_WELL, "FAILED", "CANCELLED")
 # One question; a longer wait is several.
 WAIT_S_MAX = 20.0
-CANCEL = Work(
+CANCEL = BulkOperation(
     "/v1/tasks/cancel",
     "cancel",
     "tasks",
@@ -52,7 +52,7 @@ CANCEL = Work(
     counted=("matched", "cancelled", "cancel_requested"),
 )
 
-ERASE = Work(
+ERASE = BulkOperation(
     "/v1/erasures",
     "erase for good the data of",
     "tasks",
@@ -72,9 +72,9 @@ command.add_command(submit)
 @command.command("get")
 @click.argument("task_id", metavar="ID")
 @over_api
-def get(talk: Talk, task_id: str) -> None:
+def get(session: ApiSession, task_id: str) -> None:
     """Show everything about a task."""
-    talk.show(talk.ask("GET", path("tasks", task_id)), print_task)
+    session.show(session.ask("GET", path("tasks", task_id)), print_task)
 
 
 @command.command("list")
@@ -87,11 +87,11 @@ def get(talk: Talk, task_id: str) -> None:
 @list_flags
 @over_api
 def list_tasks(
-    talk: Talk, order: str | None, limit: int, cursor: str | None, **filters: Any
+    session: ApiSession, order: str | None, limit: int, cursor: str | None, **filters: Any
 ) -> None:
     """List tasks, newest created first; unfinished states by their next instant, soonest first."""
-    page = talk.page("/v1/tasks", filter_of(**filters) | given(order=order), limit, cursor)
-    talk.show_page(page, lambda items: print_table(items, COLUMNS, "no tasks"))
+    page = session.page("/v1/tasks", filter_of(**filters) | given(order=order), limit, cursor)
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "no tasks"))
 
 
 @command.command("cancel")
@@ -102,7 +102,7 @@ def list_tasks(
 @yes_flag
 @over_api
 def cancel(
-    talk: Talk,
+    session: ApiSession,
     task_ids: tuple[str, ...],
     everything: bool,
     dry_run: bool,
@@ -116,10 +116,10 @@ def cancel(
     if task_ids:
         if dry_run:
             raise click.UsageError("--dry-run goes with a filter or --all")
-        cancel_by_id(talk, task_ids)
+        cancel_by_id(session, task_ids)
         return
-    totals = do_in_bites(talk, CANCEL, {"filter": wanted}, dry_run=dry_run, yes=yes)
-    talk.show(totals, print_cancelled)
+    totals = run_in_batches(session, CANCEL, {"filter": wanted}, dry_run=dry_run, yes=yes)
+    session.show(totals, print_cancelled)
 
 
 @command.command("erase")
@@ -130,7 +130,7 @@ def cancel(
 @yes_flag
 @over_api
 def erase(
-    talk: Talk,
+    session: ApiSession,
     task_ids: tuple[str, ...],
     whole_tenant: str | None,
     dry_run: bool,
@@ -149,10 +149,10 @@ def erase(
     if task_ids:
         bodies = [{"task": each} for each in task_ids]
         question = f"{ERASE.verb} {len(task_ids):,} tasks?"
-        confirm(question, yes=yes or dry_run, as_json=talk.as_json)
+        confirm(question, yes=yes or dry_run, as_json=session.as_json)
         yes = True
-    totals = [do_in_bites(talk, ERASE, body, dry_run=dry_run, yes=yes) for body in bodies]
-    talk.show(added_up(totals), print_erased)
+    totals = [run_in_batches(session, ERASE, body, dry_run=dry_run, yes=yes) for body in bodies]
+    session.show(added_up(totals), print_erased)
 
 
 def added_up(totals: list[Json]) -> Json:
@@ -160,12 +160,12 @@ def added_up(totals: list[Json]) -> Json:
     return {**totals[-1], **sums, "has_more": any(each["has_more"] for each in totals)}
 
 
-def cancel_by_id(talk: Talk, task_ids: tuple[str, ...]) -> None:
-    answers = [talk.ask("POST", path("tasks", each, "cancel")) for each in task_ids]
+def cancel_by_id(session: ApiSession, task_ids: tuple[str, ...]) -> None:
+    answers = [session.ask("POST", path("tasks", each, "cancel")) for each in task_ids]
     if len(answers) == 1:
-        talk.show(answers[0], print_changed)
+        session.show(answers[0], print_changed)
     else:
-        talk.show_page(
+        session.show_page(
             {"items": answers, "next_cursor": None},
             lambda items: print_table(items, (*COLUMNS, "cancel_requested"), "no tasks"),
         )
@@ -178,40 +178,42 @@ def cancel_by_id(talk: Talk, task_ids: tuple[str, ...]) -> None:
 @click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, higher is more urgent.")
 @over_api
 def reschedule(
-    talk: Talk, task_id: str, run_at: str | None, delay: float | None, priority: int | None
+    session: ApiSession, task_id: str, run_at: str | None, delay: float | None, priority: int | None
 ) -> None:
     """Give a task another instant or priority."""
     asked = given(run_at=run_at, delay_s=delay, priority=priority)
     if not asked or (run_at is not None and delay is not None):
         raise click.UsageError("give --run-at or --delay, or --priority")
-    talk.show(talk.ask("PATCH", path("tasks", task_id), asked), print_changed)
+    session.show(session.ask("PATCH", path("tasks", task_id), asked), print_changed)
 
 
 @command.command("run-now")
 @click.argument("task_id", metavar="ID")
 @over_api
-def run_now(talk: Talk, task_id: str) -> None:
+def run_now(session: ApiSession, task_id: str) -> None:
     """Make a task due at once."""
-    talk.show(talk.ask("POST", path("tasks", task_id, "run-now")), print_changed)
+    session.show(session.ask("POST", path("tasks", task_id, "run-now")), print_changed)
 
 
 @command.command("wait")
 @click.argument("task_id", metavar="ID")
 @click.option("--timeout", type=duration, metavar="DURATION", help="How long; else for ever.")
 @over_api
-def wait(talk: Talk, task_id: str, timeout: float | None) -> int:
+def wait(session: ApiSession, task_id: str, timeout: float | None) -> int:
     """Wait until a task has ended. Exit code 0 if it completed, 1 if not."""
-    task = wait_for(talk, task_id, timeout)
-    talk.show(task, print_task)
+    task = wait_for(session, task_id, timeout)
+    session.show(task, print_task)
     return 0 if task["state"] == ENDED_WELL else 1
 
 
-def wait_for(talk: Talk, task_id: str, timeout_s: float | None) -> Json:
+def wait_for(session: ApiSession, task_id: str, timeout_s: float | None) -> Json:
     clock = SystemClock()
     ends_at = float("inf") if timeout_s is None else clock.monotonic() + timeout_s
     while True:
         wait_s = min(WAIT_S_MAX, max(0.0, ends_at - clock.monotonic()))
-        task: Json = talk.ask("GET", path("tasks", task_id, "wait"), None, given(timeout_s=wait_s))
+        task: Json = session.ask(
+            "GET", path("tasks", task_id, "wait"), None, given(timeout_s=wait_s)
+        )
         if task["state"] in ENDED:
             return task
         if clock.monotonic() >= ends_at:
@@ -221,19 +223,19 @@ def wait_for(talk: Talk, task_id: str, timeout_s: float | None) -> Json:
 @command.command("explain")
 @click.argument("task_id", metavar="ID")
 @over_api
-def explain(talk: Talk, task_id: str) -> None:
+def explain(session: ApiSession, task_id: str) -> None:
     """Say why a task has not run yet, and what would help."""
-    talk.show(talk.ask("GET", path("tasks", task_id, "explain")), print_explanation)
+    session.show(session.ask("GET", path("tasks", task_id, "explain")), print_explanation)
 
 
 @command.command("attempts")
 @click.argument("task_id", metavar="ID")
 @list_flags
 @over_api
-def attempts(talk: Talk, task_id: str, limit: int, cursor: str | None) -> None:
+def attempts(session: ApiSession, task_id: str, limit: int, cursor: str | None) -> None:
     """List the attempts of a task, oldest first, with the one that runs."""
-    page = talk.page(path("tasks", task_id, "attempts"), {}, limit, cursor)
-    talk.show_page(page, lambda items: print_table(items, ATTEMPT_COLUMNS, "no attempt yet"))
+    page = session.page(path("tasks", task_id, "attempts"), {}, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, ATTEMPT_COLUMNS, "no attempt yet"))
 
 
 def filter_of(

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from duly.cli.api_session import Json, Talk, over_api, path
+from duly.cli.api_session import ApiSession, Json, over_api, path
 from duly.cli.options import list_flags, with_flags
 from duly.cli.output import print_card, print_table
 from duly.cli.values import NO_BOUND, bound
@@ -53,56 +53,56 @@ def command() -> None:
 @command.command("list")
 @list_flags
 @over_api
-def list_tenants(talk: Talk, limit: int, cursor: str | None) -> None:
+def list_tenants(session: ApiSession, limit: int, cursor: str | None) -> None:
     """List the tenants of the installation."""
-    page = talk.page("/v1/tenants", {}, limit, cursor)
-    talk.show_page(page, lambda items: print_table(items, COLUMNS, "no tenants"))
+    page = session.page("/v1/tenants", {}, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "no tenants"))
 
 
 @command.command("show")
 @click.argument("name")
 @over_api
-def show(talk: Talk, name: str) -> None:
+def show(session: ApiSession, name: str) -> None:
     """Show a tenant's limits."""
-    talk.show(talk.ask("GET", path("tenants", name)), print_card)
+    session.show(session.ask("GET", path("tenants", name)), print_card)
 
 
 @command.command("create")
 @click.argument("name")
 @limit_flags
 @over_api
-def create(talk: Talk, name: str, **limits: Any) -> None:
+def create(session: ApiSession, name: str, **limits: Any) -> None:
     """Create a tenant."""
     asked = {"name": name} | said(limits)
-    talk.show(talk.ask("POST", "/v1/tenants", asked), print_card)
+    session.show(session.ask("POST", "/v1/tenants", asked), print_card)
 
 
 @command.command("set")
 @click.argument("name")
 @limit_flags
 @over_api
-def change(talk: Talk, name: str, **limits: Any) -> None:
+def change(session: ApiSession, name: str, **limits: Any) -> None:
     """Change some limits of a tenant; `none` takes a bound away."""
     asked = said(limits)
     if not asked:
         raise click.UsageError("give at least one limit, such as --in-flight-max 100")
-    talk.show(talk.ask("PATCH", path("tenants", name), asked), print_card)
+    session.show(session.ask("PATCH", path("tenants", name), asked), print_card)
 
 
 @command.command("suspend")
 @click.argument("name")
 @over_api
-def suspend(talk: Talk, name: str) -> None:
+def suspend(session: ApiSession, name: str) -> None:
     """Refuse the calls of a tenant and hold its tasks; what runs may come to its end."""
-    talk.show(talk.ask("PATCH", path("tenants", name), {"suspended": True}), print_card)
+    session.show(session.ask("PATCH", path("tenants", name), {"suspended": True}), print_card)
 
 
 @command.command("resume")
 @click.argument("name")
 @over_api
-def resume(talk: Talk, name: str) -> None:
+def resume(session: ApiSession, name: str) -> None:
     """End the suspension of a tenant."""
-    talk.show(talk.ask("PATCH", path("tenants", name), {"suspended": False}), print_card)
+    session.show(session.ask("PATCH", path("tenants", name), {"suspended": False}), print_card)
 
 
 def said(limits: Json) -> Json:

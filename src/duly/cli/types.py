@@ -3,7 +3,7 @@
 import click
 import msgspec
 
-from duly.cli.api_session import Talk, given, over_api, path
+from duly.cli.api_session import ApiSession, given, over_api, path
 from duly.cli.options import list_flags
 from duly.cli.output import print_card, print_table
 from duly.cli.values import json_document
@@ -19,10 +19,10 @@ def command() -> None:
 @command.command("list")
 @list_flags
 @over_api
-def list_types(talk: Talk, limit: int, cursor: str | None) -> None:
+def list_types(session: ApiSession, limit: int, cursor: str | None) -> None:
     """List task types by name."""
-    page = talk.page("/v1/task-types", {}, limit, cursor)
-    talk.show_page(
+    page = session.page("/v1/task-types", {}, limit, cursor)
+    session.show_page(
         page,
         lambda items: print_table(
             [{**item, "has_schema": item["schema"] is not None} for item in items],
@@ -35,9 +35,9 @@ def list_types(talk: Talk, limit: int, cursor: str | None) -> None:
 @command.command("show")
 @click.argument("name")
 @over_api
-def show(talk: Talk, name: str) -> None:
+def show(session: ApiSession, name: str) -> None:
     """Show a task type."""
-    talk.show(talk.ask("GET", path("task-types", name)), print_card)
+    session.show(session.ask("GET", path("task-types", name)), print_card)
 
 
 @command.command("set")
@@ -48,7 +48,7 @@ def show(talk: Talk, name: str) -> None:
 @click.option("--nobody", is_flag=True, help="No key may submit it.")
 @over_api
 def put(
-    talk: Talk,
+    session: ApiSession,
     name: str,
     schema: msgspec.Raw | None,
     defaults: msgspec.Raw | None,
@@ -61,13 +61,13 @@ def put(
     asked = given(schema=schema, defaults=defaults, keys=list(keys) or None)
     if nobody:
         asked["keys"] = []
-    talk.show(talk.ask("PUT", path("task-types", name), asked), print_card)
+    session.show(session.ask("PUT", path("task-types", name), asked), print_card)
 
 
 @command.command("delete")
 @click.argument("name")
 @over_api
-def delete(talk: Talk, name: str) -> None:
+def delete(session: ApiSession, name: str) -> None:
     """Forget what was said of a task type; its tasks stay."""
-    talk.ask("DELETE", path("task-types", name))
-    talk.show({"name": name, "deleted": True}, lambda _: click.echo(f"{name} is forgotten"))
+    session.ask("DELETE", path("task-types", name))
+    session.show({"name": name, "deleted": True}, lambda _: click.echo(f"{name} is forgotten"))

@@ -12,7 +12,7 @@ from duly.cli.output import clean, make_table, note, progress, show
 from duly.cli.values import instant
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
-from duly.store.bootstrap import open_place
+from duly.store.bootstrap import open_target
 from duly.store.verify import count_roughly, verify
 from duly.telemetry import configure_logs
 from duly.verify.check import Violation
@@ -71,7 +71,7 @@ async def examine(
     is_shown: bool,
 ) -> float:
     """Seconds that it took."""
-    async with open_place(settings, environment) as place:
+    async with open_target(settings, environment) as place:
         url = place.owner_url if place.embedded is not None else place.engine_url
         total = await count_roughly(url)
         began = environment.clock.monotonic()

@@ -91,7 +91,7 @@ def find_worker(target: str) -> "Worker":
 def run_again_and_again() -> int:
     """The same command without --reload, until we are told to stop; its exit code then."""
     arguments = [each for each in sys.argv[1:] if each != "--reload"]
-    watch = Watch()
+    watch = Reloader()
     with watch.heard():
         while True:
             known = changes()
@@ -109,7 +109,7 @@ def run_again_and_again() -> int:
                 return code
 
 
-class Watch:
+class Reloader:
     """The child, and whether we were told to stop; each signal to us is passed on to it."""
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 import click
 
-from duly.cli.api_session import Talk, over_api
+from duly.cli.api_session import ApiSession, over_api
 from duly.cli.options import list_flags
 from duly.cli.output import print_table
 
@@ -17,10 +17,10 @@ def command() -> None:
 @command.command("list")
 @list_flags
 @over_api
-def list_workers(talk: Talk, limit: int, cursor: str | None) -> None:
+def list_workers(session: ApiSession, limit: int, cursor: str | None) -> None:
     """List the workers that are alive, and the pools they serve."""
-    page = talk.page("/v1/workers", {}, limit, cursor)
-    talk.show_page(
+    page = session.page("/v1/workers", {}, limit, cursor)
+    session.show_page(
         page,
         lambda items: print_table(
             [{**item, "pools": " ".join(item["pools"])} for item in items],

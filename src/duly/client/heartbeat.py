@@ -24,7 +24,7 @@ import msgspec
 
 from duly.client.clock import monotonic
 from duly.client.errors import ApiError, Unreachable
-from duly.client.leased_tasks import BEATS_MAX, NULL, Beat
+from duly.client.leased_tasks import HEARTBEATS_MAX, NULL, Beat
 from duly.client.leases import LeaseBook, Run, Stop
 from duly.client.logs import get_logger
 from duly.client.outcomes import RELEASED
@@ -163,8 +163,8 @@ class HeartbeatLoop:
 
     async def beat(self) -> None:
         runs = self.book.runs()
-        for start in range(0, len(runs), BEATS_MAX):
-            await self.beat_for(runs[start : start + BEATS_MAX])
+        for start in range(0, len(runs), HEARTBEATS_MAX):
+            await self.beat_for(runs[start : start + HEARTBEATS_MAX])
 
     async def beat_for(self, runs: list[Run]) -> None:
         said = [run.progress for run in runs]
@@ -191,8 +191,8 @@ class HeartbeatLoop:
         settlements = [settlement_of(*run.key, run.verdict or RELEASED) for run in runs]
         try:
             async with asyncio.timeout(RELEASE_S):
-                for start in range(0, len(settlements), BEATS_MAX):
-                    await self.desk.settle(settlements[start : start + BEATS_MAX])
+                for start in range(0, len(settlements), HEARTBEATS_MAX):
+                    await self.desk.settle(settlements[start : start + HEARTBEATS_MAX])
         except (Unreachable, ApiError, TimeoutError) as error:
             self.log.warning("not released", error=str(error))
         os._exit(EXIT_LATE)

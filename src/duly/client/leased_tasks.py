@@ -12,7 +12,7 @@ SETTLE = "/v1/worker/settle"
 DEREGISTER = "/v1/worker/deregister"
 # The most that one call may carry.
 LEASE_MAX = 500
-BEATS_MAX = 1000
+HEARTBEATS_MAX = 1000
 SETTLE_MAX = 500
 SETTLE_BYTES_MAX = 4 * 1024 * 1024
 

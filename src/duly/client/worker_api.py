@@ -34,7 +34,7 @@ from duly.client.server import Server
 Answer = TypeVar("Answer")
 encode = msgspec.json.Encoder().encode
 decode_leases = msgspec.json.Decoder(LeaseAnswer).decode
-decode_beats = msgspec.json.Decoder(HeartbeatAnswer).decode
+decode_heartbeats = msgspec.json.Decoder(HeartbeatAnswer).decode
 decode_settled = msgspec.json.Decoder(SettleAnswer).decode
 
 
@@ -54,7 +54,7 @@ class WorkerApi:
     ) -> list[BeatItem]:
         """One answer for each, in order."""
         request = HeartbeatRequest(self.worker_id, list(beats), lease_s or self.lease_s)
-        items = (await self.ask(HEARTBEAT, request, decode_beats)).items
+        items = (await self.ask(HEARTBEAT, request, decode_heartbeats)).items
         return self.all_of(items, beats)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[SettledItem]:

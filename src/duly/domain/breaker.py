@@ -54,17 +54,19 @@ def kind_of(subject: str) -> tuple[BreakerKind, str]:
     return (BreakerKind(kind), name) if slash else (BreakerKind.HOST, subject)
 
 
-class Phase(StrEnum):
+class BreakerPhase(StrEnum):
     OPEN = "open"
     PROBING = "probing"
     RAMP = "ramp"
     CLOSED = "closed"
 
 
-def phase_of(now: datetime, open_until: datetime, ramp_at: datetime | None) -> Phase:
+def phase_of(now: datetime, open_until: datetime, ramp_at: datetime | None) -> BreakerPhase:
     if ramp_at is not None:
-        return Phase.RAMP if (now - ramp_at).total_seconds() < RAMP_S else Phase.CLOSED
-    return Phase.OPEN if now < open_until else Phase.PROBING
+        return (
+            BreakerPhase.RAMP if (now - ramp_at).total_seconds() < RAMP_S else BreakerPhase.CLOSED
+        )
+    return BreakerPhase.OPEN if now < open_until else BreakerPhase.PROBING
 
 
 def ramp_rate(elapsed_s: float) -> float:
@@ -73,7 +75,7 @@ def ramp_rate(elapsed_s: float) -> float:
 
 
 @dataclass(slots=True)
-class Counts:
+class AttemptCounts:
     attempts: int = 0
     failures: int = 0
     retries: int = 0
@@ -83,11 +85,11 @@ class Counts:
 class FailureWindow:
     """How one subject did over the last minutes; time is handed in, in seconds."""
 
-    buckets: deque[tuple[float, Counts]] = field(default_factory=deque)
+    buckets: deque[tuple[float, AttemptCounts]] = field(default_factory=deque)
 
     def note(self, now: float, *, ok: bool, is_retry: bool = False, count: int = 1) -> None:
         if not self.buckets or now >= self.buckets[-1][0] + BUCKET_S:
-            self.buckets.append((now, Counts()))
+            self.buckets.append((now, AttemptCounts()))
         self.forget(now)
         counts = self.buckets[-1][1]
         counts.attempts += count
@@ -98,9 +100,9 @@ class FailureWindow:
         while self.buckets and self.buckets[0][0] <= now - WINDOW_S:
             self.buckets.popleft()
 
-    def total(self, now: float) -> Counts:
+    def total(self, now: float) -> AttemptCounts:
         self.forget(now)
-        return Counts(
+        return AttemptCounts(
             sum(counts.attempts for _, counts in self.buckets),
             sum(counts.failures for _, counts in self.buckets),
             sum(counts.retries for _, counts in self.buckets),

@@ -19,7 +19,7 @@ from duly.domain.recurrence import (
     Occurrence,
     Recurrence,
     Repeat,
-    VerdictHint,
+    SkipReason,
     next_occurrences,
     occurrences,
 )
@@ -104,7 +104,7 @@ def effect_of_gap(
         return f"{missing}; real-time spacing is kept"
     if not touched:
         return f"none: {missing}, and nothing falls in it"
-    if touched[0].verdict_hint is VerdictHint.EXCLUDED:
+    if touched[0].verdict_hint is SkipReason.EXCLUDED:
         return f"{missing}; what falls in it is excluded"
     if policy == "skip":
         return f"{missing}; what falls in it is skipped"

@@ -68,7 +68,7 @@ MONTH = Field("month", 1, 12, MONTHS, steps_max=12)
 DAY_OF_WEEK = Field("day_of_week", 0, 7, WEEKDAYS, steps_max=7)
 
 
-class Refused(Exception):
+class CronSyntaxError(Exception):
     """How a problem leaves the depths of the grammar; never seen outside this module."""
 
     def __init__(self, problem: CronProblem) -> None:
@@ -79,7 +79,7 @@ class Refused(Exception):
 def parse_cron(text: str) -> CronExpression | CronProblem:
     try:
         return read_fields(text, split_fields(text))
-    except Refused as refusal:
+    except CronSyntaxError as refusal:
         return refusal.problem
 
 
@@ -265,4 +265,4 @@ def quote(text: str) -> str:
 
 
 def refuse(field: FieldName, reason: str) -> NoReturn:
-    raise Refused(CronProblem(field, reason))
+    raise CronSyntaxError(CronProblem(field, reason))

@@ -25,7 +25,7 @@ TZ_NOTE = "TZ is taken for the time zone of the schedules; some crons only hand 
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CrontabEntry:
     line: int
     text: str
     cron: str
@@ -46,12 +46,12 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Crontab:
-    entries: list[Entry] = field(default_factory=list)
+    entries: list[CrontabEntry] = field(default_factory=list)
     refused: list[Remark] = field(default_factory=list)
     notes: list[Remark] = field(default_factory=list)
 
 
-class NotTaken(Exception):
+class CrontabLineRefused(Exception):
     """How a reason leaves the reading of a line; never seen outside this module."""
 
 
@@ -72,7 +72,7 @@ def read_crontab(text: str, timezone: str | None, *, has_user: bool = False) -> 
             continue
         try:
             entry = read_line(number, line, zone_of(environment, timezone), has_user=has_user)
-        except NotTaken as reason:
+        except CrontabLineRefused as reason:
             found.refused.append(Remark(number, line, str(reason)))
             continue
         handed_on = {name: each for name, each in environment.items() if name != "CRON_TZ"}
@@ -93,36 +93,38 @@ def unquoted(value: str) -> str:
     return value
 
 
-def read_line(number: int, line: str, timezone: str | None, *, has_user: bool) -> Entry:
+def read_line(number: int, line: str, timezone: str | None, *, has_user: bool) -> CrontabEntry:
     macro = MACRO.fullmatch(line)
     if macro is not None and macro[1].lower() == "@reboot":
-        raise NotTaken("@reboot names no time: start it with the machine")
+        raise CrontabLineRefused("@reboot names no time: start it with the machine")
     split = macro or FIVE_FIELDS.fullmatch(line)
     if split is None:
-        raise NotTaken("it is neither a setting nor five fields and a command")
+        raise CrontabLineRefused("it is neither a setting nor five fields and a command")
     cron, command = " ".join(split[1].split()), split[2] or ""
     parsed = parse_cron(cron)
     if isinstance(parsed, CronProblem):
-        raise NotTaken(f"{parsed.field}: {parsed.reason}")
+        raise CrontabLineRefused(f"{parsed.field}: {parsed.reason}")
     if timezone is None:
-        raise NotTaken("its time zone is not known: give --timezone, or CRON_TZ in the file")
+        raise CrontabLineRefused(
+            "its time zone is not known: give --timezone, or CRON_TZ in the file"
+        )
     if find_zone(timezone) is None:
-        raise NotTaken(f"{timezone} is not the IANA name of a time zone")
+        raise CrontabLineRefused(f"{timezone} is not the IANA name of a time zone")
     user = None
     if has_user:
         named = USER.fullmatch(command)
         if named is None:
-            raise NotTaken("a user and a command are expected after the time")
+            raise CrontabLineRefused("a user and a command are expected after the time")
         user, command = named[1], named[2]
     if not command:
-        raise NotTaken("it has no command")
-    return Entry(number, line, cron, timezone, command, user)
+        raise CrontabLineRefused("it has no command")
+    return CrontabEntry(number, line, cron, timezone, command, user)
 
 
-def with_input(entry: Entry, environment: dict[str, str]) -> Entry:
+def with_input(entry: CrontabEntry, environment: dict[str, str]) -> CrontabEntry:
     """Its command as the shell gets it, apart from what the command reads."""
     parts = [part.replace("\\%", "%") for part in re.split(r"(?<!\\)%", entry.command)]
-    return Entry(
+    return CrontabEntry(
         line=entry.line,
         text=entry.text,
         cron=entry.cron,

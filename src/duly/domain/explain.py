@@ -22,7 +22,7 @@ ERROR_CHARACTERS_MAX = 200
 STANDING = frozenset({Gate.PAUSED, Gate.BREAKER, Gate.HANDOVER})
 
 
-class Wait(StrEnum):
+class WaitReason(StrEnum):
     """What holds a task up beside the gates; the last three only once it is due."""
 
     WAITING_PARENTS = "waiting_parents"
@@ -83,10 +83,10 @@ class Situation:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ExplainEntry:
     """One thing that a task has to pass."""
 
-    gate: Gate | Wait
+    gate: Gate | WaitReason
     is_open: bool
     reason: str | None = None
     until: datetime | None = None
@@ -97,8 +97,8 @@ class Entry:
 class Explanation:
     state: State
     summary: str
-    entries: list[Entry]
-    binding: Gate | Wait | None
+    entries: list[ExplainEntry]
+    binding: Gate | WaitReason | None
     estimate_at: datetime | None
 
 
@@ -119,41 +119,45 @@ def explain(situation: Situation) -> Explanation:
     )
 
 
-def gate_entries(facts: GateFacts) -> list[Entry]:
+def gate_entries(facts: GateFacts) -> list[ExplainEntry]:
     """Every gate of dispatch, in its order."""
     return [
-        Entry(gate, is_open=True)
+        ExplainEntry(gate, is_open=True)
         if refusal is None
-        else Entry(gate, False, refusal.reason, refusal.until, refusal.unblock)
+        else ExplainEntry(gate, False, refusal.reason, refusal.until, refusal.unblock)
         for gate, refusal in refusals(facts)
     ]
 
 
-def wait_entries(situation: Situation) -> list[Entry]:
-    entries = {wait: Entry(wait, is_open=True) for wait in Wait}
+def wait_entries(situation: Situation) -> list[ExplainEntry]:
+    entries = {wait: ExplainEntry(wait, is_open=True) for wait in WaitReason}
     if situation.due_at is None:
         reason = "tasks of its workflow that come before it have not completed"
-        entries[Wait.WAITING_PARENTS] = Entry(Wait.WAITING_PARENTS, False, reason)
+        entries[WaitReason.WAITING_PARENTS] = ExplainEntry(
+            WaitReason.WAITING_PARENTS, False, reason
+        )
     elif situation.facts.now < situation.due_at:
-        entries[Wait.NOT_DUE] = Entry(
-            Wait.NOT_DUE,
+        entries[WaitReason.NOT_DUE] = ExplainEntry(
+            WaitReason.NOT_DUE,
             False,
             f"it is not due before {said(situation.due_at)}",
             situation.due_at,
             f"duly tasks run-now {situation.id}",
         )
     if not situation.has_owner:
-        entries[Wait.SLOT_WITHOUT_OWNER] = slot_entry(situation)
+        entries[WaitReason.SLOT_WITHOUT_OWNER] = slot_entry(situation)
     if situation.pool is not None and not situation.workers:
-        entries[Wait.NO_LIVE_WORKER] = Entry(
-            Wait.NO_LIVE_WORKER,
+        entries[WaitReason.NO_LIVE_WORKER] = ExplainEntry(
+            WaitReason.NO_LIVE_WORKER,
             False,
             no_worker_words(situation),
             unblock=f'duly worker ... (a Worker with pools=["{situation.pool}"])',
         )
     if situation.pool is None and not situation.has_executor:
         reason = "no live node has the role executor, which calls webhooks"
-        entries[Wait.NO_EXECUTOR] = Entry(Wait.NO_EXECUTOR, False, reason, unblock="duly serve")
+        entries[WaitReason.NO_EXECUTOR] = ExplainEntry(
+            WaitReason.NO_EXECUTOR, False, reason, unblock="duly serve"
+        )
     return list(entries.values())
 
 
@@ -164,21 +168,23 @@ def no_worker_words(situation: Situation) -> str:
     return f"{words} since {said(situation.worker_seen_at)}, when the last one was heard of"
 
 
-def slot_entry(situation: Situation) -> Entry:
+def slot_entry(situation: Situation) -> ExplainEntry:
     reason = f"no scheduler owns its slot, number {situation.slot}"
-    return Entry(Wait.SLOT_WITHOUT_OWNER, False, reason, unblock="duly serve")
+    return ExplainEntry(WaitReason.SLOT_WITHOUT_OWNER, False, reason, unblock="duly serve")
 
 
-def binding_of(state: State, entries: Iterable[Entry]) -> Entry | None:
+def binding_of(state: State, entries: Iterable[ExplainEntry]) -> ExplainEntry | None:
     """The first that is closed; before a task is due, nothing else is asked."""
     closed = [entry for entry in entries if not entry.is_open]
     if state in (State.WAITING, State.SCHEDULED):
-        early = (Wait.WAITING_PARENTS, Wait.NOT_DUE)
+        early = (WaitReason.WAITING_PARENTS, WaitReason.NOT_DUE)
         return next(entry for entry in closed if entry.gate in early)
     return closed[0] if closed else None
 
 
-def waiting_summary(situation: Situation, entries: list[Entry], binding: Entry | None) -> str:
+def waiting_summary(
+    situation: Situation, entries: list[ExplainEntry], binding: ExplainEntry | None
+) -> str:
     now = situation.facts.now
     if situation.due_at is None:
         return "it waits for other tasks of its workflow, which must complete first"
@@ -199,7 +205,7 @@ def waiting_summary(situation: Situation, entries: list[Entry], binding: Entry |
     return due + held_words(situation, binding) + more_words(others)
 
 
-def held_words(situation: Situation, binding: Entry) -> str:
+def held_words(situation: Situation, binding: ExplainEntry) -> str:
     if binding.gate is Gate.EXPIRED:
         return f", but too late and about to fail as expired: {binding.reason}"
     words = f", and held back: {binding.reason}"
@@ -257,7 +263,7 @@ def running(situation: Situation) -> Explanation:
         return Explanation(State.RUNNING, f"{words}: it counts as lost now", [], None, None)
     entry = slot_entry(situation)
     words += f"; nobody can try it again, because {entry.reason}"
-    return Explanation(State.RUNNING, words, [entry], Wait.SLOT_WITHOUT_OWNER, None)
+    return Explanation(State.RUNNING, words, [entry], WaitReason.SLOT_WITHOUT_OWNER, None)
 
 
 def ended_summary(situation: Situation) -> str:
@@ -276,12 +282,14 @@ def ended_summary(situation: Situation) -> str:
             return f"{words}{error_words(last)}; {replay}"
 
 
-def estimate(situation: Situation, entries: Iterable[Entry]) -> datetime | None:
+def estimate(situation: Situation, entries: Iterable[ExplainEntry]) -> datetime | None:
     """When it should start, if everybody goes on as now; None if that is for somebody to decide."""
     now = situation.facts.now
     if situation.due_at is None:
         return None
-    closed = [entry for entry in entries if not entry.is_open and entry.gate is not Wait.NOT_DUE]
+    closed = [
+        entry for entry in entries if not entry.is_open and entry.gate is not WaitReason.NOT_DUE
+    ]
     if now < situation.due_at:
         closed = [entry for entry in closed if entry.gate in STANDING]
     instants = [opens_at(situation, entry) for entry in closed]
@@ -289,7 +297,7 @@ def estimate(situation: Situation, entries: Iterable[Entry]) -> datetime | None:
     return max(now, situation.due_at, *known) if len(known) == len(instants) else None
 
 
-def opens_at(situation: Situation, entry: Entry) -> datetime | None:
+def opens_at(situation: Situation, entry: ExplainEntry) -> datetime | None:
     if entry.gate is Gate.CONCURRENCY_KEY:
         return situation.key_free_at
     if entry.gate is Gate.TENANT_RATE and entry.until is not None and situation.dispatch_rate:

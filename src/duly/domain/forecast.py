@@ -23,8 +23,8 @@ WORST_MAX = 10
 TOP_MAX = 5
 ADVICE_MAX = 5
 # Spreading fewer than these would be noise.
-CROWD_MIN = 10.0
-CROWD_MAX = 20
+HOTSPOT_MIN = 10.0
+HOTSPOT_MAX = 20
 JITTERS_S = (60, 120, 300, 600, 900, 1800, 3600)
 # The least jitter is advised that takes away this share of what any jitter could.
 GAIN_SHARE = 0.9
@@ -76,7 +76,7 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Crowd:
+class Hotspot:
     """The rules that fire most in a minute, the largest share first."""
 
     minute: int
@@ -164,17 +164,19 @@ def make_forecast(groups: Sequence[RuleGroup], tasks: Sequence[int], first_s: in
             curve.add(at_s, fires.group.jitter_s, fires.weight)
     schedules = curve.totals()
     expected = [mine + due for mine, due in zip(schedules, tasks, strict=True)]
-    crowds = [crowd_of(reckoned, first_s, minute) for minute in worst_minutes(expected)]
+    hotspots = [hotspot_of(reckoned, first_s, minute) for minute in worst_minutes(expected)]
     worst = [
         WorstMinute(each.minute, schedules[each.minute], tasks[each.minute], each.shares[:TOP_MAX])
-        for each in crowds
+        for each in hotspots
     ]
     return Forecast(
         first_s=first_s,
         schedules=schedules,
         tasks=list(tasks),
         worst=worst,
-        advice=advise([each for each in crowds if schedules[each.minute] >= CROWD_MIN], expected),
+        advice=advise(
+            [each for each in hotspots if schedules[each.minute] >= HOTSPOT_MIN], expected
+        ),
         skipped=skipped,
     )
 
@@ -247,11 +249,11 @@ def worst_minutes(expected: Sequence[float]) -> list[int]:
     return [minute for minute in found if expected[minute] > 0]
 
 
-def crowd_of(reckoned: Sequence[Fires], first_s: int, minute: int) -> Crowd:
+def hotspot_of(reckoned: Sequence[Fires], first_s: int, minute: int) -> Hotspot:
     start_s = first_s + minute * MINUTE_S
     shares = [(fires.in_minute(start_s), place) for place, fires in enumerate(reckoned)]
-    most = [(share, place) for share, place in heapq.nlargest(CROWD_MAX, shares) if share > 0]
-    return Crowd(
+    most = [(share, place) for share, place in heapq.nlargest(HOTSPOT_MAX, shares) if share > 0]
+    return Hotspot(
         minute=minute,
         start_s=start_s,
         fires=[reckoned[place] for _, place in most],
@@ -259,53 +261,53 @@ def crowd_of(reckoned: Sequence[Fires], first_s: int, minute: int) -> Crowd:
     )
 
 
-def advise(crowds: Sequence[Crowd], expected: Sequence[float]) -> list[Advice]:
+def advise(hotspots: Sequence[Hotspot], expected: Sequence[float]) -> list[Advice]:
     """For each herd once, though it comes at every full hour."""
     found: list[Advice] = []
     known: set[frozenset[int]] = set()
-    for crowd in crowds:
-        herd = frozenset(id(fires) for fires in crowd.fires)
+    for hotspot in hotspots:
+        herd = frozenset(id(fires) for fires in hotspot.fires)
         if herd in known:
             continue
         known.add(herd)
-        advice = advise_crowd(crowd, expected)
+        advice = advise_hotspot(hotspot, expected)
         if advice is not None:
             found.append(advice)
     return found[:ADVICE_MAX]
 
 
-def advise_crowd(crowd: Crowd, expected: Sequence[float]) -> Advice | None:
-    before = expected[crowd.minute]
-    peaks = [peak_with(jitter_s, crowd, expected) for jitter_s in JITTERS_S]
+def advise_hotspot(hotspot: Hotspot, expected: Sequence[float]) -> Advice | None:
+    before = expected[hotspot.minute]
+    peaks = [peak_with(jitter_s, hotspot, expected) for jitter_s in JITTERS_S]
     best = min(peaks)
     if best > before * PEAK_SHARE_MAX:
         return None
     enough = before - GAIN_SHARE * (before - best)
     chosen = next(place for place, peak in enumerate(peaks) if peak <= max(enough, best))
     return Advice(
-        minute=crowd.minute,
+        minute=hotspot.minute,
         jitter_s=JITTERS_S[chosen],
         peak_before=before,
         peak_after=peaks[chosen],
-        groups=[share.group for share in crowd.shares],
+        groups=[share.group for share in hotspot.shares],
     )
 
 
-def peak_with(jitter_s: int, crowd: Crowd, expected: Sequence[float]) -> float:
+def peak_with(jitter_s: int, hotspot: Hotspot, expected: Sequence[float]) -> float:
     """The worst minute from the crowd's own until the end of the jitter, if its rules had it."""
-    minutes = min(jitter_s // MINUTE_S + 1, len(expected) - crowd.minute)
-    spread = Curve(crowd.start_s, minutes)
-    for fires in crowd.fires:
+    minutes = min(jitter_s // MINUTE_S + 1, len(expected) - hotspot.minute)
+    spread = Curve(hotspot.start_s, minutes)
+    for fires in hotspot.fires:
         wide_s = max(fires.group.jitter_s, min(jitter_s, allowed_jitter_s(fires.group)))
-        first = bisect_left(fires.times_s, crowd.start_s - wide_s)
-        last = bisect_left(fires.times_s, crowd.start_s + minutes * MINUTE_S)
+        first = bisect_left(fires.times_s, hotspot.start_s - wide_s)
+        last = bisect_left(fires.times_s, hotspot.start_s + minutes * MINUTE_S)
         for at_s in fires.times_s[first:last]:
             spread.add(at_s, wide_s, fires.weight)
     peak = 0.0
     for place, moved in enumerate(spread.totals()):
-        at_s = crowd.start_s + place * MINUTE_S
-        moving = sum(fires.in_minute(at_s) for fires in crowd.fires)
-        peak = max(peak, expected[crowd.minute + place] - moving + moved)
+        at_s = hotspot.start_s + place * MINUTE_S
+        moving = sum(fires.in_minute(at_s) for fires in hotspot.fires)
+        peak = max(peak, expected[hotspot.minute + place] - moving + moved)
     return peak
 
 

@@ -23,7 +23,7 @@ from typing import Literal
 from duly.domain.recurrence import (
     Occurrence,
     Recurrence,
-    VerdictHint,
+    SkipReason,
     next_occurrences,
     occurrences,
 )
@@ -75,7 +75,7 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class ScheduleProgress:
     """How far a schedule has come: ruled on up to `cursor_at`, fired so often, and so many of its
     tasks live."""
 
@@ -86,7 +86,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class Ruling:
+class DecidedOccurrence:
     nominal_at: datetime
     verdict: OccurrenceDecision
     late_s: float
@@ -100,7 +100,7 @@ class Ruling:
 class Plan:
     """`next_at` is the next nominal time, also when that is due already; None ends the schedule."""
 
-    rulings: list[Ruling]
+    decisions: list[DecidedOccurrence]
     cursor_at: datetime
     next_at: datetime | None
 
@@ -108,7 +108,7 @@ class Plan:
 def plan_firing(
     recurrence: Recurrence,
     policies: Policies,
-    progress: Progress,
+    progress: ScheduleProgress,
     offset_s: float,
     now: datetime,
     *,
@@ -117,19 +117,19 @@ def plan_firing(
     """Rule on what is due by `now`; each occurrence is due `offset_s` after its nominal time. With
     those that only the offset holds back, nothing up to `now` is left for another definition."""
     offset = timedelta(seconds=offset_s)
-    rulings: list[Ruling] = []
+    decisions: list[DecidedOccurrence] = []
     fires, live, cursor_at = progress.fires, progress.live, progress.cursor_at
-    for occurrence, is_newest in bite(recurrence, cursor_at, now if with_held else now - offset):
+    for occurrence, is_newest in batch(recurrence, cursor_at, now if with_held else now - offset):
         if is_spent(policies, fires) or fires - progress.fires >= FIRES_MAX:
             break
         late_s = max((now - occurrence.at - offset).total_seconds(), 0.0)
         verdict = rule(policies, progress, occurrence, late_s, live, is_newest=is_newest)
-        rulings.append(Ruling(occurrence.at, verdict, late_s))
+        decisions.append(DecidedOccurrence(occurrence.at, verdict, late_s))
         cursor_at = occurrence.at
         if verdict in FIRING:
             fires += 1
             live = 1 if policies.overlap == "cancel_previous" else live + 1
-    return Plan(rulings, cursor_at, next_at(recurrence, policies, cursor_at, fires))
+    return Plan(decisions, cursor_at, next_at(recurrence, policies, cursor_at, fires))
 
 
 def is_spent(policies: Policies, fires: int) -> bool:
@@ -145,7 +145,7 @@ def next_at(
     return following[0].at if following else None
 
 
-def bite(
+def batch(
     recurrence: Recurrence, cursor_at: datetime, until: datetime
 ) -> Iterator[tuple[Occurrence, bool]]:
     """The oldest that are due, each with whether it is the newest of all that could fire. Where
@@ -177,7 +177,7 @@ def has_candidate(recurrence: Recurrence, after: datetime, until: datetime) -> b
 
 def rule(
     policies: Policies,
-    progress: Progress,
+    progress: ScheduleProgress,
     occurrence: Occurrence,
     late_s: float,
     live: int,
@@ -185,19 +185,19 @@ def rule(
     is_newest: bool,
 ) -> OccurrenceDecision:
     """The definition is asked first, then people, then the misfire policy, then the overlap."""
-    if occurrence.verdict_hint is VerdictHint.EXCLUDED:
+    if occurrence.verdict_hint is SkipReason.EXCLUDED:
         return OccurrenceDecision.EXCLUDED
-    if occurrence.verdict_hint is VerdictHint.SKIPPED_DST:
+    if occurrence.verdict_hint is SkipReason.SKIPPED_DST:
         return OccurrenceDecision.SKIPPED_DST
     if progress.is_paused:
         return OccurrenceDecision.SKIPPED_PAUSED
-    verdict = rule_on_misfire(policies, late_s, is_newest=is_newest)
+    verdict = decide_misfire(policies, late_s, is_newest=is_newest)
     if verdict in FIRING and overlaps(policies, live):
         return OccurrenceDecision.SKIPPED_OVERLAP
     return verdict
 
 
-def rule_on_misfire(policies: Policies, late_s: float, *, is_newest: bool) -> OccurrenceDecision:
+def decide_misfire(policies: Policies, late_s: float, *, is_newest: bool) -> OccurrenceDecision:
     is_late = late_s > GRACE_S
     match policies.misfire:
         case "coalesce" if not is_newest:

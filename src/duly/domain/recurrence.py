@@ -32,7 +32,7 @@ Gap = Literal["shift", "skip"]
 Repeat = Literal["first", "second", "both"]
 
 
-class VerdictHint(StrEnum):
+class SkipReason(StrEnum):
     """Why an expected occurrence is not to fire."""
 
     SKIPPED_DST = "SKIPPED_DST"
@@ -67,7 +67,7 @@ class Occurrence:
 
     at: datetime
     wall: datetime
-    verdict_hint: VerdictHint | None = None
+    verdict_hint: SkipReason | None = None
 
 
 def next_occurrences(recurrence: Recurrence, after: datetime, limit: int) -> list[Occurrence]:
@@ -95,7 +95,7 @@ def occurrences(recurrence: Recurrence, after: datetime) -> Iterator[Occurrence]
 
 
 # The instant, the wall time that was asked for, and why it is not to fire.
-Fire = tuple[int, int, VerdictHint | None]
+Fire = tuple[int, int, SkipReason | None]
 
 
 def next_fire(recurrence: Recurrence, earliest_s: int) -> Fire | None:
@@ -156,7 +156,7 @@ def fire_after_gap(recurrence: Recurrence, expression: CronExpression, span: Spa
     if wall_s is None or wall_s >= end_wall_s:
         return None
     excluded = exclusion(recurrence, wall_s) or exclusion(recurrence, end_wall_s)
-    skipped = VerdictHint.SKIPPED_DST if recurrence.dst_gap == "skip" else None
+    skipped = SkipReason.SKIPPED_DST if recurrence.dst_gap == "skip" else None
     return span.start_s, wall_s, excluded or skipped
 
 
@@ -173,11 +173,11 @@ def onward(span: Span, earliest_s: int, wall_s: int) -> int:
     return max(span.end_s, wall_s - OFFSET_S_MAX)
 
 
-def exclusion(recurrence: Recurrence, wall_s: int) -> VerdictHint | None:
+def exclusion(recurrence: Recurrence, wall_s: int) -> SkipReason | None:
     if not recurrence.exclude_dates:
         return None
     day = date.fromordinal(wall_s // DAY_S + EPOCH_DAY)
-    return VerdictHint.EXCLUDED if day in recurrence.exclude_dates else None
+    return SkipReason.EXCLUDED if day in recurrence.exclude_dates else None
 
 
 def whole_second_from(at: datetime) -> int:

@@ -81,7 +81,7 @@ BRANCHING = frozenset({"anyOf", "oneOf"})
 REMARKING = ("draft/2019-09/", "draft/2020-12/")
 
 
-class Unfit(ValueError):
+class SchemaUnsupported(ValueError):
     """Says why a schema is not taken."""
 
 
@@ -98,7 +98,7 @@ def schema_reason(text: bytes, schema: Any) -> str | None:
         return "is of draft 4; draft 6 or later is taken"
     try:
         Expansion(schema).count()
-    except Unfit as unfit:
+    except SchemaUnsupported as unfit:
         return str(unfit)
     return None
 
@@ -145,14 +145,18 @@ class Expansion:
                 continue
             total += self.count_in(child)
             if total > EXPANDED_MAX:
-                raise Unfit(f"expands to more than {EXPANDED_MAX} parts by its references")
+                raise SchemaUnsupported(
+                    f"expands to more than {EXPANDED_MAX} parts by its references"
+                )
         return total
 
     def count_referred(self, value: dict[str, Any], *, is_root: bool) -> int:
         if any(isinstance(value.get(name), str) for name in UNBOUNDED):
-            raise Unfit("has a reference that changes its meaning by where it stands")
+            raise SchemaUnsupported("has a reference that changes its meaning by where it stands")
         if not is_root and isinstance(value.get("$id"), str):
-            raise Unfit("has an $id below its top, which would change what references mean")
+            raise SchemaUnsupported(
+                "has an $id below its top, which would change what references mean"
+            )
         reference = value.get("$ref")
         return self.count_named(reference) if isinstance(reference, str) else 0
 
@@ -160,7 +164,9 @@ class Expansion:
         if reference in self.counts:
             return self.counts[reference]
         if reference in self.open:
-            raise Unfit(f"refers from {reference[:100]} back to itself; recursion is not taken")
+            raise SchemaUnsupported(
+                f"refers from {reference[:100]} back to itself; recursion is not taken"
+            )
         target = self.find(reference)
         self.open.add(reference)
         self.counts[reference] = self.count_in(target, is_root=target is self.schema)
@@ -169,16 +175,16 @@ class Expansion:
 
     def find(self, reference: str) -> Any:
         if reference == "#":
-            raise Unfit("refers back to itself as a whole; recursion is not taken")
+            raise SchemaUnsupported("refers back to itself as a whole; recursion is not taken")
         if not reference.startswith(LOCAL):
-            raise Unfit(
+            raise SchemaUnsupported(
                 f"refers to {reference[:100]}; a reference must stay inside, as #/$defs/name"
             )
         found: Any = self.schema
         for step in unquote(reference[len(LOCAL) :]).split("/"):
             found = step_into(found, step.replace("~1", "/").replace("~0", "~"))
             if found is None:
-                raise Unfit(f"refers to {reference[:100]}, which is not there")
+                raise SchemaUnsupported(f"refers to {reference[:100]}, which is not there")
         return found
 
 
@@ -207,15 +213,15 @@ def weigh(schema: dict[str, Any]) -> Weight | None:
     Each part is held against each value of a payload once at most, because references are expanded
     and do not recur; so parts times bytes bound the work.
     """
-    scale = Scale(schema)
+    scale = SchemaWeigher(schema)
     try:
         scale.put(schema)
-    except Unfit:
+    except SchemaUnsupported:
         return None
     return scale.weight
 
 
-class Scale:
+class SchemaWeigher:
     """Adds up the keywords of a schema, with every reference replaced by what it names."""
 
     def __init__(self, schema: dict[str, Any]) -> None:
@@ -229,7 +235,7 @@ class Scale:
         if isinstance(schema, bool):
             return
         if not isinstance(schema, dict):
-            raise Unfit("has something that is no schema where one belongs")
+            raise SchemaUnsupported("has something that is no schema where one belongs")
         for keyword, value in schema.items():
             self.put_keyword(keyword, value)
 
@@ -260,7 +266,7 @@ class Scale:
         elif keyword == "multipleOf":
             self.add(MULTIPLE_OF_WEIGHT)
         elif not self.is_free(keyword, value):
-            raise Unfit(f"has {keyword[:100]}, whose cost is not known")
+            raise SchemaUnsupported(f"has {keyword[:100]}, whose cost is not known")
 
     def is_free(self, keyword: str, value: Any) -> bool:
         if keyword == "format":
@@ -272,7 +278,7 @@ class Scale:
     def put_referred(self, reference: str) -> None:
         target = self.expansion.find(reference)
         if reference in self.expansion.open:
-            raise Unfit("refers back to itself")
+            raise SchemaUnsupported("refers back to itself")
         self.expansion.open.add(reference)
         self.put(target)
         self.expansion.open.discard(reference)
@@ -280,13 +286,13 @@ class Scale:
     def put_pattern(self, pattern: str) -> None:
         patterns = self.weight.patterns
         if len(patterns) == PATTERNS_MAX or len(pattern) > PATTERN_CHARACTERS_MAX:
-            raise Unfit("has many or long patterns")
+            raise SchemaUnsupported("has many or long patterns")
         patterns.append(pattern)
 
     def add(self, parts: int) -> None:
         self.weight.parts += parts
         if self.weight.parts > WEIGHT_MAX:
-            raise Unfit("has too many parts")
+            raise SchemaUnsupported("has too many parts")
 
 
 def options_weight(options: Any) -> int:

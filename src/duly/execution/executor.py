@@ -36,7 +36,7 @@ from duly.execution.worker_leases import SettleQueue, ending_of
 from duly.store.async_webhooks import hand_over
 from duly.store.database import Database
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
-from duly.store.lease import Beat, BeatStatus, Lease, extend_leases
+from duly.store.lease import Beat, HeartbeatStatus, Lease, extend_leases
 from duly.store.stats import StatsBook
 from duly.telemetry import Metrics, get_logger
 
@@ -49,7 +49,7 @@ HAND_OVER_AGAIN_S = 0.5
 TAKE_MAX = 400
 TAKE_WAIT_S = 1.0
 RUNNING_MAX = 1000
-BEATS_MAX = 1000
+HEARTBEATS_MAX = 1000
 SETTLE_MAX = 500
 ENDED_MAX = 4000
 # While a herd is being started, what ended at once is recorded after it: so much, and so long.
@@ -326,17 +326,17 @@ class Executor:
     async def beat(self) -> float:
         """Extend the leases of whatever still runs; stop what was lost or cancelled."""
         runs = list(self.running.values())
-        for start in range(0, len(runs), BEATS_MAX):
-            chunk = runs[start : start + BEATS_MAX]
+        for start in range(0, len(runs), HEARTBEATS_MAX):
+            chunk = runs[start : start + HEARTBEATS_MAX]
             beats = [Beat(run.lease.id, run.lease.fence) for run in chunk]
             asked_at = asyncio.get_running_loop().time()
             async with asyncio.timeout(HEARTBEAT_S):
                 answers = await extend_leases(self.beating, self.holder, beats, LEASE_S)
             for run, answer in zip(chunk, answers, strict=True):
-                if answer.status is not BeatStatus.STALE:
+                if answer.status is not HeartbeatStatus.STALE:
                     run.deadline = asked_at + LEASE_S
-                if answer.status is not BeatStatus.HELD:
-                    run.stop(is_lost=answer.status is BeatStatus.STALE)
+                if answer.status is not HeartbeatStatus.HELD:
+                    run.stop(is_lost=answer.status is HeartbeatStatus.STALE)
         return HEARTBEAT_S
 
     def stop_waiting(self) -> None:

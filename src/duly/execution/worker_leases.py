@@ -29,7 +29,7 @@ from duly.store.async_webhooks import hand_over
 from duly.store.batcher import Batcher
 from duly.store.database import Database
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
-from duly.store.lease import Beat, BeatAnswer, Lease, extend_leases, read_held_by
+from duly.store.lease import Beat, HeartbeatResult, Lease, extend_leases, read_held_by
 from duly.store.pools import PoolNumbers
 from duly.store.settle import Settler
 from duly.store.stats import Ending, StatsBook
@@ -189,7 +189,7 @@ class WorkerLeases:
 
     async def heartbeat(
         self, tenant: int, worker_id: str, beats: Sequence[Beat], lease_s: float
-    ) -> list[BeatAnswer]:
+    ) -> list[HeartbeatResult]:
         holder = holder_of(tenant, worker_id)
         answers = await extend_leases(self.beating, holder, beats, lease_s)
         if self.is_sight_due(holder):

@@ -28,7 +28,7 @@ from duly.scheduler.reaper import OnLost, Reaper, forget_lost
 from duly.scheduler.shard_spread import ShardSpread
 from duly.store.database import Database
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
-from duly.store.fire_schedules import Firer
+from duly.store.fire_schedules import ScheduleFirer
 from duly.store.notify import Send
 from duly.store.submit import Submitter
 from duly.store.tenants import read_gate_inputs
@@ -136,8 +136,8 @@ def make_scheduler(
     submitter.load_tenant_limits = partial(load_tenant_limits, database, submitter)
     spread = ShardSpread(database, environment, submitter, dispatcher.gatekeeper)
     freed = Freed(dispatcher, send)
-    firer = Firer(submitter, environment)
-    recur = CronRole(database, environment, coordinator, time, firer, metrics, send)
+    schedule_firer = ScheduleFirer(submitter, environment)
+    recur = CronRole(database, environment, coordinator, time, schedule_firer, metrics, send)
     return Scheduler(
         coordinator, loader, dispatcher, reaper, bounds, spread, doorbell, freed, recur
     )

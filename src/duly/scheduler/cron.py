@@ -31,9 +31,9 @@ from duly.store.audit import append_audit
 from duly.store.database import Database
 from duly.store.fire_schedules import (
     START,
-    Firer,
     Firing,
-    Soon,
+    ScheduleFirer,
+    UpcomingSchedule,
     look_ahead,
     pause_unreadable,
     rearm_schedules,
@@ -77,7 +77,7 @@ class CronRole:
         environment: Environment,
         coordinator: Coordinator,
         time: DatabaseTime,
-        firer: Firer,
+        schedule_firer: ScheduleFirer,
         metrics: Metrics,
         send: Send | None = None,
     ) -> None:
@@ -85,11 +85,11 @@ class CronRole:
         self.environment = environment
         self.coordinator = coordinator
         self.time = time
-        self.firer = firer
+        self.schedule_firer = schedule_firer
         self.metrics = metrics
         self.send = send
-        self.soon: list[Soon] = []
-        self.late: list[Soon] = []
+        self.soon: list[UpcomingSchedule] = []
+        self.late: list[UpcomingSchedule] = []
         self.look_at = 0.0
         self.is_full = self.is_late_full = False
         self.sweep_at = 0.0
@@ -119,7 +119,7 @@ class CronRole:
         if due_at is None or due_at - now > timedelta(seconds=HORIZON_S):
             return
         if self.coordinator.owns(shard_of(schedule_id)) is not None:
-            heapq.heappush(self.soon, Soon(due_at, schedule_id, False))
+            heapq.heappush(self.soon, UpcomingSchedule(due_at, schedule_id, False))
             self.wake()
         elif self.send is not None:
             self.send(SCHEDULES, [str(slot_of(shard_of(schedule_id)))])
@@ -167,9 +167,9 @@ class CronRole:
         heapq.heapify(self.soon)
         heapq.heapify(self.late)
 
-    def take_due(self) -> list[Soon]:
+    def take_due(self) -> list[UpcomingSchedule]:
         now = self.time.instant()
-        due: list[Soon] = []
+        due: list[UpcomingSchedule] = []
         while self.soon and self.soon[0].due_at <= now and len(due) < BATCH:
             due.append(heapq.heappop(self.soon))
         if due and self.is_full and (not self.soon or self.soon[0].due_at > now):
@@ -177,7 +177,7 @@ class CronRole:
             self.look_at = 0.0
         return due
 
-    def take_late(self, now_s: float) -> list[Soon]:
+    def take_late(self, now_s: float) -> list[UpcomingSchedule]:
         """Catching up: as much as the rate allows, and a debt is paid before more is taken."""
         elapsed_s, self.tokens_at = now_s - self.tokens_at, now_s
         self.tokens = min(self.tokens + elapsed_s * CATCH_UP_PER_S, CATCH_UP_PER_S)
@@ -189,7 +189,7 @@ class CronRole:
             self.look_at = 0.0
         return due
 
-    async def fire(self, due: list[Soon]) -> None:
+    async def fire(self, due: list[UpcomingSchedule]) -> None:
         """One bounded batch; what does not fit into it stays due and comes again."""
         wanted = {soon.id: soon for soon in due}
         schedules = await read_schedules(self.database, sorted(wanted, key=lambda each: each.int))
@@ -210,7 +210,7 @@ class CronRole:
         if not readable:
             return set()
         try:
-            firings = await self.firer.plan(readable)
+            firings = await self.schedule_firer.plan(readable)
         except TooManyPools as refusal:
             if len(readable) > 1:
                 middle = len(readable) // 2
@@ -223,7 +223,7 @@ class CronRole:
 
     async def fire_planned(self, firings: list[Firing]) -> None:
         try:
-            moved = await self.firer.fire(self.database, firings)
+            moved = await self.schedule_firer.fire(self.database, firings)
         except StatementRefused as refusal:
             await self.halve(firings, refusal)
             return
@@ -247,14 +247,14 @@ class CronRole:
 
     def note(self, firing: Firing) -> None:
         """Count it, pay for what was late, and remember what comes next."""
-        for ruling in firing.plan.rulings:
+        for ruling in firing.plan.decisions:
             self.metrics.occurrences.labels(ruling.verdict.value).inc()
             if ruling.late_s > GRACE_S:
                 self.tokens -= 1.0 if ruling.fires else RULING_COST
         if firing.due_at is None or firing.due_at > firing.schedule.now + timedelta(seconds=LOOK_S):
             return
         is_late = firing.due_at <= firing.schedule.now - timedelta(seconds=GRACE_S)
-        soon = Soon(firing.due_at, firing.schedule.id, is_late)
+        soon = UpcomingSchedule(firing.due_at, firing.schedule.id, is_late)
         if is_late:
             heapq.heappush(self.late, soon)
         else:

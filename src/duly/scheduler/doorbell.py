@@ -12,7 +12,7 @@ import msgspec
 from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
-from duly.store.load import Due, Hint, TimerQueue
+from duly.store.load import DueTimer, Hint, TimerQueue
 from duly.store.notify import DOORBELL
 from duly.telemetry import get_logger
 
@@ -34,7 +34,7 @@ class Doorbell:
         self.dispatcher = dispatcher
         self.send = send
 
-    def ring(self, timers: list[Due], database_now: datetime) -> None:
+    def ring(self, timers: list[DueTimer], database_now: datetime) -> None:
         """Just committed in this process, at that instant by the database's clock."""
         self.loader.observe(database_now)
         ours = [due for due in timers if self.scope.owns(due.tenant, due.shard) is not None]

@@ -21,7 +21,7 @@ from duly.scheduler.probes import Probes
 from duly.scheduler.ready_state import ReadyTimer
 from duly.store.database import Database
 from duly.store.explain import tell_rate_levels
-from duly.store.load import Due
+from duly.store.load import DueTimer
 from duly.store.tenants import Breaker, GateInputs, Pause, PauseKind, Tenant, read_gate_inputs
 
 REFRESH_S = 3.0
@@ -50,7 +50,7 @@ class Bounds:
         # Tenants whose tasks must be asked about one by one.
         self.restricted = frozenset(self.at_home | stopped)
 
-    def pause_of(self, due: Due, pool: int) -> Pause | None:
+    def pause_of(self, due: DueTimer, pool: int) -> Pause | None:
         for kind, subject in (
             (PauseKind.TENANT, ""),
             (PauseKind.TYPE, due.type),
@@ -127,7 +127,7 @@ class Gatekeeper:
         tenant = self.bounds.tenants.get(number)
         return 1.0 if tenant is None else tenant.weight
 
-    def is_ungated(self, tenant: int, asked: Due | Policy) -> bool:
+    def is_ungated(self, tenant: int, asked: DueTimer | Policy) -> bool:
         """Nothing can hold this task back but a full lane: the common case, decided quickly."""
         return (
             asked.concurrency_key is None
@@ -135,7 +135,7 @@ class Gatekeeper:
             and tenant not in self.bounds.restricted
         )
 
-    def handover_until(self, due: Due, now: float) -> datetime | None:
+    def handover_until(self, due: DueTimer, now: float) -> datetime | None:
         """Until the old owner's tickets are void, and what they became has been counted."""
         void_at = self.scope.void_at(due.tenant, due.shard)
         if void_at is None:
@@ -153,7 +153,7 @@ class Gatekeeper:
         self.keyed = {place for place in self.keyed if includes(*place)}
         self.buckets = {t: b for t, b in self.buckets.items() if includes(t, home_shard(t))}
 
-    def is_counted(self, due: Due) -> bool:
+    def is_counted(self, due: DueTimer) -> bool:
         return due.concurrency_key is not None or due.tenant in self.bounds.capped
 
     def ask(self, entry: ReadyTimer, depth: int, depth_max: int) -> Refusal | None:

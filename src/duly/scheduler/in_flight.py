@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 from uuid import UUID
 
-from duly.store.load import Due
+from duly.store.load import DueTimer
 
 # A concurrency key is per tenant.
 Key = tuple[int, str]
@@ -51,7 +51,7 @@ class InFlight:
     def find(self, task_id: UUID) -> Charge | None:
         return self.leases.get(task_id) or self.tickets.get(task_id)
 
-    def ticketed(self, due: Due, deadline: float) -> None:
+    def ticketed(self, due: DueTimer, deadline: float) -> None:
         """A task counts once, whatever was published before under this or an earlier fence."""
         known = self.find(due.id)
         if known is not None and known.fence > due.fence:
@@ -123,5 +123,5 @@ class InFlight:
                 self.by_key.pop(charge.key, None)
 
 
-def key_of(due: Due) -> Key | None:
+def key_of(due: DueTimer) -> Key | None:
     return None if due.concurrency_key is None else (due.tenant, due.concurrency_key)

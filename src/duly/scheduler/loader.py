@@ -31,7 +31,7 @@ from duly.store.database import Database
 from duly.store.load import (
     PLACEMENTS_PAGE,
     Cursor,
-    Due,
+    DueTimer,
     TimerQueue,
     list_placements,
     list_placements_of,
@@ -67,9 +67,9 @@ class PlaceState:
     # While it is being read: what a doorbell asked for, and what one brought.
     is_being_read: bool = False
     rung: Cursor | None = None
-    brought: list[Due] = field(default_factory=list)
+    brought: list[DueTimer] = field(default_factory=list)
 
-    def covers(self, due: Due) -> bool:
+    def covers(self, due: DueTimer) -> bool:
         """Whether all that fires before it is on the board."""
         return self.is_caught_up or Cursor(due.due_at, due.id) <= self.cursor
 
@@ -208,7 +208,7 @@ class Loader:
         now = self.environment.clock.monotonic()
         self.loads.put(place, min(self.loads.times[place], now))
 
-    def admit(self, timers: list[Due]) -> None:
+    def admit(self, timers: list[DueTimer]) -> None:
         """A doorbell with the timers: straight to the board, unless older work is unloaded. What
         lies ahead of the cursor is there already for the load that comes to it."""
         if not self.time.is_known:
@@ -253,7 +253,7 @@ class Loader:
             self.admit([due for due in state.brought if state.covers(due)])
         return len(timers)
 
-    async def read(self, places: list[TimerQueue], page: int) -> list[Due]:
+    async def read(self, places: list[TimerQueue], page: int) -> list[DueTimer]:
         """From their cursors on; who rings meanwhile is not forgotten."""
         states = [self.places[place] for place in places]
         for state in states:
@@ -298,7 +298,7 @@ class Loader:
             state.sweep = Cursor()
             self.sweeps.put(place, next_round(now, SWEEP_S))
 
-    def take_in(self, timers: list[Due]) -> dict[TimerQueue, "PlaceRead"]:
+    def take_in(self, timers: list[DueTimer]) -> dict[TimerQueue, "PlaceRead"]:
         """Timers of one place follow each other. Beside a long backlog a sweep brings back
         thousands that are known, and everybody in this process waits meanwhile: little is done
         for each of them."""

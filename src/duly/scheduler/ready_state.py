@@ -18,7 +18,7 @@ from duly.domain.lanes import LANE_DEPTH_MAX, WEBHOOK_QUEUES, Lane, Ticket, queu
 from duly.domain.task import BANDS, WEBHOOK_POOL
 from duly.domain.wheel import Wheel
 from duly.scheduler.lane_backpressure import LaneBackpressure, Member
-from duly.store.load import Cursor, Due, TimerQueue
+from duly.store.load import Cursor, DueTimer, TimerQueue
 
 # Half of what a person could notice, and a start is at most this late because of it.
 TICK_S = 0.005
@@ -30,7 +30,7 @@ Obstacle = tuple[str, int, str]
 
 
 class ReadyTimer(msgspec.Struct, frozen=True, gc=False):
-    due: Due
+    due: DueTimer
     place: TimerQueue
     member: Member
     band: int
@@ -77,7 +77,7 @@ class ReadyState:
     def room(self, place: TimerQueue) -> int:
         return PLACE_ENTRIES_MAX - self.per_place.get(place, 0)
 
-    def add(self, timers: Iterable[Due], place: TimerQueue, now: float) -> int:
+    def add(self, timers: Iterable[DueTimer], place: TimerQueue, now: float) -> int:
         """Take in timers of one place; answers how many were not known already. What is due needs
         no wheel."""
         known, wheel = self.known, self.wheel
@@ -334,7 +334,7 @@ class ReadyState:
         return voided
 
 
-def just_before(due: Due) -> Cursor:
+def just_before(due: DueTimer) -> Cursor:
     """A load from here begins with this timer."""
     return Cursor(due.due_at, UUID(int=max(due.id.int - 1, 0)))
 

@@ -14,7 +14,7 @@ from duly.scheduler.in_flight import Charge
 from duly.scheduler.loader import Loader
 from duly.store.database import Database
 from duly.store.finish import SettleAnswer, finish_unstarted
-from duly.store.load import TimerQueue, find_standing, list_capped_leases
+from duly.store.load import TimerQueue, find_outstanding, list_capped_leases
 from duly.store.reap import EXPIRY_BATCHES_MAX, reap_leases
 from duly.telemetry import Metrics
 
@@ -140,7 +140,7 @@ class Reaper:
         tickets = list(islice(accounts.tickets.items(), TICKETS_MAX))
         if not tickets:
             return
-        standing = await find_standing(self.database, [(i, c.fence) for i, c in tickets])
+        standing = await find_outstanding(self.database, [(i, c.fence) for i, c in tickets])
         over = [(i, c) for i, c in tickets if i not in standing and accounts.tickets.get(i) is c]
         freed = [accounts.settled(task_id, charge.fence + 1) for task_id, charge in over]
         if freed:

@@ -36,7 +36,9 @@ class DatabaseTarget:
 
 
 @contextlib.asynccontextmanager
-async def open_place(settings: Settings, environment: Environment) -> AsyncIterator[DatabaseTarget]:
+async def open_target(
+    settings: Settings, environment: Environment
+) -> AsyncIterator[DatabaseTarget]:
     """The configured database, or the embedded server for as long as we need it."""
     if settings.database_url:
         if settings.database_pooler and not settings.migration_database_url:
@@ -60,7 +62,7 @@ async def open_place(settings: Settings, environment: Environment) -> AsyncItera
         await asyncio.to_thread(embedded.leave)
 
 
-async def prepare_place(
+async def prepare_target(
     place: DatabaseTarget, settings: Settings, environment: Environment
 ) -> Migrator:
     """Refuse an unfit server, migrate, and see to it that the engine can log in and plan well."""

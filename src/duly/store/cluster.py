@@ -73,7 +73,7 @@ class OpenBreaker(NamedTuple):
     open_until: datetime
 
 
-class Standing(NamedTuple):
+class TenantStatus(NamedTuple):
     """A tenant at this moment; counts end at COUNT_MAX, that of leases excepted."""
 
     depths: Sequence[Depth]
@@ -103,12 +103,14 @@ async def delete_silent_workers(
     return len(await database.fetch(SQL.delete_silent_workers, silence_s, limit))
 
 
-async def read_standing(session: Session, tenant: int, count_max: int = COUNT_MAX) -> Standing:
+async def read_tenant_status(
+    session: Session, tenant: int, count_max: int = COUNT_MAX
+) -> TenantStatus:
     depths = await session.fetch(SQL.read_depths, tenant, PLACES_MAX, count_max)
     in_flight = await count_in_flight(session, [tenant])
     (letters,) = await session.fetch(SQL.count_letters, tenant, count_max)
     breakers = await session.fetch(SQL.list_open_breakers, tenant, BREAKERS_MAX)
-    return Standing(
+    return TenantStatus(
         [Depth(*row) for row in depths],
         in_flight[tenant],
         letters["letters"],

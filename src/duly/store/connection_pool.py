@@ -48,8 +48,8 @@ class Connections:
         self.lent: set[asyncpg.Connection] = set()
         self.is_closed = False
 
-    def lend(self) -> "Loan":
-        return Loan(self)
+    def acquire(self) -> "PooledConnection":
+        return PooledConnection(self)
 
     async def take(self) -> asyncpg.Connection:
         self.refuse_if_closed()
@@ -82,7 +82,7 @@ class Connections:
         if self.is_closed:
             raise asyncpg.InterfaceError("the connections of this process are closed")
 
-    def give_back(self, connection: asyncpg.Connection) -> None:
+    def release(self, connection: asyncpg.Connection) -> None:
         self.lent.discard(connection)
         if not connection.is_closed() and connection.is_in_transaction():
             connection.terminate()
@@ -127,7 +127,7 @@ class Connections:
             connection.terminate()
 
 
-class Loan:
+class PooledConnection:
     """A connection for the length of a block."""
 
     __slots__ = ("connection", "connections")
@@ -147,7 +147,7 @@ class Loan:
     ) -> None:
         if error is not None and is_interruption(error):
             self.connection.terminate()
-        self.connections.give_back(self.connection)
+        self.connections.release(self.connection)
 
 
 def is_interruption(error: BaseException) -> bool:
@@ -157,7 +157,7 @@ def is_interruption(error: BaseException) -> bool:
     return isinstance(error, CONNECTION_FAULTS) and not isinstance(error, asyncpg.PostgresError)
 
 
-class Begun:
+class OpenTransaction:
     """A transaction on a connection that was lent. The driver takes one whose beginning failed for
     open, and every later one for a part of it: such a connection is of no more use."""
 

@@ -41,7 +41,7 @@ class ControlAnswer(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class TimerChange:
     """A new instant (`run_at`, else `delay_s`), a new priority, or both."""
 
     id: UUID
@@ -54,8 +54,8 @@ class Move:
         return self.run_at is None and self.delay_s is None
 
 
-def run_now(task_id: UUID) -> Move:
-    return Move(task_id, delay_s=0.0)
+def run_now(task_id: UUID) -> TimerChange:
+    return TimerChange(task_id, delay_s=0.0)
 
 
 async def cancel_tasks(
@@ -68,20 +68,20 @@ async def cancel_tasks(
     return await in_rounds(session, tenant, ids, change, cancel_refusal)
 
 
-async def move_tasks(
-    session: Session, tenant: int, moves: Sequence[Move], hints: list[Hint] | None = None
+async def reschedule_tasks(
+    session: Session, tenant: int, moves: Sequence[TimerChange], hints: list[Hint] | None = None
 ) -> dict[UUID, ControlAnswer]:
     """`hints` learns where something is due anew, for the doorbell to ring after the commit."""
     wanted = {move.id: move for move in moves}
 
     async def change(remaining: list[UUID]) -> dict[UUID, ControlAnswer]:
-        asked = move_columns([wanted[task_id] for task_id in remaining])
-        rows = await session.fetch(SQL.move_tasks, tenant, *asked)
+        asked = reschedule_columns([wanted[task_id] for task_id in remaining])
+        rows = await session.fetch(SQL.reschedule_tasks, tenant, *asked)
         if hints is not None:
             hints.extend((TimerQueue(*row[1:4]), row["due_at"]) for row in rows)
         return {row["id"]: ControlAnswer.MOVED for row in rows}
 
-    return await in_rounds(session, tenant, list(wanted), change, move_refusal)
+    return await in_rounds(session, tenant, list(wanted), change, reschedule_refusal)
 
 
 async def in_rounds(
@@ -117,7 +117,7 @@ def cancel_refusal(row: Any) -> ControlAnswer | None:
     return ControlAnswer.ALREADY_CANCELLED if is_cancelled else ControlAnswer.ALREADY_TERMINAL
 
 
-def move_refusal(row: Any) -> ControlAnswer | None:
+def reschedule_refusal(row: Any) -> ControlAnswer | None:
     if row["is_held"]:
         return ControlAnswer.RUNNING
     if row["is_waiting"]:
@@ -131,7 +131,7 @@ def address_columns(ids: Sequence[UUID]) -> tuple[list[int], list[UUID]]:
     return [shard_of(task_id) for task_id in ids], list(ids)
 
 
-def move_columns(moves: list[Move]) -> list[list[Any]]:
+def reschedule_columns(moves: list[TimerChange]) -> list[list[Any]]:
     shards, ids = address_columns([move.id for move in moves])
     return [
         shards,

@@ -1,4 +1,4 @@
--- name: move_tasks
+-- name: reschedule_tasks
 -- Another instant or another urgency for a task that nobody holds. The fence rises, so tickets that
 -- were written for the old instant or queue are void. The new fire time stands beside `due_at`, which
 -- retries and leases move too.

@@ -20,7 +20,7 @@ from duly.domain.errors import (
     StatementRefused,
 )
 from duly.store.array_types import Connection
-from duly.store.connection_pool import CONNECTION_FAULTS, Begun, Connections
+from duly.store.connection_pool import CONNECTION_FAULTS, Connections, OpenTransaction
 from duly.store.hosts import Hosts
 from duly.store.statements import statements_beside
 from duly.store.timestamp_codec import use_instants
@@ -180,7 +180,7 @@ class Database:
         database.is_pooled = is_pooled
         with translated_faults(url):
             # The first connection is made now, so that a wrong URL is known at once.
-            async with connections.lend():
+            async with connections.acquire():
                 return database
 
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
@@ -191,14 +191,14 @@ class Database:
             async with self.transaction() as session:
                 return await session.fetch(statement, *arguments)
         with translated_faults(self.url):
-            async with self.connections.lend() as connection:
+            async with self.connections.acquire() as connection:
                 rows: list[asyncpg.Record] = await connection.fetch(statement, *arguments)
                 return rows
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:
         with translated_faults(self.url):
-            async with self.connections.lend() as connection, Begun(connection):
+            async with self.connections.acquire() as connection, OpenTransaction(connection):
                 yield connection
 
     @contextlib.asynccontextmanager

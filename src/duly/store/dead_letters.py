@@ -75,7 +75,7 @@ class LetterFilter:
 UNREPLAYED = LetterFilter(is_replayed=False)
 
 
-class Pace(NamedTuple):
+class ReplayRate(NamedTuple):
     """How replays are spread: so many a second, the first at `start_at` or now, if that is later.
 
     Without a rate they are all due at the start.
@@ -88,7 +88,7 @@ class Pace(NamedTuple):
         return [number / self.rate_per_s if self.rate_per_s else 0.0 for number in range(count)]
 
 
-AT_ONCE = Pace()
+AT_ONCE = ReplayRate()
 
 
 async def list_dead_letters(
@@ -196,7 +196,7 @@ async def replay_dead_letters(
     tenant: int,
     ids: Sequence[UUID],
     hints: list[Hint] | None = None,
-    pace: Pace = AT_ONCE,
+    pace: ReplayRate = AT_ONCE,
 ) -> dict[UUID, UUID]:
     """Old id to new id, for those that this call replayed; `hints` learns when they are due.
 

@@ -43,7 +43,7 @@ class KeyHolder(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Around:
+class Contention:
     """Counts of what waits with a task that is not leased."""
 
     in_flight: int = 0
@@ -56,7 +56,7 @@ class Around:
     key_holders: list[KeyHolder] = field(default_factory=list)
 
 
-ALONE = Around()
+NO_CONTENTION = Contention()
 
 
 async def read_situation(
@@ -74,14 +74,16 @@ async def read_situation(
         return None
     row = rows[0]
     state = state_of(row)
-    around = ALONE
+    contention = NO_CONTENTION
     if state in (State.SCHEDULED, State.READY):
-        around = await look_around(session, tenant, task_id, row, lane_depth, lane_depth_max)
+        contention = await read_contention(
+            session, tenant, task_id, row, lane_depth, lane_depth_max
+        )
     is_live = row["is_live"]
     return Situation(
         id=task_id,
         state=state,
-        facts=gate_facts(row, around),
+        facts=gate_facts(row, contention),
         slot=row["slot"],
         has_owner=row["has_owner"],
         max_attempts=decode_policy(row["policy"]).retry.max_attempts,
@@ -93,13 +95,13 @@ async def read_situation(
         lease_until=row["lease_until"],
         cancel_requested=is_live and row["cancel_requested"],
         pool=None if row["pool"] == WEBHOOK_POOL else row["pool_name"],
-        workers=around.workers,
-        worker_seen_at=around.worker_seen_at,
+        workers=contention.workers,
+        worker_seen_at=contention.worker_seen_at,
         has_executor=row["has_executor"],
-        ahead=around.ahead,
+        ahead=contention.ahead,
         ahead_max=AHEAD_MAX,
         dispatch_rate=row["dispatch_rate"],
-        key_free_at=key_free_at(row, around),
+        key_free_at=key_free_at(row, contention),
     )
 
 
@@ -109,19 +111,19 @@ def state_of(row: Any) -> State:
     return State(row["last_state"])
 
 
-async def look_around(
+async def read_contention(
     session: Session,
     tenant: int,
     task_id: UUID,
     row: Any,
     lane_depth: LaneDepth | None,
     lane_depth_max: int,
-) -> Around:
+) -> Contention:
     shard, key = shard_of(task_id), row["concurrency_key"]
     pool, band = divmod(row["queue"] - 1, BANDS)
     cap = row["in_flight_max"]
     (counts,) = await session.fetch(
-        SQL.count_around,
+        SQL.count_contention,
         tenant,
         shard,
         row["queue"],
@@ -147,7 +149,7 @@ async def look_around(
     if counts["key_in_flight"]:
         rows = await session.fetch(SQL.list_key_holders, tenant, shard, key, HOLDERS_MAX)
         holders = [KeyHolder(*holder) for holder in rows]
-    return Around(
+    return Contention(
         counts["in_flight"],
         counts["key_in_flight"],
         counts["ahead"],
@@ -160,10 +162,10 @@ async def look_around(
     )
 
 
-def gate_facts(row: Any, around: Around) -> GateFacts:
+def gate_facts(row: Any, contention: Contention) -> GateFacts:
     """The same facts that dispatch hands to the gates, as the database knows them."""
     is_counted = row["concurrency_key"] is not None or row["in_flight_max"] is not None
-    holders = [f"{each.id} at {each.holder}" for each in around.key_holders]
+    holders = [f"{each.id} at {each.holder}" for each in contention.key_holders]
     return GateFacts(
         now=row["now"],
         tenant=row["tenant_name"] or "",
@@ -173,16 +175,16 @@ def gate_facts(row: Any, around: Around) -> GateFacts:
         breaker_open_until=row["breaker_open_until"],
         **breaker_facts(row),
         handover_until=row["void_at"] if is_counted and row["has_owner"] else None,
-        rate_ready_at=rate_ready_at(row, around.ahead),
-        in_flight=around.in_flight,
+        rate_ready_at=rate_ready_at(row, contention.ahead),
+        in_flight=contention.in_flight,
         in_flight_max=row["in_flight_max"],
         concurrency_key=row["concurrency_key"],
-        key_in_flight=around.key_in_flight,
+        key_in_flight=contention.key_in_flight,
         key_limit=row["concurrency_limit"],
         key_holders=tuple(holders),
-        key_unblock=f"duly tasks cancel {around.key_holders[0].id}" if holders else None,
-        lane_depth=around.lane_depth,
-        lane_depth_max=around.lane_depth_max,
+        key_unblock=f"duly tasks cancel {contention.key_holders[0].id}" if holders else None,
+        lane_depth=contention.lane_depth,
+        lane_depth_max=contention.lane_depth_max,
         lane_unblock="duly serve"
         if row["pool"] == WEBHOOK_POOL
         else f"start more workers for the pool {row['pool_name']}",
@@ -226,12 +228,12 @@ def rate_ready_at(row: Any, ahead: int) -> datetime | None:
     return next_token_at(level, row["now"], due_at, ahead)
 
 
-def key_free_at(row: Any, around: Around) -> datetime | None:
+def key_free_at(row: Any, contention: Contention) -> datetime | None:
     """When so many leases have ended that the key has room for one more."""
-    excess = around.key_in_flight - (row["concurrency_limit"] or 0)
-    if row["concurrency_key"] is None or not 0 <= excess < len(around.key_holders):
+    excess = contention.key_in_flight - (row["concurrency_limit"] or 0)
+    if row["concurrency_key"] is None or not 0 <= excess < len(contention.key_holders):
         return None
-    return around.key_holders[excess].lease_until
+    return contention.key_holders[excess].lease_until
 
 
 def last_attempt(row: Any) -> LastAttempt | None:

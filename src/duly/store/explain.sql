@@ -66,7 +66,7 @@ SELECT tasks.policy, tasks.pool, pools.name AS pool_name,
         LIMIT 1) AS worker ON true
  WHERE tasks.shard = $2 AND tasks.id = $3 AND tasks.tenant + 0 = $1
 
--- name: count_around
+-- name: count_contention
 -- How much of a tenant is in flight, of one key, and waiting before a task; who could take it, and how
 -- full its lane is. Nothing is counted further than anybody needs to know: what is in flight matters
 -- where a cap or a key bounds it, and that is always in queue 0.

@@ -20,9 +20,9 @@ from uuid import UUID
 from duly.domain.ids import shard_of
 from duly.domain.occurrence_plan import (
     FIRES_MAX,
+    DecidedOccurrence,
     OccurrenceDecision,
     Plan,
-    Ruling,
     next_at,
     plan_firing,
     watches,
@@ -41,13 +41,13 @@ from duly.store.unnest import columns
 SQL = statements_beside(__file__)
 START = UUID(int=0)
 # How many bites of overdue occurrences a change of the definition waits for.
-BITES_MAX = 20
+BATCHES_MAX = 20
 # Of one firing, so that neither the process nor the transaction stands still for long.
 RULINGS_PER_BATCH = 1000
 FIRES_PER_BATCH = 400
 
 
-class Soon(NamedTuple):
+class UpcomingSchedule(NamedTuple):
     """A schedule that is due, or will be within the horizon."""
 
     due_at: datetime
@@ -55,7 +55,7 @@ class Soon(NamedTuple):
     is_late: bool
 
 
-class Swept(NamedTuple):
+class SweptSchedule(NamedTuple):
     """One definition as the sweep sees it; broken is one that has lost its timer."""
 
     id: UUID
@@ -66,14 +66,14 @@ Batch = tuple[list[InsertRow], dict[int, SubmitAnswer]]
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class FiredSchedules:
     """The schedules that moved on, and the tasks that were stored for them."""
 
     moved: set[UUID] = field(default_factory=set)
     batches: list[Batch] = field(default_factory=list)
 
-    def __add__(self, other: "Written") -> "Written":
-        return Written(self.moved | other.moved, self.batches + other.batches)
+    def __add__(self, other: "FiredSchedules") -> "FiredSchedules":
+        return FiredSchedules(self.moved | other.moved, self.batches + other.batches)
 
     @property
     def tasks(self) -> list[UUID]:
@@ -114,7 +114,7 @@ class Firing:
         return None if following is None else following + self.schedule.offset
 
 
-class Firer:
+class ScheduleFirer:
     """Shares the submitter's knowledge of pools, placements and partitions."""
 
     def __init__(self, submitter: Submitter, environment: Environment) -> None:
@@ -131,9 +131,9 @@ class Firer:
         """Rule on what is due of each, as of the instant at which it was read. A batch is bounded:
         those at the end may be left out, and stay due."""
         planned: list[tuple[Schedule, Plan]] = []
-        rulings = fires = 0
+        decisions = fires = 0
         for schedule, recurrence in readable:
-            if rulings >= RULINGS_PER_BATCH or fires >= FIRES_PER_BATCH:
+            if decisions >= RULINGS_PER_BATCH or fires >= FIRES_PER_BATCH:
                 break
             plan = plan_firing(
                 recurrence,
@@ -144,8 +144,8 @@ class Firer:
                 with_held=with_held,
             )
             planned.append((schedule, plan))
-            rulings += len(plan.rulings)
-            fires += sum(ruling.fires for ruling in plan.rulings)
+            decisions += len(plan.decisions)
+            fires += sum(ruling.fires for ruling in plan.decisions)
         made = await self.address(planned, session)
         firings = [
             Firing(schedule, plan, entries)
@@ -160,7 +160,7 @@ class Firer:
         wanted = [
             (index, ruling.nominal_at)
             for index, (_, plan) in enumerate(planned)
-            for ruling in plan.rulings
+            for ruling in plan.decisions
             if ruling.fires
         ]
         made: list[dict[datetime, InsertRow]] = [{} for _ in planned]
@@ -186,7 +186,7 @@ class Firer:
         await self.tell(written)
         return written.moved
 
-    async def tell(self, written: Written) -> None:
+    async def tell(self, written: FiredSchedules) -> None:
         """What follows the commit."""
         await self.environment.crash_point(CrashPoint.FIRE_AFTER_COMMIT)
         for stored, answers in written.batches:
@@ -194,33 +194,33 @@ class Firer:
 
     async def write(
         self, session: Session, firings: list[Firing], *, is_locked: bool = False
-    ) -> Written:
+    ) -> FiredSchedules:
         """Within the caller's transaction, who tells of it once that has committed."""
         rows = await session.fetch(SQL.move_schedules, *firing_columns(firings), is_locked)
         moved = {row["id"] for row in rows}
         won = [firing for firing in firings if firing.schedule.id in moved]
         await self.environment.crash_point(CrashPoint.FIRE_BETWEEN)
-        rulings = [
+        decisions = [
             (firing.schedule, ruling, firing.entries.get(ruling.nominal_at))
             for firing in won
-            for ruling in firing.plan.rulings
+            for ruling in firing.plan.decisions
         ]
-        admitted = await record(session, SQL.record_occurrences, rulings)
-        entries = [entry for _, _, entry in rulings if entry is not None and entry.id in admitted]
+        admitted = await record(session, SQL.record_occurrences, decisions)
+        entries = [entry for _, _, entry in decisions if entry is not None and entry.id in admitted]
         batch = await self.store(session, entries)
         for firing in won:
             if firing.cancelled:
                 await cancel_tasks(session, firing.schedule.tenant, firing.cancelled)
-        return Written(moved, [batch])
+        return FiredSchedules(moved, [batch])
 
-    async def rule_on_due(
+    async def decide_due(
         self, session: Session, schedule: Schedule
-    ) -> tuple[Schedule, Written] | None:
+    ) -> tuple[Schedule, FiredSchedules] | None:
         """Before a change: everything up to now is ruled on under the definition as it stands, also
         what only its jitter holds back. The caller holds the lock. None: too much is due, and is
         being caught up with."""
-        written = Written()
-        for _ in range(BITES_MAX):
+        written = FiredSchedules()
+        for _ in range(BATCHES_MAX):
             recurrence = schedule.recurrence()
             if not isinstance(recurrence, Recurrence):
                 return schedule, written
@@ -248,17 +248,17 @@ class Firer:
         schedule: Schedule,
         verdict: OccurrenceDecision,
         times: Sequence[tuple[datetime, datetime]],
-    ) -> Written:
+    ) -> FiredSchedules:
         """Tasks for these (nominal time, fire time), where the ledger has none yet. The caller
         holds the lock on the schedule, and tells of the tasks once it has committed."""
         made = await self.submitter.address(
             [submission_of(schedule, nominal_at, run_at) for nominal_at, run_at in times], session
         )
-        rulings = [
+        decisions = [
             (schedule, manual(times[entry.ordinal][0], verdict, schedule.now), entry)
             for entry in made
         ]
-        admitted = await record(session, SQL.record_manual, rulings)
+        admitted = await record(session, SQL.record_manual, decisions)
         entries = [entry for entry in made if entry.id in admitted]
         stored, answers = await self.store(session, entries)
         if (
@@ -271,18 +271,20 @@ class Firer:
             await session.fetch(
                 SQL.note_running, schedule.shard, schedule.tenant, schedule.id, running
             )
-        return Written({schedule.id}, [(stored, answers)])
+        return FiredSchedules({schedule.id}, [(stored, answers)])
 
 
-def manual(nominal_at: datetime, verdict: OccurrenceDecision, now: datetime) -> Ruling:
-    return Ruling(nominal_at, verdict, max((now - nominal_at).total_seconds(), 0.0))
+def manual(nominal_at: datetime, verdict: OccurrenceDecision, now: datetime) -> DecidedOccurrence:
+    return DecidedOccurrence(nominal_at, verdict, max((now - nominal_at).total_seconds(), 0.0))
 
 
 async def record(
-    session: Session, statement: str, rulings: Sequence[tuple[Schedule, Ruling, InsertRow | None]]
+    session: Session,
+    statement: str,
+    decisions: Sequence[tuple[Schedule, DecidedOccurrence, InsertRow | None]],
 ) -> set[UUID]:
     """The ids of the tasks that the ledger admits."""
-    if not rulings:
+    if not decisions:
         return set()
     rows = [
         (
@@ -294,7 +296,7 @@ async def record(
             ruling.verdict.value,
             None if entry is None else entry.id,
         )
-        for schedule, ruling, entry in rulings
+        for schedule, ruling, entry in decisions
     ]
     admitted = await session.fetch(statement, *columns(rows, 7))
     return {row["task"] for row in admitted if row["task"] is not None}
@@ -308,18 +310,18 @@ async def look_ahead(
     limit: int,
     late_limit: int,
     resting: Collection[UUID] = (),
-) -> list[Soon]:
+) -> list[UpcomingSchedule]:
     rows = await database.fetch(
         SQL.look_ahead, list(shards), horizon_s, grace_s, limit, late_limit, list(resting)
     )
-    return [Soon(row["due_at"], row["id"], row["is_late"]) for row in rows]
+    return [UpcomingSchedule(row["due_at"], row["id"], row["is_late"]) for row in rows]
 
 
 async def sweep(
     database: Database, shards: Sequence[int], after: tuple[int, UUID], limit: int
-) -> list[Swept]:
+) -> list[SweptSchedule]:
     rows = await database.fetch(SQL.sweep_schedules, list(shards), *after, limit)
-    return [Swept(row["id"], row["is_broken"]) for row in rows]
+    return [SweptSchedule(row["id"], row["is_broken"]) for row in rows]
 
 
 async def rebuild_timers(database: Database, lost: Sequence[UUID]) -> list[UUID]:

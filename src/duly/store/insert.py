@@ -49,12 +49,12 @@ def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int
     return milliseconds(placement.clamp(max(fires_at, now)))
 
 
-def smeared(task: Submission, random: Random) -> tuple[datetime | None, float]:
+def jittered_start(task: Submission, random: Random) -> tuple[datetime | None, float]:
     """When it was to fire, at an instant or after a delay; each is later by as much as chance says,
     within what the submitter allowed."""
-    smear_s = round(random.uniform(0.0, task.policy.jitter_s), 6)
-    run_at = task.run_at and task.run_at + timedelta(seconds=smear_s)
-    return run_at, task.delay_s + smear_s
+    jitter_s = round(random.uniform(0.0, task.policy.jitter_s), 6)
+    run_at = task.run_at and task.run_at + timedelta(seconds=jitter_s)
+    return run_at, task.delay_s + jitter_s
 
 
 def lanes_of(entries: list[InsertRow]) -> set[tuple[int, int, int]]:

@@ -92,14 +92,14 @@ class Beat(NamedTuple):
     progress: str | None = None
 
 
-class BeatStatus(StrEnum):
+class HeartbeatStatus(StrEnum):
     HELD = "held"
     CANCEL = "cancel"
     STALE = "stale"
 
 
-class BeatAnswer(NamedTuple):
-    status: BeatStatus
+class HeartbeatResult(NamedTuple):
+    status: HeartbeatStatus
     lease_until: datetime | None = None
 
 
@@ -136,7 +136,7 @@ async def read_held_by(database: Database, tenant: int, holder: UUID, limit: int
 
 async def extend_leases(
     database: Database, holder: UUID, beats: Sequence[Beat], lease_s: float
-) -> list[BeatAnswer]:
+) -> list[HeartbeatResult]:
     """One answer for each heartbeat, in order."""
     unique = {(beat.id, beat.fence): beat for beat in beats}
     ordered = sorted(unique.values(), key=lambda beat: address_of(beat.id))
@@ -148,16 +148,16 @@ async def extend_leases(
         [beat.progress for beat in ordered],
     )
     extended = {(row["id"], row["fence"]): row for row in rows}
-    return [beat_answer(extended.get((beat.id, beat.fence))) for beat in beats]
+    return [heartbeat_result(extended.get((beat.id, beat.fence))) for beat in beats]
 
 
-def beat_answer(row: Mapping[str, object] | None) -> BeatAnswer:
+def heartbeat_result(row: Mapping[str, object] | None) -> HeartbeatResult:
     if row is None:
-        return BeatAnswer(BeatStatus.STALE)
-    status = BeatStatus.CANCEL if row["cancel_requested"] else BeatStatus.HELD
+        return HeartbeatResult(HeartbeatStatus.STALE)
+    status = HeartbeatStatus.CANCEL if row["cancel_requested"] else HeartbeatStatus.HELD
     lease_until = row["lease_until"]
     assert isinstance(lease_until, datetime)
-    return BeatAnswer(status, lease_until)
+    return HeartbeatResult(status, lease_until)
 
 
 def ticket_columns(items: Sequence[Ticket | Beat]) -> tuple[list[int], list[UUID], list[int]]:

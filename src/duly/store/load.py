@@ -34,7 +34,7 @@ class Cursor(NamedTuple):
     id: UUID = FIRST_ID
 
 
-class Due(msgspec.Struct, frozen=True, gc=False):
+class DueTimer(msgspec.Struct, frozen=True, gc=False):
     """A timer that fires soon, as far as dispatch needs it."""
 
     tenant: int
@@ -70,7 +70,7 @@ async def read_frontier(database: Database) -> Frontier:
 
 async def load_due(
     database: Database, cursors: dict[TimerQueue, Cursor], horizon_s: float, limit: int
-) -> list[Due]:
+) -> list[DueTimer]:
     """At most `limit` timers of each place, after its cursor, due within the horizon."""
     places = sorted(cursors)
     rows = await database.fetch(
@@ -83,7 +83,7 @@ async def load_due(
         horizon_s,
         limit,
     )
-    return [Due(*row) for row in rows]
+    return [DueTimer(*row) for row in rows]
 
 
 class CappedLease(NamedTuple):
@@ -107,11 +107,11 @@ async def list_capped_leases(
     return [CappedLease(*row) for row in rows]
 
 
-async def find_standing(database: Database, tickets: list[tuple[UUID, int]]) -> set[UUID]:
+async def find_outstanding(database: Database, tickets: list[tuple[UUID, int]]) -> set[UUID]:
     """Those of the tickets, as (id, fence), that are not over: unleased still, or leased."""
     ids = [task_id for task_id, _ in tickets]
     rows = await database.fetch(
-        SQL.find_standing, [shard_of(i) for i in ids], ids, [fence for _, fence in tickets]
+        SQL.find_outstanding, [shard_of(i) for i in ids], ids, [fence for _, fence in tickets]
     )
     return {row["id"] for row in rows}
 

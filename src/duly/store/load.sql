@@ -40,7 +40,7 @@ SELECT timers.id, timers.fence, timers.tenant, timers.concurrency_key
           AND (place.is_capped OR timers.concurrency_key IS NOT NULL)
         LIMIT $4) AS timers
 
--- name: find_standing
+-- name: find_outstanding
 -- Of these tickets, those that can still become a lease and those that are one: the row has their
 -- fence, or the next one and a holder. The others were settled by somebody we do not hear.
 SELECT timers.id

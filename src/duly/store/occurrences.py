@@ -24,7 +24,7 @@ class Cadence(NamedTuple):
     fired: int
 
 
-class Verdicted(NamedTuple):
+class RecordedOccurrence(NamedTuple):
     """One row of the ledger."""
 
     nominal_at: datetime
@@ -43,7 +43,7 @@ async def list_occurrences(
     verdict: str | None = None,
     since: datetime | None = None,
     limit: int = 50,
-) -> list[Verdicted]:
+) -> list[RecordedOccurrence]:
     rows = await session.fetch(
         SQL.list_occurrences,
         shard_of(schedule_id),
@@ -54,7 +54,7 @@ async def list_occurrences(
         since,
         limit,
     )
-    return [Verdicted(*row) for row in rows]
+    return [RecordedOccurrence(*row) for row in rows]
 
 
 async def read_cadences(session: Session, ids: Sequence[UUID]) -> dict[UUID, Cadence]:

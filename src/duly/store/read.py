@@ -33,7 +33,7 @@ SEARCHED_MAX = 20_000
 READ_MIN = 20
 
 
-class Order(StrEnum):
+class ListOrder(StrEnum):
     """`created`: newest created first. `run_at`: by the next instant, soonest first."""
 
     CREATED = "created"
@@ -105,7 +105,7 @@ class Filter:
         return self != Filter(state=self.state)
 
 
-class Page(NamedTuple):
+class ListPage(NamedTuple):
     """`searched`: how many tasks were looked at for it."""
 
     items: list[Task]
@@ -113,7 +113,7 @@ class Page(NamedTuple):
     searched: int
 
 
-class Stretch(NamedTuple):
+class ListWindow(NamedTuple):
     """Some of a list in its order: ids with their positions, of those that may match. `last` is
     where it ends, `following` the same if the list may go on there."""
 
@@ -123,7 +123,7 @@ class Stretch(NamedTuple):
     following: str | None
 
 
-Look = Callable[[Session, int, Filter, str | None, int], Awaitable[Stretch]]
+Look = Callable[[Session, int, Filter, str | None, int], Awaitable[ListWindow]]
 
 
 async def read_task(session: Session, tenant: int, task_id: UUID) -> Task | None:
@@ -167,10 +167,10 @@ async def list_tasks(
     wanted: Filter,
     cursor: str | None = None,
     limit: int = 50,
-    order: Order | None = None,
+    order: ListOrder | None = None,
     *,
     searched_max: int = SEARCHED_MAX,
-) -> Page:
+) -> ListPage:
     """One page: full, or the last, or as far as `searched_max` went. `next_cursor` is None at the
     end."""
     assert 1 <= limit <= PAGE_MAX
@@ -192,22 +192,22 @@ async def list_tasks(
                 if len(kept) == limit:
                     is_end = positions[task.id] == stretch.last and stretch.following is None
                     following = None if is_end else positions[task.id]
-                    return Page(kept, following, searched + stretch.looked_at)
+                    return ListPage(kept, following, searched + stretch.looked_at)
         searched += stretch.looked_at
         cursor = stretch.following
         if cursor is None or searched >= searched_max:
-            return Page(kept, cursor, searched)
+            return ListPage(kept, cursor, searched)
 
 
-def source_of(wanted: Filter, order: Order | None) -> Look:
+def source_of(wanted: Filter, order: ListOrder | None) -> Look:
     """Where a list comes from; without an order, from where its state is found soonest."""
-    if order is Order.CREATED:
+    if order is ListOrder.CREATED:
         return look_by_creation
     if wanted.state is State.FAILED:
         return look_at_failed
     if wanted.state is State.WAITING:
         return look_at_waiting
-    if order is Order.RUN_AT or wanted.state in (State.SCHEDULED, State.READY, State.RUNNING):
+    if order is ListOrder.RUN_AT or wanted.state in (State.SCHEDULED, State.READY, State.RUNNING):
         assert wanted.state not in TERMINAL, "what has ended has no next instant"
         return look_at_live
     return look_by_creation
@@ -245,7 +245,7 @@ async def narrowed(
 
 async def look_by_creation(
     session: Session, tenant: int, wanted: Filter, cursor: str | None, size: int
-) -> Stretch:
+) -> ListWindow:
     """All tasks of a tenant, newest created first."""
     before = instant_and_id(cursor) if cursor else (END_OF_TIME, LAST_ID)
     tag_name, tag_value = wanted.tag or (None, None)
@@ -254,18 +254,18 @@ async def look_by_creation(
         SQL.list_created, tenant, *before, after, wanted.type, tag_name, tag_value, size
     )
     if not rows:
-        return Stretch([], 0, None, None)
+        return ListWindow([], 0, None, None)
     looked_at = rows[-1]["looked_at"]
     last = position_text(rows[-1]["created_at"], rows[-1]["id"])
     found = [
         (row["id"], position_text(row["created_at"], row["id"])) for row in rows if row["is_match"]
     ]
-    return Stretch(found, looked_at, last, last if looked_at == size else None)
+    return ListWindow(found, looked_at, last, last if looked_at == size else None)
 
 
 async def look_at_live(
     session: Session, tenant: int, wanted: Filter, cursor: str | None, size: int
-) -> Stretch:
+) -> ListWindow:
     """Tasks that wait for an instant, or those that run, by their next instant."""
     after = instant_and_id(cursor) if cursor else (BEGINNING, FIRST_ID)
     if wanted.state is State.RUNNING:
@@ -278,7 +278,7 @@ async def look_at_live(
 
 async def look_at_failed(
     session: Session, tenant: int, _wanted: Filter, cursor: str | None, size: int
-) -> Stretch:
+) -> ListWindow:
     """By their dead letters, newest failure first."""
     rows = await list_failed(session, tenant, cursor, size)
     return stretch_of(rows, size)
@@ -286,15 +286,15 @@ async def look_at_failed(
 
 async def look_at_waiting(
     session: Session, tenant: int, _wanted: Filter, cursor: str | None, size: int
-) -> Stretch:
+) -> ListWindow:
     after = UUID(cursor) if cursor else FIRST_ID
     rows = await session.fetch(SQL.list_waiting, tenant, after, size)
     return stretch_of([(row["id"], str(row["id"])) for row in rows], size)
 
 
-def stretch_of(found: list[tuple[UUID, str]], size: int) -> Stretch:
+def stretch_of(found: list[tuple[UUID, str]], size: int) -> ListWindow:
     last = found[-1][1] if found else None
-    return Stretch(found, len(found), last, last if len(found) == size else None)
+    return ListWindow(found, len(found), last, last if len(found) == size else None)
 
 
 def position_text(instant: datetime, task_id: UUID) -> str:

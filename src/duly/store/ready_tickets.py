@@ -22,7 +22,7 @@ from duly.telemetry import get_logger
 SQL = statements_beside(__file__)
 # Further than this nobody counts: such a lane is full by any measure.
 DEPTH_COUNTED_MAX = 10_000
-BITE = 5_000
+BATCH_SIZE = 5_000
 # Where a lane begins: sequences are microseconds since 1970.
 BEGINNING = 0
 TICKET_COLUMNS = 8
@@ -32,7 +32,7 @@ UNREADABLE = (asyncpg.InternalServerError, asyncpg.PostgresSystemError)
 log = get_logger("duly.ready_queue")
 
 
-class Spot(NamedTuple):
+class SweepCursor(NamedTuple):
     """Where in the table a walk through all lanes has come to."""
 
     tenant: int
@@ -41,10 +41,10 @@ class Spot(NamedTuple):
     sequence: int
 
 
-FIRST_SPOT = Spot(-1, -1, -1, -1)
+SWEEP_START = SweepCursor(-1, -1, -1, -1)
 
 
-class Taken(NamedTuple):
+class TakenTickets(NamedTuple):
     """Tickets that left the table, oldest first in each lane, and what became of them."""
 
     tickets: list[tuple[Lane, int, Ticket]]
@@ -81,7 +81,7 @@ async def lease_tickets(
     count: int,
     lease_s: float,
     left_out: Collection[int] = (),
-) -> Taken:
+) -> TakenTickets:
     """Up to `count` tickets of the queues, in their order, each after the sequence given for it;
     none of the tenants left out."""
     rows = await run(
@@ -98,7 +98,7 @@ async def lease_tickets(
     # A union promises no order of its parts; only the row about tickets has no task.
     (told,) = (row for row in rows if row["id"] is None)
     leases = [Lease(*row[TICKET_COLUMNS:]) for row in rows if row["id"] is not None]
-    return Taken(tickets_told(told, list(lanes)), leases)
+    return TakenTickets(tickets_told(told, list(lanes)), leases)
 
 
 def tickets_told(row: Any, lanes: list[Lane]) -> list[tuple[Lane, int, Ticket]]:
@@ -133,20 +133,20 @@ async def count_tickets(database: Database, lanes: dict[Lane, int]) -> dict[Lane
 
 
 async def sweep_tickets(
-    database: Database, after: Spot = FIRST_SPOT, bite: int = BITE
-) -> tuple[Spot, int]:
+    database: Database, after: SweepCursor = SWEEP_START, batch_size: int = BATCH_SIZE
+) -> tuple[SweepCursor, int]:
     """Delete what is void in the next bite; answers where to go on, and how many are gone."""
-    rows = await run(database, SQL.sweep_tickets, *after, bite)
+    rows = await run(database, SQL.sweep_tickets, *after, batch_size)
     if not rows:
-        return FIRST_SPOT, 0
+        return SWEEP_START, 0
     (row,) = rows
-    at_end = row["seen"] < bite
-    return FIRST_SPOT if at_end else Spot(*row[:4]), row["gone"]
+    at_end = row["seen"] < batch_size
+    return SWEEP_START if at_end else SweepCursor(*row[:4]), row["gone"]
 
 
-async def wipe_tickets(database: Database, bite: int = BITE) -> int:
+async def wipe_tickets(database: Database, batch_size: int = BATCH_SIZE) -> int:
     """Forget up to `bite` tickets; fewer than that means that none are left."""
-    (row,) = await run(database, SQL.wipe_tickets, bite)
+    (row,) = await run(database, SQL.wipe_tickets, batch_size)
     gone: int = row["gone"]
     return gone
 

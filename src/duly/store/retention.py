@@ -22,7 +22,7 @@ class MonthCursor(NamedTuple):
     id: UUID = UUID(int=0)
 
 
-class Bite(NamedTuple):
+class DeletedBatch(NamedTuple):
     """Fewer examined than asked for: the end of the month was reached."""
 
     examined: int
@@ -36,10 +36,12 @@ async def delete_finished(
     cursor: MonthCursor,
     examine_max: int,
     retention_s: float = RETENTION_S,
-) -> Bite:
+) -> DeletedBatch:
     """Of the next tasks of a past month, delete those that ended longer ago than the retention."""
     (row,) = await database.fetch(SQL.delete_finished, month, retention_s, *cursor, examine_max)
-    return Bite(row["examined"], row["deleted"], MonthCursor(row["last_shard"], row["last_id"]))
+    return DeletedBatch(
+        row["examined"], row["deleted"], MonthCursor(row["last_shard"], row["last_id"])
+    )
 
 
 async def delete_closed_breakers(

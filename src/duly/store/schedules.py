@@ -15,7 +15,14 @@ import msgspec
 
 from duly.domain.ids import make_task_id, milliseconds, shard_of, tenant_shard
 from duly.domain.limits import Problem
-from duly.domain.occurrence_plan import Misfire, Overlap, Policies, Progress, next_at, watches
+from duly.domain.occurrence_plan import (
+    Misfire,
+    Overlap,
+    Policies,
+    ScheduleProgress,
+    next_at,
+    watches,
+)
 from duly.domain.recurrence import Recurrence, stable_jitter_s
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 from duly.domain.task import Submission
@@ -90,9 +97,9 @@ class Schedule:
         return timedelta(seconds=self.offset_s)
 
     @property
-    def progress(self) -> Progress:
+    def progress(self) -> ScheduleProgress:
         is_paused = self.paused_at is not None
-        return Progress(self.cursor_at, self.fires, len(self.live), is_paused)
+        return ScheduleProgress(self.cursor_at, self.fires, len(self.live), is_paused)
 
     def recurrence(self) -> Recurrence | list[Problem]:
         return read_recurrence(self.definition.fields, self.anchor_at)

@@ -86,7 +86,7 @@ class StatsRow(NamedTuple):
     run_time: list[int]
 
 
-class Counts(NamedTuple):
+class TaskCounts(NamedTuple):
     submitted: int = 0
     started: int = 0
     completed: int = 0
@@ -98,7 +98,7 @@ class Point(NamedTuple):
     """Some minutes of a tenant together; `at` is when they begin. Times are counts by bucket."""
 
     at: datetime
-    counts: Counts = Counts()
+    counts: TaskCounts = TaskCounts()
     lag: Sequence[int] = ()
     run_time: Sequence[int] = ()
 
@@ -284,7 +284,7 @@ async def read_points(
         if counts is None:
             points[step] = point._replace(lag=lag, run_time=run_time)
         else:
-            points[step] = point._replace(counts=Counts(*counts[:-1]))
+            points[step] = point._replace(counts=TaskCounts(*counts[:-1]))
             rows_left -= counts[-1]
     return [points[step] for step in sorted(points)] if rows_left >= 0 else None
 
@@ -294,7 +294,7 @@ def added_up(points: Iterable[Point], at: datetime) -> Point:
     for point in points:
         total = Point(
             at,
-            Counts(*summed(total.counts, point.counts)),
+            TaskCounts(*summed(total.counts, point.counts)),
             summed(total.lag, point.lag),
             summed(total.run_time, point.run_time),
         )

@@ -44,14 +44,14 @@ from duly.store.insert import (
     first_lease,
     future_ms,
     insert_tasks,
+    jittered_start,
     key_of,
     lanes_of,
     read_keys,
     read_stored,
-    smeared,
 )
 from duly.store.lease import Lease, read_held
-from duly.store.load import Due
+from duly.store.load import DueTimer
 from duly.store.partitions import PlacementRange, placement_range
 from duly.store.pools import PoolNumbers
 from duly.store.stats import StatsBook
@@ -119,7 +119,7 @@ class Submitter:
         self.at_home: Container[int] = frozenset()
         # Learns both before the first task is placed, where there is somebody to ask.
         self.load_tenant_limits: Callable[[], Awaitable[None]] | None = None
-        self.on_stored: Callable[[list[Due], datetime], None] | None = None
+        self.on_stored: Callable[[list[DueTimer], datetime], None] | None = None
         # A consumer that all of these may go to at once, if one waits.
         self.find_consumer: Callable[[list[InsertRow]], IdleConsumer | None] = lambda _entries: None
         self.stats: StatsBook | None = None
@@ -232,7 +232,7 @@ class Submitter:
             task_id = pgproto.UUID(make_octets(placed_ms, shard, random))
             lane, run_at, delay_s = timer_queue(pool, task.priority), task.run_at, task.delay_s
             if task.policy.jitter_s:
-                run_at, delay_s = smeared(task, random)
+                run_at, delay_s = jittered_start(task, random)
             entries.append(InsertRow(ordinal, task, task_id, shard, pool, lane, run_at, delay_s))
         # The same order as of the ids, which compare more slowly.
         entries.sort(key=lambda entry: entry.id.bytes)
@@ -354,9 +354,9 @@ def stored_at(entry: InsertRow, now: datetime, *, is_waited_for: bool = False) -
     return Stored(entry.id, now, run_at, is_waited_for and run_at <= now)
 
 
-def near_timers(entries: list[InsertRow], answers: dict[int, SubmitAnswer]) -> list[Due]:
+def near_timers(entries: list[InsertRow], answers: dict[int, SubmitAnswer]) -> list[DueTimer]:
     """The timers just made that fire within the doorbell's reach, and wait for a ticket."""
-    local_tickets: list[Due] = []
+    local_tickets: list[DueTimer] = []
     for entry in entries:
         answer = answers[entry.ordinal]
         assert isinstance(answer, Stored)
@@ -365,7 +365,7 @@ def near_timers(entries: list[InsertRow], answers: dict[int, SubmitAnswer]) -> l
             continue
         task, policy = entry.task, entry.task.policy
         local_tickets.append(
-            Due(
+            DueTimer(
                 task.tenant,
                 entry.shard,
                 entry.queue,

@@ -27,7 +27,7 @@ from duly.verify.history import (
     DeadLetterRow,
     KeyRow,
     OccurrenceRow,
-    SlotRow,
+    SlotHolderRow,
     Tables,
     TaskRow,
     TimerRow,
@@ -298,7 +298,7 @@ async def verify_standing(reading: Reading, verification: Verification) -> None:
     async with snapshot(reading.connection):
         slots = await reading.connection.fetch(SQL.read_slots, SHARDS, timeout=STATEMENT_TIMEOUT_S)
         if slots:
-            verification.judge_slots([SlotRow(*row[:3]) for row in slots], slots[0]["now"])
+            verification.judge_slots([SlotHolderRow(*row[:3]) for row in slots], slots[0]["now"])
     tenant = 0
     while True:
         async with snapshot(reading.connection):

@@ -14,7 +14,7 @@ from duly.store.database import SQL, Database, Session, translated_faults
 CALM_S = 2.0
 
 
-class Gate:
+class StatementGate:
     """Lets nobody ask the database while its clock is moved: an answer from before the move, held
     against a clock from after it, would make a node believe that time ran backwards."""
 
@@ -53,7 +53,7 @@ class TimedDatabase(Database):
     """Only for tests: a production server refuses a database whose clock was set for all."""
 
     clock: Clock
-    gate: Gate
+    gate: StatementGate
 
     async def fetch(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         async with self.on_time() as connection:
@@ -68,11 +68,11 @@ class TimedDatabase(Database):
     @contextlib.asynccontextmanager
     async def on_time(self) -> AsyncIterator[asyncpg.Connection]:
         with translated_faults(self.url):
-            async with self.gate.passing(), self.connections.lend() as connection:
+            async with self.gate.passing(), self.connections.acquire() as connection:
                 await connection.fetch(SQL.set_test_clock, self.clock.now().isoformat())
                 yield connection
 
 
-def database_with(clock: Clock, gate: Gate) -> type[TimedDatabase]:
+def database_with(clock: Clock, gate: StatementGate) -> type[TimedDatabase]:
     """A kind of database with this clock, for whoever opens one."""
     return type("TimedByTest", (TimedDatabase,), {"clock": clock, "gate": gate})

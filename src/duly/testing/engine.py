@@ -38,7 +38,7 @@ class Engine:
         self.parts: Parts = make_parts(database, environment, self.metrics, is_alone=is_alone)
         self.scheduler = self.parts.scheduler
         self.submitter = self.parts.submitter
-        self.desk = GroupCommit(self.submitter)
+        self.group_commit = GroupCommit(self.submitter)
         self.settling = self.parts.settling
         self.executor = Executor(
             database,

@@ -25,7 +25,7 @@ from duly.settings import Settings
 from duly.store.keys import NewKey, create_key
 from duly.store.tenants import create_tenant
 from duly.testing.clock import MovableClock
-from duly.testing.database import Gate, TimedDatabase, database_with
+from duly.testing.database import StatementGate, TimedDatabase, database_with
 
 START_S = 120.0
 STOP_S = 5.0
@@ -55,7 +55,7 @@ class DulyServer:
         self.environment = Environment(clock=self.clock)
         self.ready: concurrent.futures.Future[Ready] = concurrent.futures.Future()
         self.thread = threading.Thread(target=self.live, name="duly for tests", daemon=True)
-        self.gate = Gate()
+        self.gate = StatementGate()
         self.database_kind = database_with(self.clock, self.gate)
         self.numbers = itertools.count(1)
         self.database: TimedDatabase | None = None

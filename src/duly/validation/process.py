@@ -2,10 +2,10 @@
 
 | event | what its user gets |
 |---|---|
-| a payload takes too much processor time | `End.TIME`; the next check starts a new process |
-| a payload or a schema takes more memory | the same, with `End.MEMORY` |
+| a payload takes too much processor time | `ProcessEnd.TIME`; the next check starts a new process |
+| a payload or a schema takes more memory | the same, with `ProcessEnd.MEMORY` |
 | a process that served others before dies of anything else | asked again, once, in a fresh one |
-| no answer for a while: the machine is overloaded | killed, `End.SILENCE` |
+| no answer for a while: the machine is overloaded | killed, `ProcessEnd.SILENCE` |
 | it cannot be started | `CheckProcessUnavailable` |
 | its user is killed | it reads the end of its input, or its time runs out |
 """
@@ -45,7 +45,7 @@ MEGABYTE = 1024 * 1024
 UNTOLD = Problem("/payload", "does not fit the schema; to say where takes too long")
 
 
-class End(Enum):
+class ProcessEnd(Enum):
     """Why a process ended before it had answered."""
 
     TIME = (
@@ -57,13 +57,13 @@ class End(Enum):
 
 
 @dataclass
-class Checked:
+class CheckResult:
     """What is wrong with each payload, in order, as far as the process came. `unsound` says why the
     schema is none; `cpu_s` is what is left for the rest."""
 
     found: list[Problem | None] = field(default_factory=list)
     unsound: str = ""
-    end: End | None = None
+    end: ProcessEnd | None = None
     cpu_s: float = CALL_CPU_S_MAX
 
     def problems(self, count: int) -> list[Problem | None]:
@@ -84,9 +84,9 @@ class CheckProcess:
         self.peer: socket.socket | None = None
         self.is_killed = False
 
-    def check(self, schema: str, payloads: Sequence[bytes]) -> Checked:
+    def check(self, schema: str, payloads: Sequence[bytes]) -> CheckResult:
         """Without payloads, whether the schema is sound."""
-        checked, self.is_killed = Checked(), False
+        checked, self.is_killed = CheckResult(), False
         for part in parts_of(payloads):
             answer = self.ask(Request(schema, part, checked.cpu_s))
             answer.found = checked.found + answer.found
@@ -95,18 +95,18 @@ class CheckProcess:
                 break
         return checked
 
-    def ask(self, request: Request) -> Checked:
+    def ask(self, request: Request) -> CheckResult:
         is_fresh = self.child is None
         answer = self.ask_once(request)
         is_own_fault = is_fresh or self.is_killed or UNTOLD in answer.found
-        if answer.end is End.MEMORY and not is_own_fault:
+        if answer.end is ProcessEnd.MEMORY and not is_own_fault:
             # What it kept of others may have filled it; or it was idle and has just ended.
             answer = self.ask_once(request)
         return answer
 
-    def ask_once(self, request: Request) -> Checked:
+    def ask_once(self, request: Request) -> CheckResult:
         child, peer = self.started()
-        answer = Checked()
+        answer = CheckResult()
         try:
             send(peer, msgspec.msgpack.encode(request))
             answer.unsound = receive(peer).decode()
@@ -118,12 +118,14 @@ class CheckProcess:
                     answer.found[-1] = decode_problem(receive(peer))
             (answer.cpu_s,) = SECONDS.unpack(receive(peer))
         except TimeoutError:
-            answer.end = End.SILENCE
+            answer.end = ProcessEnd.SILENCE
             self.close()
         except (EOFError, OSError):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(END_S_MAX)
-            answer.end = End.TIME if child.returncode == -signal.SIGPROF else End.MEMORY
+            answer.end = (
+                ProcessEnd.TIME if child.returncode == -signal.SIGPROF else ProcessEnd.MEMORY
+            )
             self.close()
         return answer
 

@@ -14,9 +14,9 @@ from duly.domain.states import TERMINAL, State
 from duly.verify.caps import caps_are_kept
 from duly.verify.history import (
     AttemptRow,
-    Call,
     Evidence,
     Finding,
+    LoggedCall,
     Logs,
     Operation,
     Tables,
@@ -244,7 +244,7 @@ def stored_requests(evidence: Evidence, tasks: set[UUID]) -> set[str | None]:
 
 def no_early_start(evidence: Evidence) -> Iterator[Finding]:
     """No lease before the instant that was asked for, by the database's own clock."""
-    moves: dict[UUID, list[Call]] = defaultdict(list)
+    moves: dict[UUID, list[LoggedCall]] = defaultdict(list)
     for call in evidence.of(Operation.MOVE):
         may_have_moved = call.is_unknown or (call.ok is not None and call.ok.answer == "moved")
         if call.asked.task is not None and call.asked.due_at is not None and may_have_moved:
@@ -276,7 +276,7 @@ def no_early_start(evidence: Evidence) -> Iterator[Finding]:
 
 def moved_instant(
     evidence: Evidence,
-    moves: list[Call],
+    moves: list[LoggedCall],
     since: datetime | None,
     earliest: datetime,
     started_at: datetime,

@@ -8,10 +8,10 @@ from datetime import datetime, timedelta
 
 from duly.domain.states import Outcome
 from duly.verify.check import Violation
-from duly.verify.history import Logs, SlotRow, Tables
+from duly.verify.history import Logs, SlotHolderRow, Tables
 
 
-def find_ownerless(slots: Iterable[SlotRow], now: datetime) -> list[Violation]:
+def find_ownerless(slots: Iterable[SlotHolderRow], now: datetime) -> list[Violation]:
     """Slots whose tasks nobody would dispatch."""
     return [
         Violation("liveness", None, f"slot {slot.number} has no owner")

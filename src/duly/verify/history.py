@@ -28,7 +28,7 @@ class Operation(StrEnum):
     READ = "read"
 
 
-class Phase(StrEnum):
+class CallPhase(StrEnum):
     """A timeout or a lost connection is UNKNOWN, never FAIL: FAIL means that nothing changed."""
 
     INVOKE = "invoke"
@@ -38,7 +38,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class LogEntry:
     """One line of the client log, about one task; the lines of one `call` belong together.
 
     `at` is on the database's clock. `request` is equal for equal requests, and is what the harness
@@ -48,7 +48,7 @@ class Entry:
 
     call: int
     operation: Operation
-    phase: Phase
+    phase: CallPhase
     at: datetime
     tenant: int
     task: UUID | None = None
@@ -87,7 +87,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[LogEntry, ...] = ()
     effects: tuple[Effect, ...] = ()
     faults: tuple[Fault, ...] = ()
 
@@ -170,7 +170,7 @@ class OccurrenceRow:
 
 
 @dataclass(frozen=True, slots=True)
-class SlotRow:
+class SlotHolderRow:
     number: int
     holder: UUID | None
     expires_at: datetime
@@ -196,26 +196,26 @@ class Tables:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class LoggedCall:
     """The lines of one call: what was asked, and the answer if one was heard."""
 
-    asked: Entry
-    answered: Entry | None = None
+    asked: LogEntry
+    answered: LogEntry | None = None
 
     @property
-    def ok(self) -> Entry | None:
-        return self.answered if self.answered and self.answered.phase is Phase.OK else None
+    def ok(self) -> LogEntry | None:
+        return self.answered if self.answered and self.answered.phase is CallPhase.OK else None
 
     @property
     def is_unknown(self) -> bool:
-        return self.answered is None or self.answered.phase is Phase.UNKNOWN
+        return self.answered is None or self.answered.phase is CallPhase.UNKNOWN
 
 
 @dataclass(slots=True)
 class Evidence:
     """Logs and tables, joined once and indexed for every invariant."""
 
-    calls: dict[Operation, list[Call]] = field(default_factory=dict)
+    calls: dict[Operation, list[LoggedCall]] = field(default_factory=dict)
     effects: tuple[Effect, ...] = ()
     tasks: dict[UUID, TaskRow] = field(default_factory=dict)
     timers: dict[UUID, TimerRow] = field(default_factory=dict)
@@ -236,10 +236,10 @@ class Evidence:
     def has_client_log(self) -> bool:
         return bool(self.calls)
 
-    def of(self, operation: Operation) -> list[Call]:
+    def of(self, operation: Operation) -> list[LoggedCall]:
         return self.calls.get(operation, [])
 
-    def answers(self, operation: Operation) -> Iterator[tuple[Entry, Entry]]:
+    def answers(self, operation: Operation) -> Iterator[tuple[LogEntry, LogEntry]]:
         """Asked and answered, of the calls that were answered."""
         for call in self.of(operation):
             if call.ok is not None:
@@ -298,12 +298,12 @@ def gather(logs: Logs, tables: Tables) -> Evidence:
     )
 
 
-def join_calls(entries: Iterable[Entry]) -> dict[Operation, list[Call]]:
-    asked: dict[int, Entry] = {}
-    answered: dict[int, Entry] = {}
+def join_calls(entries: Iterable[LogEntry]) -> dict[Operation, list[LoggedCall]]:
+    asked: dict[int, LogEntry] = {}
+    answered: dict[int, LogEntry] = {}
     for entry in entries:
-        (asked if entry.phase is Phase.INVOKE else answered)[entry.call] = entry
-    calls: dict[Operation, list[Call]] = defaultdict(list)
+        (asked if entry.phase is CallPhase.INVOKE else answered)[entry.call] = entry
+    calls: dict[Operation, list[LoggedCall]] = defaultdict(list)
     for number, entry in asked.items():
-        calls[entry.operation].append(Call(entry, answered.get(number)))
+        calls[entry.operation].append(LoggedCall(entry, answered.get(number)))
     return dict(calls)

@@ -9,7 +9,7 @@ from itertools import pairwise
 from uuid import UUID
 
 from duly.domain.states import UNCHARGED, Outcome
-from duly.verify.history import AttemptRow, Entry, Evidence, Finding, Operation, TimerRow
+from duly.verify.history import AttemptRow, Evidence, Finding, LogEntry, Operation, TimerRow
 
 # Ends that duly finds out by itself; every other record needs somebody who settled.
 FOUND_OUT = frozenset({Outcome.LEASE_LOST, Outcome.EXPIRED})
@@ -98,7 +98,7 @@ def stale_calls_change_nothing(evidence: Evidence) -> Iterator[Finding]:
     yield from foreign_heartbeats(evidence)
 
 
-def unrecorded(evidence: Evidence, asked: Entry, answer: Entry) -> Iterator[Finding]:
+def unrecorded(evidence: Evidence, asked: LogEntry, answer: LogEntry) -> Iterator[Finding]:
     row = evidence.attempt_of(asked.task, asked.fence)
     if row is None or row.holder != asked.holder or row.outcome != asked.outcome:
         yield asked.task, f"fence {asked.fence} was {answer.answer} as {asked.outcome}, unrecorded"
@@ -106,7 +106,7 @@ def unrecorded(evidence: Evidence, asked: Entry, answer: Entry) -> Iterator[Find
         yield asked.task, f"fence {asked.fence} was answered {answer.state}, stored {row.state}"
 
 
-def wrongly_refused(evidence: Evidence, asked: Entry, answer: Entry) -> Iterator[Finding]:
+def wrongly_refused(evidence: Evidence, asked: LogEntry, answer: LogEntry) -> Iterator[Finding]:
     """Refused, though the caller's lease began before the question and ended after the answer."""
     assert asked.task is not None
     assert asked.fence is not None
@@ -201,7 +201,7 @@ def miscounted(evidence: Evidence, task: UUID, rows: list[AttemptRow]) -> Iterat
         yield task, f"was tried {charged} times, and {asked.max_attempts} is the most"
 
 
-def unaccounted(evidence: Evidence, lease: Entry) -> Iterator[Finding]:
+def unaccounted(evidence: Evidence, lease: LogEntry) -> Iterator[Finding]:
     assert lease.task is not None
     assert lease.fence is not None
     if evidence.recorded_holder(lease.task, lease.fence) != lease.holder:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from duly.verify.check import Violation, check, find_overdue
 from duly.verify.healed import find_ownerless
-from duly.verify.history import Fault, Logs, SlotRow, Tables
+from duly.verify.history import Fault, Logs, SlotHolderRow, Tables
 
 # After a fail-over the clock may be a little behind. Fences rise all the same, and are judged
 # exactly; only instants in the wrong order are forgiven, if they are no further apart.
@@ -86,7 +86,7 @@ class Verification:
     def judge_ledger(self, tables: Tables, now: datetime) -> None:
         self.add(check(clock_excused(now), tables, LEDGER_INVARIANTS))
 
-    def judge_slots(self, slots: list[SlotRow], now: datetime) -> None:
+    def judge_slots(self, slots: list[SlotHolderRow], now: datetime) -> None:
         self.rows["slots"] += len(slots)
         ownerless = find_ownerless(slots, now)
         if ownerless:
