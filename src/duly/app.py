@@ -36,6 +36,7 @@ from duly.broker.memory import MemoryCarrier
 from duly.broker.postgres import PostgresCarrier
 from duly.client.server import LOCAL_FILE, LocalServer, read_local
 from duly.coordinator.ownership import Coordinator
+from duly.coordinator.postgres import PostgresOwnership
 from duly.domain.addresses import OutboundRules
 from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
 from duly.domain.fairness import AGING_S
@@ -361,7 +362,7 @@ def make_parts(
 ) -> Parts:
     """What this process does, in the order of the corridor; `problems` are those of its roles."""
     node = make_node(environment, roles)
-    coordinator = Coordinator(database, environment, node, problems=problems)
+    coordinator = Coordinator(PostgresOwnership(database), environment, node, problems=problems)
     submitter = Submitter(database, environment)
     stats = submitter.stats = StatsBook(environment)
     # Behind a transaction-mode pooler nobody can listen: loads and polls find everything.

@@ -11,6 +11,7 @@ import sys
 from uuid import UUID
 
 from duly.coordinator.ownership import Coordinator
+from duly.coordinator.postgres import PostgresOwnership
 from duly.environment import Environment
 from duly.role import RoleLoop, stop_roles
 from duly.store.database import Database
@@ -27,7 +28,8 @@ async def run(url: str, number: int, lease_s: float) -> None:
     environment, metrics = Environment(), Metrics()
     database = await Database.open(url, 2)
     node = Node(UUID(int=number), f"node-{number}", "1", ("scheduler", "maintenance"))
-    coordinator = Coordinator(database, environment, node, lease_s=lease_s, ticket_s=lease_s)
+    store = PostgresOwnership(database, lease_s=lease_s, ticket_s=lease_s)
+    coordinator = Coordinator(store, environment, node)
     listeners = {OWNERSHIP: coordinator.heard}
     channel = Channel(database, environment, listeners, coordinator.look)
     coordinator.on_change = lambda *_: say({"held": len(coordinator.owned)})

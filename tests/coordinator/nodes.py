@@ -5,6 +5,7 @@ from random import Random
 from uuid import UUID
 
 from duly.coordinator.ownership import Coordinator
+from duly.coordinator.postgres import PostgresOwnership
 from duly.domain.ids import SLOTS
 from duly.environment import Environment
 from duly.store.ownership import Node, list_ownership
@@ -27,11 +28,9 @@ class TestNode:
         self.clock = ManualClock()
         self.id = UUID(int=number)
         self.coordinator = Coordinator(
-            database,
+            PostgresOwnership(database, lease_s=LEASE_S, ticket_s=TICKET_S),
             Environment(clock=self.clock, random=Random(number)),
             Node(self.id, f"node-{number}", "1", tuple(roles)),
-            lease_s=LEASE_S,
-            ticket_s=TICKET_S,
         )
         self.told: list[tuple[frozenset[int], frozenset[int]]] = []
         self.coordinator.on_change = lambda gained, lost: self.told.append((gained, lost))

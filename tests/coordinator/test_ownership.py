@@ -4,7 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from duly.coordinator.ownership import EXPIRY_SLACK_S, TRUSTED_PART
+from duly.coordinator.ownership import TRUSTED_PART
+from duly.coordinator.policy import EXPIRY_SLACK_S
 from duly.domain.errors import DatabaseUnavailable
 from duly.domain.ids import SLOTS
 from duly.store.ownership import MAINTENANCE, list_ownership

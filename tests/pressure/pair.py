@@ -23,7 +23,7 @@ async def owner_and_worker(
     shard = tenant_shard(tenant.id, spread=1, choice=0)
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
-            engine.scheduler.coordinator.ticket_s = TICKET_S
+            engine.scheduler.coordinator.store.ticket_s = TICKET_S
             engine.executor.shares.slots = 0
             await stack.enter_async_context(engine)
         coordinators = [engine.scheduler.coordinator for engine in engines]

@@ -76,7 +76,7 @@ async def test_a_new_owner_counts_leases_that_it_never_sent(pool: CountingDataba
         former = Engine(pool, Environment(), watcher, is_alone=False)
         former.executor.shares.slots = 0
         for engine in (worker, former):
-            engine.scheduler.coordinator.ticket_s = TICKET_S
+            engine.scheduler.coordinator.store.ticket_s = TICKET_S
         async with former:
             await until(lambda: len(former.scheduler.coordinator.owned) == 64)
             # It takes from the lanes, and owns nothing yet.
@@ -87,7 +87,7 @@ async def test_a_new_owner_counts_leases_that_it_never_sent(pool: CountingDataba
             await former.group_commit.submit(task(tenant.id, "one-at-a-time"))
             await until(lambda: len(watcher.leases) == 1)
         heir = Engine(pool, Environment(), watcher, is_alone=False)
-        heir.scheduler.coordinator.ticket_s = TICKET_S
+        heir.scheduler.coordinator.store.ticket_s = TICKET_S
         heir.executor.shares.slots = 0
         await stack.enter_async_context(heir)
         await until(lambda: len(heir.scheduler.coordinator.owned) == 64)

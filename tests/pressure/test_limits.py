@@ -37,7 +37,7 @@ async def two_nodes(pool: CountingDatabase, watcher: Watcher) -> AsyncIterator[l
     engines = [Engine(pool, Environment(), watcher, is_alone=False) for _ in range(2)]
     async with contextlib.AsyncExitStack() as stack:
         for engine in engines:
-            engine.scheduler.coordinator.ticket_s = TICKET_S
+            engine.scheduler.coordinator.store.ticket_s = TICKET_S
             await stack.enter_async_context(engine)
         coordinators = [engine.scheduler.coordinator for engine in engines]
         await until(lambda: all(len(each.owned) == 32 for each in coordinators))

@@ -152,7 +152,7 @@ async def test_another_node_goes_on_where_one_was_killed(pool: Database) -> None
     """kill -9 in the middle of everything: leases run out, slots change hands (I11)."""
     watcher = Watcher()
     first = Engine(pool, Environment(), watcher)
-    first.scheduler.coordinator.lease_s = 1.0
+    first.scheduler.coordinator.store.lease_s = 1.0
     await first.__aenter__()
     await first.submitter.submit([task() for _ in range(50)])
     await watcher.count(50)

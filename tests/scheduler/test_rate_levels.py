@@ -10,6 +10,7 @@ from uuid import UUID
 import pytest
 
 from duly.coordinator.ownership import Coordinator
+from duly.coordinator.postgres import PostgresOwnership
 from duly.domain.explain import explain
 from duly.domain.gates import Gate
 from duly.domain.ids import slot_of, tenant_shard
@@ -104,7 +105,7 @@ async def stage(engine_url: str) -> AsyncIterator[Stage]:
     environment = Environment(clock=SystemClock(), random=Random(5))
     tenant = await create_tenant(database, "acme", TenantLimits(dispatch_rate=RATE))
     assert tenant is not None
-    coordinator = Coordinator(database, environment, NODE, lease_s=600.0)
+    coordinator = Coordinator(PostgresOwnership(database, lease_s=600.0), environment, NODE)
     await coordinator.tick()
     time = DatabaseTime(environment.clock)
     (row,) = await database.fetch("SELECT duly.now() AS now")

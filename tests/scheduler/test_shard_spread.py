@@ -4,6 +4,7 @@ from random import Random
 from uuid import UUID
 
 from duly.coordinator.ownership import Coordinator
+from duly.coordinator.postgres import PostgresOwnership
 from duly.domain.ids import shard_of
 from duly.domain.task import Submission
 from duly.environment import Environment
@@ -31,7 +32,7 @@ class Stage:
         node = Node(environment_id(environment), "n", "0", ("scheduler",))
         time = DatabaseTime(environment.clock)
         time.observe(environment.clock.now())
-        coordinator = Coordinator(database, environment, node)
+        coordinator = Coordinator(PostgresOwnership(database), environment, node)
         self.gatekeeper = Gatekeeper(time, InFlight(), coordinator)
         self.keeper = ShardSpread(database, environment, self.submitter, self.gatekeeper)
 

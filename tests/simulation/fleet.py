@@ -21,6 +21,7 @@ from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier
 from duly.broker.postgres import PostgresCarrier
 from duly.coordinator.ownership import Coordinator
+from duly.coordinator.postgres import PostgresOwnership
 from duly.domain.errors import DulyError
 from duly.domain.lanes import ALL_TENANTS, Lane
 from duly.domain.states import Outcome
@@ -86,11 +87,9 @@ class FleetNode(Node):
         roles = (SCHEDULER_ROLE, MAINTENANCE)
         self.member = Member(UUID(int=self.random.getrandbits(128)), name, "simulated", roles)
         self.coordinator = Coordinator(
-            self.database,
+            PostgresOwnership(self.database, lease_s=plan.slot_lease_s, ticket_s=plan.ticket_s),
             self.environment,
             self.member,
-            lease_s=plan.slot_lease_s,
-            ticket_s=plan.ticket_s,
         )
         self.lease_queue = fleet.make_lease_queue(self)
         self.scheduler = make_scheduler(

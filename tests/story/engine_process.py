@@ -38,7 +38,7 @@ async def run(url: str, path: Path) -> None:
     with path.open("a", encoding="utf-8") as file:
         engine = Engine(database, Environment(), Diary(file), is_alone=False)
         coordinator = engine.scheduler.coordinator
-        coordinator.lease_s, coordinator.ticket_s = SLOT_LEASE_S, TICKET_S
+        coordinator.store.lease_s, coordinator.store.ticket_s = SLOT_LEASE_S, TICKET_S
         async with engine:
             sys.stdout.write("{}\n")
             sys.stdout.flush()

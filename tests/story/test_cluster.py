@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import asyncpg
 import pytest
 
-from duly.coordinator.ownership import LEASE_S
+from duly.coordinator.postgres import LEASE_S
 from duly.domain.ids import SLOTS
 from tests.processes import child, eventually
 from tests.servers import ServerOfTheRun

@@ -24,39 +24,21 @@ before the renewal was sent; so a node that cannot ask stops before anybody else
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from duly.domain.ids import SLOTS, slot_of
-from duly.domain.lanes import TICKET_S
-from duly.domain.slot_balance import fair_shares
+from duly.coordinator.contract import OwnershipStore
+from duly.coordinator.policy import TICKS_PER_LEASE, pause_s, plan_changes
+from duly.domain.ids import slot_of
 from duly.environment import Environment
-from duly.store.database import Database
-from duly.store.ownership import (
-    MAINTENANCE,
-    SCHEDULER_ROLE,
-    SLOT,
-    Assignment,
-    Node,
-    Owned,
-    View,
-    claim_seats,
-    keep_seats,
-    release_seats,
-)
+from duly.store.ownership import SLOT, Assignment, Node, Owned, View
 from duly.telemetry import get_logger
 
-LEASE_S = 10.0
-# The rest is for a monotonic clock that runs slower than the database's.
+# The rest is for a monotonic clock that runs slower than the store's.
 TRUSTED_PART = 0.95
-TICKS_PER_LEASE = 3
-# Looking this long after somebody's lease should have ended finds it ended.
-EXPIRY_SLACK_S = 0.05
-# What a claim passed by because others were at it is looked for again this many times per lease.
-CONTENDED_PER_LEASE = 12
 
 log = get_logger("duly.coordinator")
 
 
 class Coordinator:
-    """Decides how much this node should hold, and keeps, claims or releases accordingly.
+    """Keeps, claims and releases what the policy says (policy.py), in a store (contract.py).
 
     `on_change(gained, lost)` is told the slots after `owns` answers accordingly and, for a release,
     before anybody else can have them.
@@ -66,19 +48,15 @@ class Coordinator:
 
     def __init__(
         self,
-        database: Database,
+        store: OwnershipStore,
         environment: Environment,
         node: Node,
         *,
-        lease_s: float = LEASE_S,
-        ticket_s: float = TICKET_S,
         problems: Callable[[], Mapping[str, str | None]] = dict,
     ) -> None:
-        self.database = database
+        self.store = store
         self.environment = environment
         self.node = node
-        self.lease_s = lease_s
-        self.ticket_s = ticket_s
         # Of the roles of this process: the node's row tells others.
         self.problems = problems
         self.assignments: dict[Assignment, Owned] = {}
@@ -89,6 +67,11 @@ class Coordinator:
         self.slots_claimed = 0
         self.on_change: Callable[[frozenset[int], frozenset[int]], None] | None = None
         self.wake: Callable[[], None] | None = None
+
+    @property
+    def ticket_s(self) -> float:
+        """How long a ticket of ours may become a lease."""
+        return self.store.ticket_s
 
     @property
     def owned(self) -> dict[int, Owned]:
@@ -128,46 +111,31 @@ class Coordinator:
 
     async def tick(self) -> float:
         """One statement when nothing changed; a release or claim more when something did."""
-        async with asyncio.timeout(self.lease_s / TICKS_PER_LEASE):
+        lease_s = self.store.lease_s
+        async with asyncio.timeout(lease_s / TICKS_PER_LEASE):
             sent_at = self.environment.clock.monotonic()
             failing = {role: problem for role, problem in self.problems().items() if problem}
-            view = await keep_seats(
-                self.database, self.node, self.assignments, self.lease_s, self.ticket_s, failing
-            )
-            self.trusted_until = sent_at + self.lease_s * TRUSTED_PART
+            view = await self.store.keep(self.node, self.assignments, failing)
+            self.trusted_until = sent_at + lease_s * TRUSTED_PART
             self.slots_free, self.slots_claimed = view.free.get(SLOT, 0), 0
             self.forget(
                 [assignment for assignment in self.assignments if assignment not in view.renewed]
             )
             self.assignments |= view.renewed
             is_content = await self.balance(view)
-        return self.pause_s(view, is_content=is_content)
+        return pause_s(lease_s, view, is_content=is_content)
 
     async def balance(self, view: View) -> bool:
         """Release what is too much, claim what is lacking; False if others were claiming too."""
-        lacking = {SLOT: self.slots_lacking(view)}
-        if MAINTENANCE in self.node.roles and Assignment(MAINTENANCE, 0) not in self.assignments:
-            lacking[MAINTENANCE] = 1
-        await self.release(-lacking[SLOT])
+        plan = plan_changes(self.node, self.assignments, view)
+        await self.release(plan.release)
         is_content = True
-        for kind, count in lacking.items():
-            wanted = min(count, view.free.get(kind, 0))
-            if wanted > 0:
-                is_content &= await self.claim(kind, wanted, view) == wanted
+        for kind, count in plan.claim.items():
+            is_content &= await self.claim(kind, count, view) == count
         return is_content
 
-    def slots_lacking(self, view: View) -> int:
-        """How many slots we should have more; negative if we have too many."""
-        held = len(self.owned)
-        if SCHEDULER_ROLE not in self.node.roles:
-            return -held
-        counts = {**view.slots_of_others, self.node.id: held}
-        return fair_shares(counts, SLOTS)[self.node.id] - held
-
     async def claim(self, kind: str, most: int, view: View) -> int:
-        claimed = await claim_seats(
-            self.database, self.node.id, kind, most, view.strays, self.lease_s, self.ticket_s
-        )
+        claimed = await self.store.claim(self.node, kind, most, view)
         # We were stopped since the renewal, and took from ourselves what had run out.
         self.forget([assignment for assignment in claimed if assignment in self.assignments])
         self.assignments |= claimed
@@ -176,14 +144,12 @@ class Coordinator:
         self.tell(gained=claimed, lost=())
         return len(claimed)
 
-    async def release(self, surplus: int) -> None:
+    async def release(self, leaving: list[Assignment]) -> None:
         """First forget, then tell, then release: nobody else may start before we stopped."""
-        slots = sorted(assignment for assignment in self.assignments if assignment.kind == SLOT)
-        leaving = slots[len(slots) - surplus :] if surplus > 0 else []
         self.releasing |= {assignment: self.assignments[assignment] for assignment in leaving}
         self.forget(leaving)
         if self.releasing:
-            await release_seats(self.database, self.node.id, self.releasing, self.ticket_s)
+            await self.store.release(self.node, self.releasing)
             self.releasing.clear()
 
     def forget(self, assignments: Iterable[Assignment]) -> None:
@@ -205,15 +171,8 @@ class Coordinator:
         if self.on_change is not None:
             self.on_change(slots_gained, slots_lost)
 
-    def pause_s(self, view: View, *, is_content: bool) -> float:
-        """A third of the lease, or sooner if somebody's lease ends before or a claim was shared."""
-        pause_s = self.lease_s / TICKS_PER_LEASE
-        if view.next_expiry_s is not None:
-            pause_s = min(pause_s, view.next_expiry_s + EXPIRY_SLACK_S)
-        return pause_s if is_content else min(pause_s, self.lease_s / CONTENDED_PER_LEASE)
-
     async def close(self) -> None:
         """Hand everything over; what cannot be released now runs out by itself."""
         leaving = self.releasing | self.assignments
         self.forget(list(self.assignments))
-        await release_seats(self.database, self.node.id, leaving, self.ticket_s, is_leaving=True)
+        await self.store.release(self.node, leaving, is_leaving=True)

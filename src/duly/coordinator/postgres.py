@@ -1,0 +1,43 @@
+"""Ownership in PostgreSQL: rows of `duly.ownership` and `duly.nodes`, by the database's clock."""
+
+from collections.abc import Mapping
+
+from duly.domain.lanes import TICKET_S
+from duly.store.database import Database
+from duly.store.ownership import (
+    Assignment,
+    Node,
+    Owned,
+    View,
+    claim_seats,
+    keep_seats,
+    release_seats,
+)
+
+LEASE_S = 10.0
+
+
+class PostgresOwnership:
+    """An OwnershipStore (contract.py)."""
+
+    def __init__(
+        self, database: Database, *, lease_s: float = LEASE_S, ticket_s: float = TICKET_S
+    ) -> None:
+        self.database = database
+        self.lease_s = lease_s
+        self.ticket_s = ticket_s
+
+    async def keep(
+        self, node: Node, held: Mapping[Assignment, Owned], failing: Mapping[str, str]
+    ) -> View:
+        return await keep_seats(self.database, node, held, self.lease_s, self.ticket_s, failing)
+
+    async def claim(self, node: Node, kind: str, most: int, view: View) -> dict[Assignment, Owned]:
+        return await claim_seats(
+            self.database, node.id, kind, most, view.strays, self.lease_s, self.ticket_s
+        )
+
+    async def release(
+        self, node: Node, held: Mapping[Assignment, Owned], *, is_leaving: bool = False
+    ) -> None:
+        await release_seats(self.database, node.id, held, self.ticket_s, is_leaving=is_leaving)
