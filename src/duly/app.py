@@ -64,7 +64,7 @@ from duly.store.database import Database, address_of
 from duly.store.embedded import open_lock, prepare_folder
 from duly.store.failover import FailoverWatch
 from duly.store.hosts import Hosts
-from duly.store.keys import is_any_key, make_first_key
+from duly.store.keys import is_any_key, make_first_key, make_missing_admin_key
 from duly.store.notify import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Channel, Notifier
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.partitions import RETENTION_S
@@ -235,14 +235,15 @@ async def provide_key(database: Database, environment: Environment, *, is_alone:
 
 
 async def create_first_key(settings: Settings, environment: Environment) -> str | None:
-    """The admin's key of an installation that has none, straight in its database; None: it has."""
+    """The admin's key of an installation without a live one, straight in its database; None: it
+    has one."""
     async with open_target(settings, environment) as place:
         await prepare_target(place, settings, environment)
         database = await Database.open(
             place.engine_url, COMMAND_CONNECTIONS_MAX, is_pooled=settings.database_pooler
         )
         try:
-            return await make_first_key(database, environment, actor=FIRST_KEY_COMMAND)
+            return await make_missing_admin_key(database, environment, FIRST_KEY_COMMAND)
         finally:
             await database.close()
 

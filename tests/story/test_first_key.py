@@ -57,7 +57,7 @@ def test_one_command_makes_the_first_key_of_a_cluster(environ: Mapping[str, str]
         again = stack.enter_context(child(*CREATE_FIRST[:-1], environ=environ))
         code, nothing, line = ended(again)
         assert (code, nothing) == (1, "")
-        assert line.startswith("duly: there is an API key already")
+        assert line.startswith("duly: there is an admin's key")
         assert "duly keys create NAME --role ROLE" in line
 
 
@@ -74,6 +74,21 @@ def test_a_server_without_keys_says_which_command_makes_one(environ: Mapping[str
         assert ended(stack.enter_context(child(*CREATE_FIRST, environ=environ)))[0] == 0
         later = stack.enter_context(child(*SERVE, environ=environ))
         assert "keys create" not in announcement(later)
+
+
+def test_an_installation_that_revoked_all_its_keys_gets_a_new_one(
+    environ: Mapping[str, str],
+) -> None:
+    """After a leak all keys are revoked; without this command the installation would be lost."""
+    with ExitStack() as stack:
+        made = ended(stack.enter_context(child(*CREATE_FIRST, environ=environ)))
+        key = msgspec.json.decode(made[1])["key"]
+        duly = RunningDuly(stack.enter_context(child(*SERVE, "--json", environ=environ)))
+        key_id = key.split("_")[1]
+        assert call(duly, key, "DELETE", f"/v1/keys/{key_id}")[0] == 200
+        code, said, _ = ended(stack.enter_context(child(*CREATE_FIRST, environ=environ)))
+        assert code == 0
+        assert call(duly, msgspec.json.decode(said)["key"], "GET", "/v1/keys")[0] == 200
 
 
 def announcement(process: Child) -> str:

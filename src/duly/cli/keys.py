@@ -50,8 +50,9 @@ def list_keys(session: ApiSession, limit: int, cursor: str | None) -> None:
 def create(context: click.Context, /, first: bool, as_json: bool, **flags: Any) -> None:
     """Make a key. Its text is shown this once.
 
-    With --first: the admin's key of an installation that has no key yet. It needs no server, only
-    the database, which the settings or --database-url name, and takes no other flags.
+    With --first: the admin's key of an installation without a live one, because it is new or all of
+    them were revoked. It needs no server, only the database, which the settings or --database-url
+    name, and takes no other flags.
     """
     of_database = {option: flags.pop(option) for option in DATABASE_FLAG_NAMES}
     if first:

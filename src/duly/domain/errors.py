@@ -50,7 +50,7 @@ class AlreadyRunning(DulyError):
 
 
 class KeysExist(DulyError):
-    """there is an API key already; an admin makes more with `duly keys create NAME --role ROLE`"""
+    """there is an admin's key; with it, make more by `duly keys create NAME --role ROLE`"""
 
 
 class PortInUse(DulyError):

@@ -5,7 +5,7 @@ a hash stays.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from enum import StrEnum
 from typing import NamedTuple
@@ -175,13 +175,33 @@ async def is_any_key(session: Session) -> bool:
     return bool(row["is_any"])
 
 
-async def make_first_key(
-    database: Database, environment: Environment, actor: str = "duly up"
-) -> str | None:
+async def is_admin_key(session: Session) -> bool:
+    """Whether a live key administers the installation."""
+    (row,) = await session.fetch(SQL.exists_admin_key)
+    return bool(row["is_any"])
+
+
+async def make_first_key(database: Database, environment: Environment) -> str | None:
     """A first tenant, and an admin's key for it; None if there is a key already."""
+    return await make_admin_key(database, environment, is_any_key, "duly up")
+
+
+async def make_missing_admin_key(
+    database: Database, environment: Environment, actor: str
+) -> str | None:
+    """The same where every admin's key was revoked or has expired; None if one is live."""
+    return await make_admin_key(database, environment, is_admin_key, actor)
+
+
+async def make_admin_key(
+    database: Database,
+    environment: Environment,
+    is_refused: Callable[[Session], Awaitable[bool]],
+    actor: str,
+) -> str | None:
     async with database.transaction() as session:
         await session.fetch(SQL.lock_first_key)
-        if await is_any_key(session):
+        if await is_refused(session):
             return None
         tenant = await find_tenant(session, FIRST_TENANT)
         if tenant is None:

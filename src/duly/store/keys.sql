@@ -94,6 +94,12 @@ RETURNING id
 -- Has anybody a way in?
 SELECT EXISTS (SELECT FROM duly.api_keys) AS is_any
 
+-- name: exists_admin_key
+-- Whether a live key administers the installation; without one, a key can be made only here.
+SELECT EXISTS (SELECT FROM duly.api_keys
+                WHERE role = 'admin' AND reach = 'installation' AND revoked_at IS NULL
+                  AND (expires_at IS NULL OR expires_at > duly.now())) AS is_any
+
 -- name: lock_first_key
 -- Two processes that start at once make one first key.
 SELECT pg_advisory_xact_lock(7305011)
