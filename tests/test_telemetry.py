@@ -7,14 +7,8 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from duly.telemetry import (
-    OTHER_TENANTS,
-    TENANT_LABELS_MAX,
-    Metrics,
-    configure_logs,
-    get_logger,
-    with_bounded_tenants,
-)
+from duly.metric_families import OTHER_TENANTS, TENANT_LABELS_MAX, with_bounded_tenants
+from duly.telemetry import Metrics, configure_logs, get_logger
 
 
 @pytest.fixture(autouse=True)
@@ -83,18 +77,18 @@ def test_two_applications_in_one_process_have_their_own_numbers() -> None:
 def test_a_batch_of_waits_is_a_prometheus_histogram() -> None:
     """A bucket that is not cumulative, or a sum that is not one, makes every quantile wrong."""
     metrics = Metrics()
-    metrics.lag.observe_many([0.001, 0.0011, 0.3, 1e6])
-    metrics.lag.observe(0.0005)
+    metrics.run_time.observe_many([0.001, 0.0011, 0.3, 1e6])
+    metrics.run_time.observe(0.0005)
     lines = metrics.render().decode().splitlines()
-    assert 'duly_scheduling_lag_seconds_bucket{le="0.001"} 2.0' in lines
-    assert 'duly_scheduling_lag_seconds_bucket{le="0.0025"} 3.0' in lines
-    assert 'duly_scheduling_lag_seconds_bucket{le="0.5"} 4.0' in lines
-    assert 'duly_scheduling_lag_seconds_bucket{le="21600.0"} 4.0' in lines
-    assert 'duly_scheduling_lag_seconds_bucket{le="+Inf"} 5.0' in lines
-    assert "duly_scheduling_lag_seconds_count 5.0" in lines
-    (total,) = [line for line in lines if line.startswith("duly_scheduling_lag_seconds_sum ")]
+    assert 'duly_attempt_run_seconds_bucket{le="0.001"} 2.0' in lines
+    assert 'duly_attempt_run_seconds_bucket{le="0.0025"} 3.0' in lines
+    assert 'duly_attempt_run_seconds_bucket{le="0.5"} 4.0' in lines
+    assert 'duly_attempt_run_seconds_bucket{le="21600.0"} 4.0' in lines
+    assert 'duly_attempt_run_seconds_bucket{le="+Inf"} 5.0' in lines
+    assert "duly_attempt_run_seconds_count 5.0" in lines
+    (total,) = [line for line in lines if line.startswith("duly_attempt_run_seconds_sum ")]
     assert float(total.split()[1]) == pytest.approx(1_000_000.3026)
-    assert "duly_ready_seconds_count 0.0" in lines
+    assert 'duly_ready_wait_seconds_count{band="low"} 0.0' in lines
 
 
 def test_the_worst_tenants_keep_their_labels_and_the_rest_share_one() -> None:

@@ -41,7 +41,6 @@ from duly.domain.addresses import OutboundRules
 from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
 from duly.domain.fairness import AGING_S
 from duly.domain.lanes import LANE_DEPTH_MAX, Lane
-from duly.domain.states import FailureReason
 from duly.environment import Environment
 from duly.execution.assembly import (
     DRAIN_SHARE,
@@ -70,6 +69,7 @@ from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.partitions import RETENTION_S
 from duly.store.stats import StatsBook
 from duly.store.submit import Submitter
+from duly.store.task_metrics import note_settled
 from duly.telemetry import Metrics, get_logger
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -83,6 +83,8 @@ FIRST_KEY_COMMAND = "duly keys create --first"
 COMMAND_CONNECTIONS_MAX = 2
 # For heartbeats alone, beside the pool that everything else shares.
 BEATING_CONNECTIONS_MAX = 2
+# The connection pools: for everything, for heartbeats, for reads and bulk changes.
+POOL_NAMES = ("main", "heartbeat", "bulk")
 # Of reads and bulk changes: one more than tenants may use, for operators.
 OPERATOR_CONNECTIONS = 1
 BULK_STATEMENT_S = 10.0
@@ -178,7 +180,7 @@ async def run_until(
     database_kind: type[Database] = Database,
 ) -> None:
     """Run until `stop` is set; everything started here has ended when this returns."""
-    metrics = Metrics()
+    metrics = Metrics(settings.roles)
     async with contextlib.AsyncExitStack() as stack:
         tls = read_tls(settings.tls_certificate_file, settings.tls_key_file)
         tokens = read_jwt(settings)
@@ -188,7 +190,7 @@ async def run_until(
         stack.enter_context(contextlib.closing(listener))
         place = await stack.enter_async_context(open_target(settings, environment))
         migrator = await prepare_target(place, settings, environment)
-        pools = await open_pools(stack, place, settings, database_kind)
+        pools = await open_pools(stack, place, settings, database_kind, metrics)
         database, beating, _ = pools
         loops: list[RoleLoop] = []
         problems = partial(problems_of, loops)
@@ -202,7 +204,7 @@ async def run_until(
             tuning=tuning_of(settings),
             problems=problems,
         )
-        sender = make_sender(database, environment, outbound, parts.breakers, settings)
+        sender = make_sender(database, environment, outbound, parts.breakers, settings, metrics)
         stack.push_async_callback(sender.close)
         key = await provide_key(database, environment, is_alone=is_alone)
         health = HealthRoutes(beating, metrics, migrator.latest, problems)
@@ -253,16 +255,26 @@ async def open_pools(
     place: DatabaseTarget,
     settings: Settings,
     kind: type[Database],
+    metrics: Metrics,
 ) -> list[Database]:
     """One for everything; a small one for heartbeats and probes, which callers cannot exhaust; and
     one for what people look through or change in bulk. The stack closes them."""
     pools: list[Database] = []
     hosts = Hosts(place.engine_url)
     bulk_max = admission_limits(settings).reads_max + OPERATOR_CONNECTIONS
-    for most in (settings.pool_connections_max, BEATING_CONNECTIONS_MAX, bulk_max):
-        is_pooled = settings.database_pooler
-        pools.append(await kind.open(place.engine_url, most, is_pooled=is_pooled, hosts=hosts))
+    sizes = (settings.pool_connections_max, BEATING_CONNECTIONS_MAX, bulk_max)
+    for name, most in zip(POOL_NAMES, sizes, strict=True):
+        pools.append(
+            await kind.open(
+                place.engine_url,
+                most,
+                is_pooled=settings.database_pooler,
+                hosts=hosts,
+                statement_times=metrics.statement_time.of(name),
+            )
+        )
         stack.push_async_callback(pools[-1].close)
+    show_pools(metrics, dict(zip(POOL_NAMES, pools, strict=True)))
     pools[-1].tenant_statement_s = BULK_STATEMENT_S
     return pools
 
@@ -365,7 +377,7 @@ def make_parts(
     node = make_node(environment, roles)
     coordinator = Coordinator(PostgresOwnership(database), environment, node, problems=problems)
     submitter = Submitter(database, environment)
-    stats = submitter.stats = StatsBook(environment)
+    stats = submitter.stats = StatsBook(environment, metrics=metrics)
     # Behind a transaction-mode pooler nobody can listen: loads and polls find everything.
     is_heard = not is_alone and not database.is_pooled
     notifier = Notifier(database) if is_heard else None
@@ -400,9 +412,9 @@ def make_parts(
     if notifier is not None:
         listeners = make_listeners(scheduler, lease_queue, notifier)
         ticking.append(Channel(database, environment, listeners, coordinator.look))
-    settling = SettleQueue(database, environment)
+    settling = SettleQueue(database, environment, metrics.batch_sizes.of("settle"))
     settling.listeners.append(scheduler.on_settled)
-    connect_metrics(metrics, coordinator, settling)
+    connect_metrics(metrics, scheduler, lease_queue, settling)
     workers = WorkerLeases(
         database, environment, lease_queue, settling, metrics, stats, beating, breakers
     )
@@ -433,14 +445,49 @@ def make_listeners(
     }
 
 
-def connect_metrics(metrics: Metrics, coordinator: Coordinator, settling: SettleQueue) -> None:
-    """Figures that their owners do not show by themselves. A reason that never occurred is 0."""
-    for reason in FailureReason:
-        metrics.dead_letters.labels(reason.value)
-    settling.listeners.append(
-        lambda _, answers: metrics.count_dead_letters(answer.reason for answer in answers)
-    )
+def connect_metrics(
+    metrics: Metrics, scheduler: Scheduler, lease_queue: LeaseQueue, settling: SettleQueue
+) -> None:
+    """Figures that are read at a scrape, or that their owners do not show by themselves."""
+    coordinator = scheduler.coordinator
+    settling.listeners.append(partial(note_settled, metrics))
     metrics.slots_without_owner.set_function(lambda: coordinator.slots_without_owner)
+    metrics.slots_owned.set_function(
+        lambda: len(coordinator.owned) if coordinator.is_trusted else None
+    )
+    metrics.duty_leader.set_function(
+        lambda: {(MAINTENANCE,): float(coordinator.leads(MAINTENANCE) is not None)}
+    )
+    metrics.duty_without_leader.set_function(
+        lambda: (
+            None if (free := coordinator.is_free(MAINTENANCE)) is None else {(MAINTENANCE,): free}
+        )
+    )
+    metrics.timers_in_memory.set_function(
+        lambda: {
+            (state,): float(count)
+            for state, count in scheduler.dispatcher.ready_state.sizes().items()
+        }
+    )
+    metrics.loader_lag.set_function(scheduler.loader.lag_s)
+    metrics.carrier_up.set_function(lambda: float(lease_queue.is_up))
+
+
+def show_pools(metrics: Metrics, pools: Mapping[str, Database]) -> None:
+    """Connections of each pool, as they are at a scrape."""
+
+    def count() -> dict[tuple[str, ...], float]:
+        found: dict[tuple[str, ...], float] = {}
+        for name, pool in pools.items():
+            found[name, "lent"] = len(pool.connections.lent)
+            found[name, "idle"] = len(pool.connections.idle)
+            found[name, "max"] = pool.connections.most
+        return found
+
+    metrics.database_connections.set_function(count)
+    metrics.database_waiting.set_function(
+        lambda: {(name,): float(pool.connections.waiting) for name, pool in pools.items()}
+    )
 
 
 def make_node(environment: Environment, roles: Collection[str]) -> Node:
@@ -458,6 +505,7 @@ def make_sender(
     outbound: OutboundRules,
     breakers: Breakers,
     settings: Settings,
+    metrics: Metrics,
 ) -> WebhookSender:
     return WebhookSender(
         database,
@@ -466,6 +514,7 @@ def make_sender(
         settings.webhook_host_concurrency,
         on_outcome=breakers.on_outcome,
         stretch=breakers.stretch_s,
+        metrics=metrics,
     )
 
 

@@ -6,30 +6,34 @@ registry that belongs to one application, so that two of them can share a proces
 
 import logging
 import sys
-from bisect import bisect_left
 from collections import Counter as CountedValues
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
+from prometheus_client import Histogram as ClientHistogram
+from prometheus_client.exposition import choose_encoder
 
 from duly import __version__
+from duly.metric_families import (
+    CALL_BOUNDS_S,
+    SIZE_BOUNDS,
+    Counts,
+    Families,
+    Histogram,
+    Histograms,
+    PoolGauge,
+    ReadGauge,
+    TenantGauge,
+    add,
+)
 
-METRICS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-# Each tenant with a label of its own costs the collector memory for ever; the rest share one.
-TENANT_LABELS_MAX = 200
-OTHER_TENANTS = "(other)"
-# For who may not know the tenants.
-ALL_TENANTS = "(all)"
 BACKLOG_STATES = ("ready", "scheduled")
 BAND_NAMES = ("high", "normal", "low")
-WAIT_BOUNDS_S = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0),
-    *(60.0, 300.0, 1800.0, 3600.0, 21600.0),
-)
+TERMINAL_STATES = ("COMPLETED", "FAILED", "CANCELLED")
+FAILURE_REASONS = ("exhausted", "rejected", "non_retryable", "expired", "poison")
+ALL_ROLES = ("api", "scheduler", "executor", "maintenance")
 
 
 def configure_logs(level: str, style: Literal["auto", "text", "json"]) -> None:
@@ -73,136 +77,31 @@ def get_logger(name: str) -> structlog.stdlib.BoundLogger:
     return logger
 
 
-class BulkHistogram:
-    """A Prometheus histogram that takes batches: the library's own costs microseconds a value."""
-
-    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
-        self.name = name
-        self.documentation = documentation
-        self.counts = [0] * (len(WAIT_BOUNDS_S) + 1)
-        self.total_s = 0.0
-        registry.register(self)
-
-    def observe(self, value_s: float) -> None:
-        self.observe_many((value_s,))
-
-    def observe_same(self, value_s: float, count: int) -> None:
-        self.counts[bisect_left(WAIT_BOUNDS_S, value_s)] += count
-        self.total_s += value_s * count
-
-    def observe_many(self, values_s: Iterable[float]) -> None:
-        counts, total_s = self.counts, 0.0
-        for value_s in values_s:
-            counts[bisect_left(WAIT_BOUNDS_S, value_s)] += 1
-            total_s += value_s
-        self.total_s += total_s
-
-    def collect(self) -> Iterator[HistogramMetricFamily]:
-        bounds = [*(str(bound) for bound in WAIT_BOUNDS_S), "+Inf"]
-        buckets = list(zip(bounds, accumulate(self.counts), strict=True))
-        yield HistogramMetricFamily(self.name, self.documentation, buckets, self.total_s)
-
-
-class KnownGauge:
-    """A gauge that is absent while its value is unknown: a zero would say that all is well."""
-
-    def __init__(self, name: str, documentation: str, registry: CollectorRegistry) -> None:
-        self.name = name
-        self.documentation = documentation
-        self.read: Callable[[], float | None] = lambda: None
-        registry.register(self)
-
-    def set_function(self, read: Callable[[], float | None]) -> None:
-        """Asked at every look; None is unknown."""
-        self.read = read
-
-    def collect(self) -> Iterator[GaugeMetricFamily]:
-        family = GaugeMetricFamily(self.name, self.documentation)
-        value = self.read()
-        if value is not None:
-            family.add_metric([], value)
-        yield family
-
-
-class TenantGauge:
-    """A number of each tenant and, where it has one, a second label. Others vanish when it is shown
-    anew. Who may not know the tenants sees them merged into one."""
-
-    def __init__(
-        self,
-        name: str,
-        documentation: str,
-        merge: Callable[[float, float], float],
-        second: str | None = None,
-        words: Sequence[str] = ("",),
-    ) -> None:
-        self.name = name
-        self.documentation = documentation
-        self.merge = merge
-        self.second = second
-        self.words = words
-        self.values: Mapping[tuple[str, int], float] = {}
-
-    def show(self, values: Mapping[tuple[str, int], float]) -> None:
-        self.values = with_bounded_tenants(values, self.merge)
-
-    def clear(self) -> None:
-        self.values = {}
-
-    def family(self, *, with_tenants: bool) -> GaugeMetricFamily:
-        labels = ["tenant"] if self.second is None else ["tenant", self.second]
-        family = GaugeMetricFamily(self.name, self.documentation, labels=labels)
-        values = self.values if with_tenants else self.together()
-        for (tenant, number), value in values.items():
-            family.add_metric([tenant, self.words[number]][: len(labels)], value)
-        return family
-
-    def together(self) -> dict[tuple[str, int], float]:
-        merged: dict[tuple[str, int], float] = {}
-        for (_, number), value in self.values.items():
-            pair = (ALL_TENANTS, number)
-            merged[pair] = self.merge(merged[pair], value) if pair in merged else value
-        return merged
-
-
-class Families(CollectorRegistry):
-    """Those of one look."""
-
-    def __init__(self, families: Iterable[GaugeMetricFamily]) -> None:
-        super().__init__()
-        self.families = families
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        return self.families
-
-
-def with_bounded_tenants(
-    values: Mapping[tuple[str, int], float], merge: Callable[[float, float], float]
-) -> dict[tuple[str, int], float]:
-    """The tenants with the largest values as they are; the others merged into one, band by band."""
-    worst: dict[str, float] = {}
-    for (tenant, _), value in values.items():
-        worst[tenant] = max(value, worst.get(tenant, value))
-    ranked = sorted(worst, key=lambda tenant: (-worst[tenant], tenant))
-    named = set(ranked[:TENANT_LABELS_MAX])
-    bounded: dict[tuple[str, int], float] = {}
-    for (tenant, band), value in values.items():
-        pair = (tenant if tenant in named else OTHER_TENANTS, band)
-        bounded[pair] = merge(bounded[pair], value) if pair in bounded else value
-    return bounded
-
-
-def add(first: float, second: float) -> float:
-    return first + second
-
-
 class Metrics:
-    """The numbers of one application; each attribute is one Prometheus family."""
+    """The numbers of one process; each attribute is one Prometheus family.
 
-    def __init__(self) -> None:
+    A family is exported by processes with a role that knows it: a counter that could never move
+    would say 0 for something that nothing here looks at.
+    """
+
+    def __init__(self, roles: Collection[str] = ALL_ROLES) -> None:
+        self.roles = frozenset(roles)
         self.registry = CollectorRegistry()
         build = Gauge("duly_build_info", "Version of duly.", ["version"], registry=self.registry)
         build.labels(__version__).set(1)
+        ProcessCollector(registry=self.registry)
+        self.make_role_families()
+        self.make_task_families()
+        self.make_dispatch_families()
+        self.make_server_families()
+        self.make_tenant_gauges()
+
+    def known_to(self, *roles: str) -> CollectorRegistry | None:
+        """The registry, in processes with one of these roles."""
+        return self.registry if self.roles.intersection(roles) else None
+
+    def make_role_families(self) -> None:
+        """What every process knows of itself, and of who owns what."""
         self.role_ticks = self.counter("duly_role_ticks_total", "Ticks that ended well.", "role")
         self.role_failures = self.counter("duly_role_failures_total", "Ticks that raised.", "role")
         self.role_failing = Gauge(
@@ -211,71 +110,194 @@ class Metrics:
             ["role"],
             registry=self.registry,
         )
-        self.role_tick_seconds = Histogram(
+        self.role_tick_seconds = ClientHistogram(
             "duly_role_tick_seconds", "Time of one tick.", ["role"], registry=self.registry
         )
-        self.make_flow_families()
-        self.make_gauges()
-        self.maintenance_runs = self.counter(
-            "duly_maintenance_runs_total", "Housekeeping that ended well.", "service"
+        self.slots_without_owner = ReadGauge(
+            "duly_slots_without_owner", "Slots that no scheduler owns.", self.registry
         )
-        self.maintenance_failures = self.counter(
-            "duly_maintenance_failures_total", "Housekeeping that raised.", "service"
+        self.slots_owned = ReadGauge(
+            "duly_slots_owned", "Slots that this process owns.", self.known_to("scheduler")
         )
-        self.maintenance_changes = self.counter(
+        self.duty_leader = ReadGauge(
+            "duly_duty_leader",
+            "Whether this process leads a duty that one process of the installation has.",
+            self.known_to("maintenance"),
+            ["duty"],
+        )
+        self.duty_without_leader = ReadGauge(
+            "duly_duty_without_leader",
+            "Whether no process leads the duty.",
+            self.registry,
+            ["duty"],
+        )
+        maintenance = self.known_to("maintenance")
+        self.maintenance_runs = Counts(
+            "duly_maintenance_runs_total", "Housekeeping that ended well.", maintenance, ["service"]
+        )
+        self.maintenance_failures = Counts(
+            "duly_maintenance_failures_total", "Housekeeping that raised.", maintenance, ["service"]
+        )
+        self.maintenance_changes = Counts(
             "duly_maintenance_changes_total",
             "Rows and tables that housekeeping changed.",
-            "service",
+            maintenance,
+            ["service"],
         )
 
-    def make_flow_families(self) -> None:
-        """What tasks go through, in order; observed in batches by those who do it."""
-        self.lag = BulkHistogram(
+    def make_task_families(self) -> None:
+        """What tasks go through, in order; observed in batches by the component that does it."""
+        storing = self.known_to("api", "scheduler")
+        leasing = self.known_to("api", "executor")
+        ending = self.known_to("api", "executor", "scheduler")
+        self.submitted = Counts(
+            "duly_tasks_submitted_total", "Tasks stored, by callers and schedules.", storing
+        )
+        self.started = Counts(
+            "duly_attempts_started_total", "Attempts leased.", leasing, ["band"], BAND_NAMES
+        )
+        self.lag = Histograms(
             "duly_scheduling_lag_seconds",
             "From the fire time of a task to the start of its first attempt.",
-            self.registry,
+            leasing,
+            ["band"],
+            known=BAND_NAMES,
         )
-        self.time_in_ready = BulkHistogram(
-            "duly_ready_seconds",
+        self.ready_wait = Histograms(
+            "duly_ready_wait_seconds",
             "From the instant an attempt was due to its start, retries included.",
-            self.registry,
+            leasing,
+            ["band"],
+            known=BAND_NAMES,
         )
-        self.run_time = BulkHistogram(
-            "duly_run_seconds", "From the start of an attempt to its settlement.", self.registry
+        self.run_time = Histogram(
+            "duly_attempt_run_seconds",
+            "From the start of an attempt to its settlement.",
+            leasing,
         )
-        self.dispatched = Counter(
+        self.webhook_time = Histograms(
+            "duly_webhook_request_seconds",
+            "From the start of a webhook request to its whole answer, or its failure.",
+            self.known_to("executor"),
+            ["result"],
+            CALL_BOUNDS_S,
+        )
+        self.attempts_ended = Counts(
+            "duly_attempts_ended_total", "Attempts ended, by outcome.", ending, ["outcome"]
+        )
+        self.tasks_ended = Counts(
+            "duly_tasks_ended_total",
+            "Tasks ended, by terminal state.",
+            ending,
+            ["state"],
+            TERMINAL_STATES,
+        )
+        self.dead_letters = Counts(
+            "duly_dead_letters_total",
+            "Tasks that failed for good, by reason.",
+            ending,
+            ["reason"],
+            FAILURE_REASONS,
+        )
+
+    def make_dispatch_families(self) -> None:
+        """Of a scheduler: loading, dispatch, leases that ran out, schedules."""
+        scheduler = self.known_to("scheduler")
+        self.dispatched = Counts(
             "duly_dispatched_total",
             "Attempts offered to consumers: tickets put into lanes, each attempt once.",
-            registry=self.registry,
+            scheduler,
         )
-        self.republished = Counter(
+        self.republished = Counts(
             "duly_republished_total",
-            "Tickets put into lanes again, because nobody took the first in time.",
-            registry=self.registry,
+            "Tickets put into lanes again, because no consumer took the first in time.",
+            scheduler,
         )
-        self.dead_letters = self.counter(
-            "duly_dead_letters_total", "Tasks that failed for good, by reason.", "reason"
+        self.refused = Counts(
+            "duly_refused_total", "Due tasks held back, by the gate that did.", scheduler, ["gate"]
         )
-        self.refused = self.counter(
-            "duly_refused_total", "Due tasks held back, by the gate that did.", "gate"
-        )
-        self.settled = self.counter("duly_settled_total", "Attempts ended.", "outcome")
-        self.leases_lost = Counter(
+        self.leases_lost = Counts(
             "duly_leases_lost_total",
-            "Leases whose holder was not heard of in time.",
-            registry=self.registry,
+            "Leases that ran out without a heartbeat or settlement.",
+            scheduler,
         )
-
-        self.occurrences = self.counter(
-            "duly_occurrences_total", "Occurrences of schedules, by their verdict.", "verdict"
+        self.timers_in_memory = ReadGauge(
+            "duly_timers_in_memory",
+            "Timers that this scheduler has loaded: in the wheel, or due and not dispatched.",
+            scheduler,
+            ["state"],
         )
-        self.schedules_rearmed = Counter(
+        self.loader_lag = ReadGauge(
+            "duly_loader_lag_seconds",
+            "How long the oldest timer queue that should have been loaded has waited for it.",
+            scheduler,
+        )
+        self.occurrences = Counts(
+            "duly_occurrences_total",
+            "Occurrences of schedules, by verdict.",
+            scheduler,
+            ["verdict"],
+        )
+        self.occurrence_lateness = Histogram(
+            "duly_occurrence_late_seconds",
+            "From the nominal time of an occurrence to the instant at which it was decided.",
+            scheduler,
+        )
+        self.schedules_rearmed = Counts(
             "duly_schedules_rearmed_total",
-            "Schedules whose next instant had to be reckoned anew.",
-            registry=self.registry,
+            "Schedules whose next fire time was computed again.",
+            scheduler,
         )
 
-    def make_gauges(self) -> None:
+    def make_server_families(self) -> None:
+        """HTTP, database, carrier."""
+        self.http_requests = Counts(
+            "duly_http_requests_total",
+            "HTTP requests answered.",
+            self.registry,
+            ["method", "route", "status"],
+        )
+        self.http_time = Histograms(
+            "duly_http_request_seconds",
+            "From the head of an HTTP request to its answer; waits that were asked for included.",
+            self.registry,
+            ["route"],
+            CALL_BOUNDS_S,
+        )
+        self.database_connections = ReadGauge(
+            "duly_database_connections",
+            "Connections of a pool, by state.",
+            self.registry,
+            ["pool", "state"],
+        )
+        self.database_waiting = ReadGauge(
+            "duly_database_waiting",
+            "Statements and transactions that wait for a connection.",
+            self.registry,
+            ["pool"],
+        )
+        self.statement_time = Histograms(
+            "duly_database_statement_seconds",
+            "Time of one statement in a transaction of its own, with the wait for a connection.",
+            self.registry,
+            ["pool"],
+            CALL_BOUNDS_S,
+        )
+        self.batch_sizes = Histograms(
+            "duly_batch_size",
+            "Calls that share one statement, by kind of call.",
+            self.registry,
+            ["batch"],
+            SIZE_BOUNDS,
+        )
+        self.carrier_up = ReadGauge(
+            "duly_carrier_up",
+            "Whether the carrier of the ready queue takes tickets.",
+            self.registry,
+        )
+
+    def make_tenant_gauges(self) -> None:
+        """Of the installation; known to its maintenance leader, lane depths to each scheduler."""
         self.oldest_ready = TenantGauge(
             "duly_oldest_ready_seconds",
             "How long the oldest due and unleased task has waited; delayed tasks never count.",
@@ -284,7 +306,11 @@ class Metrics:
             BAND_NAMES,
         )
         self.lane_depth = TenantGauge(
-            "duly_lane_depth", "Tickets in lanes that nobody took yet.", add, "band", BAND_NAMES
+            "duly_lane_depth",
+            "Tickets in lanes that no consumer took yet.",
+            add,
+            "band",
+            BAND_NAMES,
         )
         self.backlog = TenantGauge(
             "duly_backlog",
@@ -294,9 +320,28 @@ class Metrics:
             BACKLOG_STATES,
         )
         self.in_flight = TenantGauge("duly_in_flight", "Attempts that run: leases.", add)
-        self.tenant_gauges = (self.oldest_ready, self.lane_depth, self.backlog, self.in_flight)
-        self.slots_without_owner = KnownGauge(
-            "duly_slots_without_owner", "Slots for which nobody dispatches.", self.registry
+        self.pool_ready = PoolGauge(
+            "duly_pool_ready",
+            "Ready tasks of a pool; counting stops at 1,000 of each shard and band.",
+        )
+        self.workers = PoolGauge("duly_workers", "Workers that live, by pool.")
+        self.tenant_gauges = (
+            self.oldest_ready,
+            self.lane_depth,
+            self.backlog,
+            self.in_flight,
+            self.pool_ready,
+            self.workers,
+        )
+        maintenance = self.known_to("maintenance")
+        self.breakers = ReadGauge(
+            "duly_breakers_open", "Circuit breakers that are open.", maintenance, ["kind"]
+        )
+        self.schedules = ReadGauge("duly_schedules", "Schedules, by state.", maintenance, ["state"])
+        self.schedule_overdue = ReadGauge(
+            "duly_schedule_overdue_seconds",
+            "How long the occurrence that is due longest has not been decided.",
+            maintenance,
         )
 
     def counter(self, name: str, documentation: str, label: str) -> Counter:
@@ -325,13 +370,27 @@ class Metrics:
         """None ended otherwise."""
         for reason, count in CountedValues(reasons).items():
             if reason is not None:
-                self.dead_letters.labels(reason).inc(count)
+                self.dead_letters.add(count, reason)
 
     def forget_installation(self) -> None:
         """This process no longer measures the installation: an old number would stand for ever."""
-        for gauge in (self.oldest_ready, self.backlog, self.in_flight):
+        for gauge in (
+            self.oldest_ready,
+            self.backlog,
+            self.in_flight,
+            self.pool_ready,
+            self.workers,
+        ):
             gauge.clear()
+        for reading in (self.breakers, self.schedules, self.schedule_overdue):
+            reading.set(None)
 
     def render(self, *, with_tenants: bool = True) -> bytes:
-        families = [gauge.family(with_tenants=with_tenants) for gauge in self.tenant_gauges]
-        return generate_latest(self.registry) + generate_latest(Families(families))
+        """In Prometheus' text format."""
+        return self.scrape(with_tenants=with_tenants)[0]
+
+    def scrape(self, *, with_tenants: bool = True, accept: str = "") -> tuple[bytes, str]:
+        """The text and its content type: OpenMetrics if the scraper accepts it."""
+        encode, content_type = choose_encoder(accept)
+        tenants = [gauge.family(with_tenants=with_tenants) for gauge in self.tenant_gauges]
+        return encode(Families([*self.registry.collect(), *tenants])), content_type

@@ -7,9 +7,10 @@ from uuid import UUID
 from duly.domain.states import Outcome
 from duly.maintenance.backlog import Backlog
 from duly.maintenance.expired_rows import ExpiredRows, make_expired_rows
-from duly.maintenance.oldest_ready import OldestReady
+from duly.maintenance.installation_counts import InstallationCounts
 from duly.maintenance.partitions import Partitions
 from duly.maintenance.pinned_partitions import PinnedPartitions
+from duly.maintenance.ready_queues import ReadyQueues
 from duly.maintenance.service import Report
 from duly.store.breakers import open_breaker
 from duly.store.call_idempotency import CALL_TTL_S, claim_call
@@ -18,6 +19,7 @@ from duly.store.keys import claim_nonce
 from duly.store.partitions import RETENTION_S
 from duly.store.stats import StatsBook
 from duly.store.tenants import create_tenant
+from duly.store.workers import see_worker
 from duly.telemetry import Metrics
 from tests.store.recurring import fire_due, schedule
 from tests.store.world import START, TENANT, World
@@ -167,7 +169,7 @@ async def test_the_oldest_ready_age_is_shown_when_all_places_were_seen(
         await world.submit(priority=priority)
         world.advance(1)
     await world.submit(delay_s=60.0)
-    service = OldestReady(world.database, metrics, page=2)
+    service = ReadyQueues(world.database, metrics, page=2)
     assert await service.run_once() == Report(0, has_more=True)
     assert b"duly_oldest_ready_seconds{" not in metrics.render()
     assert await service.run_once() == Report()
@@ -197,3 +199,50 @@ async def test_the_backlog_is_shown_when_all_tenants_were_seen(
     assert 'duly_in_flight{tenant="acme"} 1.0' in shown
     assert 'duly_backlog{state="ready",tenant="zeta"} 1.0' in shown
     assert 'duly_backlog{state="scheduled",tenant="zeta"} 1.0' in shown
+
+
+async def test_ready_tasks_are_counted_by_pool(world: World, metrics: Metrics) -> None:
+    """Work that waits in a pool without workers looks, added up, like work that flows."""
+    await create_tenant(world.database, "acme")
+    for pool in ("mail", "mail", "media"):
+        await world.submit(pool=pool, priority=9)
+    await world.submit(pool="media", delay_s=60.0)
+    world.advance(1)
+    service = ReadyQueues(world.database, metrics, page=1)
+    while (await service.run_once()).has_more:
+        assert b"duly_pool_ready{" not in metrics.render()
+    shown = metrics.render().decode()
+    assert 'duly_pool_ready{pool="mail",tenant="acme"} 2.0' in shown
+    assert 'duly_pool_ready{pool="media",tenant="acme"} 1.0' in shown
+    assert "mail" not in metrics.render(with_tenants=False).decode()
+
+
+async def test_workers_breakers_and_schedules_are_counted(world: World, metrics: Metrics) -> None:
+    """A pool without workers, a breaker that is open and a schedule that is late had no figure."""
+    await create_tenant(world.database, "acme")
+    await see_worker(world.database, TENANT, "w1", UUID(int=1), ["mail", "media"], 30.0)
+    await see_worker(world.database, TENANT, "w2", UUID(int=2), ["mail"], 30.0)
+    await see_worker(world.database, TENANT, "gone", UUID(int=3), ["mail"], -1.0)
+    await open_breaker(world.database, TENANT, "example.org", 60.0, "it fails")
+    await schedule(world, every_s=60)
+    world.advance(65.0 - 60.0)
+    service = InstallationCounts(world.database, metrics)
+    assert b"duly_schedules{" not in metrics.render(), "not counted yet is not zero"
+    await service.run_once()
+    shown = metrics.render().decode()
+    assert 'duly_workers{pool="mail",tenant="acme"} 2.0' in shown
+    assert 'duly_workers{pool="media",tenant="acme"} 1.0' in shown
+    assert 'duly_breakers_open{kind="host"} 1.0' in shown
+    assert 'duly_breakers_open{kind="pool"} 0.0' in shown
+    assert 'duly_schedules{state="active"} 1.0' in shown
+    assert "duly_schedule_overdue_seconds 0.0" in shown
+    world.advance(70.0)
+    await service.run_once()
+    (line,) = [
+        line
+        for line in metrics.render().decode().splitlines()
+        if line.startswith("duly_schedule_overdue_seconds ")
+    ]
+    assert 10.0 <= float(line.split()[1]) <= 75.0
+    metrics.forget_installation()
+    assert b"duly_schedules{" not in metrics.render()

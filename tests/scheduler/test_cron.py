@@ -178,7 +178,7 @@ async def test_a_lost_timer_is_made_again_from_the_ledger(
             return (await ledger(pool, schedule_id))[-1].nominal_at > known[-1].nominal_at
 
         await until(fired_again)
-        assert engine.metrics.schedules_rearmed._value.get() >= 1
+        assert engine.metrics.schedules_rearmed.value >= 1
     entries = await ledger(pool, schedule_id)
     assert entries[: len(known)] == known
     times = [entry.nominal_at for entry in entries]

@@ -19,7 +19,7 @@ from duly.store.control import cancel_tasks
 from duly.store.finish import SettleStatus
 from duly.store.lease import HANDED_OVER, Beat, HeartbeatStatus, Lease, extend_leases, lease_tasks
 from duly.store.load import list_placements
-from duly.store.metric_queries import scan_oldest_ready
+from duly.store.metric_queries import scan_ready
 from duly.store.read import Filter, list_tasks
 from duly.store.reap import reap_leases
 from duly.store.tenants import count_in_flight
@@ -187,7 +187,7 @@ async def test_leases_in_place_are_listed_and_counted_like_all_others(world: Wor
     world.advance(3)
     standing = await read_tenant_status(world.database, TENANT)
     assert (sum(depth.ready for depth in standing.depths), standing.in_flight) == (1, 4)
-    (oldest,) = (await scan_oldest_ready(world.database)).oldest
+    (oldest,) = (await scan_ready(world.database)).queues
     assert oldest.age_s == pytest.approx(3.0)
 
 

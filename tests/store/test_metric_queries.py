@@ -4,16 +4,16 @@ import pytest
 
 from duly.store import metric_queries
 from duly.store.load import BEFORE_ALL
-from duly.store.metric_queries import OldestReady, count_backlog, scan_oldest_ready
+from duly.store.metric_queries import ReadyQueue, count_backlog, scan_ready
 from duly.store.tenants import create_tenant
 from tests.store.world import World
 
 
-async def scan(world: World, limit: int) -> list[OldestReady]:
+async def scan(world: World, limit: int) -> list[ReadyQueue]:
     found, after = [], BEFORE_ALL
     while True:
-        page = await scan_oldest_ready(world.database, after, limit)
-        found += page.oldest
+        page = await scan_ready(world.database, after, limit)
+        found += page.queues
         if page.last is None:
             return found
         after = page.last
@@ -31,7 +31,7 @@ async def test_the_oldest_ready_work_of_each_tenant_and_band(world: World, limit
     await world.submit(tenant=77, priority=5)
     world.advance(5)
     ages: dict[tuple[str, int], float] = {}
-    for tenant, band, age_s in await scan(world, limit):
+    for tenant, _, band, age_s, _ in await scan(world, limit):
         ages[tenant, band] = max(age_s, ages.get((tenant, band), 0.0))
     assert ages == {("acme", 0): 10.0, ("acme", 2): 5.0, ("77", 1): 5.0}
 
@@ -49,7 +49,7 @@ async def test_delayed_and_running_tasks_are_not_ready(world: World) -> None:
 
 async def test_an_installation_without_places_has_nothing_ready(world: World) -> None:
     """The first scan of a new installation must not fail."""
-    assert await scan_oldest_ready(world.database) == ([], None)
+    assert await scan_ready(world.database) == ([], None)
 
 
 async def test_the_backlog_of_each_tenant_is_counted_by_state(world: World) -> None:

@@ -70,7 +70,7 @@ def test_every_figure_is_told_where_it_is_known(apart: Apart) -> None:
     leased = apart.lease(api, 1)
     while len(leased) < TASKS:
         leased += apart.lease(api, TASKS)
-    assert number(api, "duly_ready_seconds_count") == TASKS
+    assert number(api, 'duly_ready_wait_seconds_count{band="normal"}') == TASKS
     assert number(scheduler, "duly_dispatched_total") == TASKS
     running = 'duly_in_flight{tenant="(all)"}'
     eventually(lambda: number(scheduler, running) == TASKS, "without a cap they run as well")
@@ -79,9 +79,11 @@ def test_every_figure_is_told_where_it_is_known(apart: Apart) -> None:
     apart.settle(api, leased[0], "completed")
     apart.settle(api, leased[1], "rejected")
     apart.settle(second, leased[2], "completed")
-    assert number(api, "duly_run_seconds_count") == 2
+    assert number(api, "duly_attempt_run_seconds_count") == 2
     assert number(api, 'duly_dead_letters_total{reason="rejected"}') == 1
-    eventually(lambda: number(second, "duly_run_seconds_count") == 1, "started elsewhere, too")
+    eventually(
+        lambda: number(second, "duly_attempt_run_seconds_count") == 1, "started elsewhere, too"
+    )
     scheduled = 'duly_backlog{state="scheduled",tenant="(all)"}'
     apart.ask(api, "/v1/tasks", {"type": "a.b", "payload": 1, "delay_s": 3600})
     eventually(lambda: number(scheduler, scheduled) == 1, "what is for later is counted")

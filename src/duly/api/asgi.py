@@ -54,6 +54,9 @@ NO_CONTENT_TYPE = b""
 # operators may use.
 PROVEN = "duly.proven"
 RESERVED = "duly.reserved"
+ENDPOINT = "duly.endpoint"
+# The label of requests that no endpoint takes.
+OTHER = "(other)"
 
 log = get_logger("duly.api")
 
@@ -188,7 +191,10 @@ class AsgiApplication:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "uvicorn is told to speak nothing else"
+        clock = asyncio.get_running_loop()
+        began = clock.time()
         answer = await self.answer(scope, receive)
+        self.note_answer(scope, answer.status, clock.time() - began)
         body = answer.encoded() if answer.status != 204 else b""
         headers = [(b"content-length", str(len(body)).encode())]
         if body:
@@ -198,11 +204,18 @@ class AsgiApplication:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
+    def note_answer(self, scope: Scope, status: int, took_s: float) -> None:
+        """By the path of the endpoint: what callers make up shares one label."""
+        endpoint: Endpoint | None = scope.get(ENDPOINT)
+        method, route = (OTHER, OTHER) if endpoint is None else (endpoint.method, endpoint.path)
+        self.metrics.http_requests.add(1, method, route, str(status))
+        self.metrics.http_time.of(route).observe(took_s)
+
     async def answer(self, scope: Scope, receive: Receive) -> Answer:
         """Whatever happens, an answer: a problem for what is expected to go wrong, 500 else."""
         try:
             call = Call(scope, receive)
-            endpoint = self.endpoint_of(call)
+            endpoint = scope[ENDPOINT] = self.endpoint_of(call)
             if endpoint.kind is Kind.HOT:
                 # Bounded by what it waits for: the statement's own limit, the body's, its wait_s.
                 return await self.serve(endpoint, call)

@@ -11,7 +11,7 @@ from duly.domain.access import OPERATORS, Reach
 from duly.domain.errors import DulyError
 from duly.store.database import Database
 from duly.store.migrate import schema_version
-from duly.telemetry import METRICS_CONTENT_TYPE, Metrics
+from duly.telemetry import Metrics
 
 # A probe that waits longer than this is an answer too: not ready.
 PROBE_TIMEOUT_S = 2.0
@@ -97,8 +97,9 @@ class HealthRoutes:
     async def numbers(self, call: Call) -> Answer:
         """Whom the installation serves, and how much, is for its operators alone."""
         self.metrics.show_failing_roles(self.problems())
-        numbers = self.metrics.render(with_tenants=may_see_tenants(call))
-        return Answer(200, numbers, content_type=METRICS_CONTENT_TYPE.encode())
+        accept = call.header(b"accept") or ""
+        numbers, kind = self.metrics.scrape(with_tenants=may_see_tenants(call), accept=accept)
+        return Answer(200, numbers, content_type=kind.encode())
 
 
 def may_see_tenants(call: Call) -> bool:

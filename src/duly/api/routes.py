@@ -76,8 +76,8 @@ class ApiRoutes:
         self.health = health
         # A heartbeat that waits for a connection before it is let in is a lease lost.
         self.authenticator = Authenticator(database, environment, tokens, reserved, self.admission)
-        self.group_commit = GroupCommit(submitter)
-        self.reading = ReadBatcher(database)
+        self.group_commit = GroupCommit(submitter, metrics.batch_sizes.of("submit"))
+        self.reading = ReadBatcher(database, metrics.batch_sizes.of("read"))
         self.rules = TaskRules(database, environment, outbound)
         self.throttle = Throttle(database, environment)
         schedule_firer = ScheduleFirer(submitter, environment)
@@ -99,7 +99,7 @@ class ApiRoutes:
             self.throttle,
             self.waiting,
         )
-        control = TaskControlRoutes(self.environment, self.waiting, self.ring)
+        control = TaskControlRoutes(self.environment, self.waiting, self.ring, self.metrics)
         explain = ExplainRoutes(self.lane_depth, self.lane_depth_max)
         return [
             *tasks.endpoints(),

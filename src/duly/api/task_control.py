@@ -26,6 +26,8 @@ from duly.environment import Environment
 from duly.store.control import ControlAnswer, TimerChange, cancel_tasks, reschedule_tasks, run_now
 from duly.store.load import Hint
 from duly.store.read import PAGE_MAX, Filter, list_tasks, read_task
+from duly.store.task_metrics import note_cancelled
+from duly.telemetry import Metrics
 
 CANCEL_MANY_MAX = 1000
 # Tasks looked at in one call: seconds at most.
@@ -73,6 +75,7 @@ class TaskControlRoutes:
     environment: Environment
     waiting: TaskWaits
     ring: Ring
+    metrics: Metrics
 
     def endpoints(self) -> list[Endpoint]:
         route = partial(Endpoint, access=PRODUCERS, tag=TAG, checks_types=True)
@@ -137,6 +140,7 @@ class TaskControlRoutes:
         answer = (await cancel_tasks(call.session, call.tenant, [task_id]))[task_id]
         if answer is ControlAnswer.CANCELLED:
             call.after.append(lambda: self.waiting.tell(task_id))
+            call.after.append(lambda: note_cancelled(self.metrics, 1))
         if answer in (ControlAnswer.CANCELLED, ControlAnswer.CANCEL_REQUESTED):
             call.note("task.cancel", str(task_id), answer=answer.value)
         elif answer is not ControlAnswer.ALREADY_CANCELLED:
@@ -191,12 +195,14 @@ class TaskControlRoutes:
                 filter=msgspec.to_builtins(asked.filter),
                 matched=len(ids),
             )
+        cancelled = counts[ControlAnswer.CANCELLED]
+        call.after.append(lambda: note_cancelled(self.metrics, cancelled))
         return Answer(
             200,
             CancelManyAnswer(
                 asked.dry_run,
                 len(ids),
-                counts[ControlAnswer.CANCELLED],
+                cancelled,
                 counts[ControlAnswer.CANCEL_REQUESTED],
                 has_more,
                 next_cursor,

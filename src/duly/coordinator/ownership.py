@@ -63,6 +63,7 @@ class Coordinator:
         # Forgotten, but not yet known to be released.
         self.releasing: dict[Assignment, Owned] = {}
         self.trusted_until = environment.clock.monotonic()
+        self.free: Mapping[str, int] = {}
         self.slots_free = 0
         self.slots_claimed = 0
         self.on_change: Callable[[frozenset[int], frozenset[int]], None] | None = None
@@ -91,6 +92,12 @@ class Coordinator:
         """As of the last look; None if that was too long ago to say."""
         return self.slots_free - self.slots_claimed if self.is_trusted else None
 
+    def is_free(self, role: str) -> bool | None:
+        """Whether no node led the singleton role at the last look; None if that is too old."""
+        if not self.is_trusted:
+            return None
+        return self.free.get(role, 0) > 0 and Assignment(role, 0) not in self.assignments
+
     def owns(self, shard: int) -> Owned | None:
         """Our claim to the shard's slot, or None as soon as somebody else might have it."""
         return self.assignments.get(Assignment(SLOT, slot_of(shard))) if self.is_trusted else None
@@ -117,6 +124,7 @@ class Coordinator:
             failing = {role: problem for role, problem in self.problems().items() if problem}
             view = await self.store.keep(self.node, self.assignments, failing)
             self.trusted_until = sent_at + lease_s * TRUSTED_PART
+            self.free = view.free
             self.slots_free, self.slots_claimed = view.free.get(SLOT, 0), 0
             self.forget(
                 [assignment for assignment in self.assignments if assignment not in view.renewed]

@@ -12,6 +12,7 @@ from uuid import UUID
 from duly.domain.retry import RetryPolicy
 
 DEFAULT_POOL = "default"
+PRIORITY_DEFAULT = 5
 BANDS = 3
 HIGH, NORMAL, LOW = range(BANDS)
 BAND_NAMES = {"high": HIGH, "normal": NORMAL, "low": LOW}
@@ -47,7 +48,7 @@ class Submission(NamedTuple):
     delay_s: float = 0.0
     url: str | None = None
     pool: str = DEFAULT_POOL
-    priority: int = 5
+    priority: int = PRIORITY_DEFAULT
     policy: Policy = DEFAULT_POLICY
     idempotency_key: str | None = None
     execution_key: str | None = None

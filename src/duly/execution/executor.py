@@ -38,6 +38,7 @@ from duly.store.database import Database
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.lease import Beat, HeartbeatStatus, Lease, extend_leases
 from duly.store.stats import StatsBook
+from duly.store.task_metrics import note_started
 from duly.telemetry import Metrics, get_logger
 
 LEASE_S = 15.0
@@ -383,9 +384,7 @@ class Executor:
         )
 
     def note_started(self, leases: list[Lease]) -> None:
-        lags = [(lease, lease.lag_s) for lease in leases]
-        self.metrics.lag.observe_many(lag for _, lag in lags if lag is not None)
-        self.stats.note_started((lease.tenant, lease.type, lag) for lease, lag in lags)
+        note_started(self.metrics, self.stats, leases)
 
     def note_settled(
         self,
@@ -400,7 +399,6 @@ class Executor:
         )
         for (tenant, task_type, outcome, status, state), count in ends.items():
             if status is SettleStatus.SETTLED:
-                self.metrics.settled.labels(outcome.value).inc(count)
                 self.metrics.run_time.observe_same(run_s, count)
                 ending = ending_of(outcome, state)
                 self.stats.note_settled([(tenant, task_type, ending, run_s)], count)

@@ -34,6 +34,7 @@ from duly.execution.webhook_answers import WebhookAnswer, verdict_of
 from duly.execution.webhook_signing import Keyring, sign
 from duly.store.database import Database
 from duly.store.lease import Lease
+from duly.telemetry import Metrics
 
 ANSWER_BYTES_MAX = 1024 * 1024
 HOST_CONCURRENCY = 50
@@ -45,6 +46,8 @@ BUSY_S_MAX = 30.0
 # An attempt ends this much before its lease would, so that its end can still be recorded.
 MARGIN_S, MARGIN_SHARE = 0.5, 0.1
 KEYLESS_S = 1.0
+# Of requests that got no answer; others failed by the answer they got.
+FAILURE_KINDS = frozenset({"timeout", "dns", "tls", "connection", "protocol"})
 USER_AGENT = f"duly/{__version__}"
 
 Place: TypeAlias = tuple[int, str]
@@ -131,6 +134,7 @@ class WebhookSender:
         on_outcome: OnOutcome = no_outcome,
         stretch: Stretch = no_stretch,
         lookup: Lookup | None = None,
+        metrics: Metrics | None = None,
     ) -> None:
         self.environment = environment
         self.rules = rules
@@ -138,6 +142,7 @@ class WebhookSender:
         self.places = HostPlaces(host_concurrency)
         self.on_outcome = on_outcome
         self.stretch = stretch
+        self.metrics = metrics or Metrics()
         self.session = open_outbound(rules, lookup)
 
     async def __call__(self, lease: Lease) -> AttemptResult:
@@ -153,7 +158,9 @@ class WebhookSender:
             async with self.places.place_at((lease.tenant, host), min(HOST_WAIT_S, limit_s / 2)):
                 # What was waited for keys and place is part of the attempt's time.
                 left_s = max(limit_s - (clock.monotonic() - began), 0.0)
+                sent_at = clock.monotonic()
                 verdict = await self.deliver(lease, secrets, left_s)
+                self.note_request(verdict, clock.monotonic() - sent_at)
         except HostBusy as busy:
             return self.put_off(busy)
         except AddressRefused as error:
@@ -166,6 +173,11 @@ class WebhookSender:
         if is_well:
             return verdict
         return replace(verdict, at_least_s=self.stretch(lease.tenant, host))
+
+    def note_request(self, verdict: AttemptResult, took_s: float) -> None:
+        is_well = verdict.is_handed_over or verdict.outcome is not Outcome.FAILED
+        kind = verdict.error_kind if verdict.error_kind in FAILURE_KINDS else "answer"
+        self.metrics.webhook_time.of("delivered" if is_well else kind).observe(took_s)
 
     async def deliver(self, lease: Lease, secrets: list[bytes], limit_s: float) -> AttemptResult:
         try:

@@ -14,7 +14,7 @@ next batch; a caller is answered after the commit.
 """
 
 import hashlib
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 from uuid import UUID
@@ -25,6 +25,7 @@ from duly.domain.lanes import Lane
 from duly.domain.states import Outcome, State
 from duly.environment import Environment
 from duly.execution.breakers import Breakers, is_worker_failure
+from duly.metric_families import Buckets
 from duly.store.async_webhooks import hand_over
 from duly.store.batcher import Batcher
 from duly.store.database import Database
@@ -33,6 +34,7 @@ from duly.store.lease import Beat, HeartbeatResult, Lease, extend_leases, read_h
 from duly.store.pools import PoolNumbers
 from duly.store.settle import Settler
 from duly.store.stats import Ending, StatsBook
+from duly.store.task_metrics import note_started
 from duly.store.workers import deregister_worker, doubt_worker, see_worker, touch_worker
 from duly.telemetry import Metrics
 
@@ -55,7 +57,9 @@ Value = TypeVar("Value")
 
 
 class SettleQueue:
-    def __init__(self, database: Database, environment: Environment) -> None:
+    def __init__(
+        self, database: Database, environment: Environment, sizes: Buckets | None = None
+    ) -> None:
         self.settler = Settler(database, environment)
         self.listeners: list[Callable[[Sequence[Settlement], Sequence[SettleAnswer]], None]] = []
         self.queue: Batcher[Settlement, SettleAnswer] = Batcher(
@@ -65,6 +69,7 @@ class SettleQueue:
             waiting_max=WAITING_MAX,
             flights_max=FLIGHTS_MAX,
             key=settlement_key,
+            sizes=sizes,
         )
 
     async def settle(self, settlement: Settlement) -> SettleAnswer:
@@ -216,9 +221,7 @@ class WorkerLeases:
 
     def note_started(self, leases: Sequence[Lease]) -> None:
         now = self.environment.clock.monotonic()
-        lags = [(lease, lease.lag_s) for lease in leases]
-        self.metrics.lag.observe_many(lag for _, lag in lags if lag is not None)
-        self.stats.note_started((lease.tenant, lease.type, lag) for lease, lag in lags)
+        note_started(self.metrics, self.stats, leases)
         for lease in leases:
             remember(self.running, (lease.id, lease.fence), (lease.type, now), RUNNING_MAX)
 
@@ -229,13 +232,11 @@ class WorkerLeases:
     ) -> None:
         now = self.environment.clock.monotonic()
         rows: list[tuple[int, str, Ending, float]] = []
-        outcomes: Counter[Outcome] = Counter()
         for key, answer in answers.items():
             known = self.running.pop(key, None)
             if answer.status is not SettleStatus.SETTLED:
                 continue
             settlement = settlements[key]
-            outcomes[settlement.outcome] += 1
             if settlement.outcome is Outcome.FAILED and is_worker_failure(answer):
                 tenant = answer.tenant or 0
                 self.breakers.on_worker_failure(tenant, answer.type, answer.pool, settlement.id)
@@ -244,8 +245,6 @@ class WorkerLeases:
                 rows.append((answer.tenant, known[0], ending, now - known[1]))
             elif len(self.started_elsewhere) < STARTED_ELSEWHERE_MAX:
                 self.started_elsewhere.append(key)
-        for outcome, count in outcomes.items():
-            self.metrics.settled.labels(outcome.value).inc(count)
         self.metrics.run_time.observe_many(run_s for _, _, _, run_s in rows)
         self.stats.note_settled(rows)
         if heard := self.breakers.heard_workers():

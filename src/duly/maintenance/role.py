@@ -15,9 +15,10 @@ from collections.abc import Callable, Sequence
 from duly.environment import Environment
 from duly.maintenance.backlog import Backlog
 from duly.maintenance.expired_rows import make_expired_rows
-from duly.maintenance.oldest_ready import OldestReady
+from duly.maintenance.installation_counts import InstallationCounts
 from duly.maintenance.partitions import Partitions
 from duly.maintenance.pinned_partitions import PinnedPartitions
+from duly.maintenance.ready_queues import ReadyQueues
 from duly.maintenance.service import Report, Service
 from duly.store.database import Database
 from duly.store.partitions import RETENTION_S
@@ -44,8 +45,9 @@ def make_services(
     partitions = Partitions(database, retention_s)
     return [
         partitions,
-        OldestReady(database, metrics),
+        ReadyQueues(database, metrics),
         Backlog(database, metrics),
+        InstallationCounts(database, metrics),
         PinnedPartitions(database, lambda: partitions.pinned, retention_s),
         *make_expired_rows(database, retention_s),
     ]
@@ -112,7 +114,7 @@ class Maintenance:
             async with asyncio.timeout(SERVICE_TIMEOUT_S):
                 report = await service.run_once()
         except Exception as error:
-            self.metrics.maintenance_failures.labels(service.name).inc()
+            self.metrics.maintenance_failures.add(1, service.name)
             log.warning(
                 "housekeeping failed",
                 service=service.name,
@@ -126,9 +128,9 @@ class Maintenance:
         self.record(service, report)
 
     def record(self, service: Service, report: Report) -> None:
-        self.metrics.maintenance_runs.labels(service.name).inc()
+        self.metrics.maintenance_runs.add(1, service.name)
         if report.changed:
-            self.metrics.maintenance_changes.labels(service.name).inc(report.changed)
+            self.metrics.maintenance_changes.add(report.changed, service.name)
             log.info("housekeeping", service=service.name, changed=report.changed, note=report.note)
 
     def step_down(self) -> None:

@@ -248,7 +248,9 @@ class CronRole:
     def note(self, firing: Firing) -> None:
         """Count it, pay for what was late, and remember what comes next."""
         for ruling in firing.plan.decisions:
-            self.metrics.occurrences.labels(ruling.verdict.value).inc()
+            self.metrics.occurrences.add(1, ruling.verdict.value)
+            if ruling.fires:
+                self.metrics.occurrence_lateness.observe(ruling.late_s)
             if ruling.late_s > GRACE_S:
                 self.tokens -= 1.0 if ruling.fires else RULING_COST
         if firing.due_at is None or firing.due_at > firing.schedule.now + timedelta(seconds=LOOK_S):
@@ -318,7 +320,7 @@ class CronRole:
         changed = set(await rearm_schedules(self.database, wanted))
         for schedule, expected in wanted:
             if schedule.id in changed:
-                self.metrics.schedules_rearmed.inc()
+                self.metrics.schedules_rearmed.add(1)
                 log.warning(
                     "schedule's next instant was reckoned anew",
                     schedule=str(schedule.id),

@@ -18,6 +18,7 @@ from duly.scheduler.loader import Loader
 from duly.store.insert import IdleConsumer, InsertRow
 from duly.store.lease import Lease
 from duly.store.load import TimerQueue
+from duly.store.task_metrics import note_ready_waits
 from duly.telemetry import Metrics
 
 
@@ -65,7 +66,7 @@ class MeteredConsumer:
         self.lease_s = consumer.lease_s
 
     def take(self, leases: list[Lease]) -> None:
-        self.metrics.time_in_ready.observe_many(0.0 for _ in leases)
+        note_ready_waits(self.metrics, [(lease.priority, 0.0) for lease in leases])
         self.consumer.take(leases)
 
 

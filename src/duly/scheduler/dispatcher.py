@@ -44,6 +44,7 @@ from duly.scheduler.lane_backpressure import Member
 from duly.scheduler.ready_state import TICK_S, Obstacle, ReadyState, ReadyTimer
 from duly.store.lease import Lease
 from duly.store.load import TimerQueue
+from duly.store.task_metrics import note_ready_waits
 from duly.telemetry import Metrics
 
 # Tickets of one publish.
@@ -235,8 +236,8 @@ class Dispatcher:
             self.ready_state.taken(tickets)
             raise
         again = self.count_again(tickets) if self.voided else 0
-        self.metrics.dispatched.inc(len(chosen) - again)
-        self.metrics.republished.inc(again)
+        self.metrics.dispatched.add(len(chosen) - again)
+        self.metrics.republished.add(again)
 
     def count_again(self, tickets: Iterable[Ticket]) -> int:
         """Of how many the ticket before, under the same fence, became void in our hands."""
@@ -254,7 +255,7 @@ class Dispatcher:
 
     def hold_back(self, entry: ReadyTimer, lane: Lane, refusal: Refusal) -> None:
         """Each gate has its own way to wait, none of which blocks another tenant."""
-        self.metrics.refused.labels(refusal.gate.value).inc()
+        self.metrics.refused.add(1, refusal.gate.value)
         match refusal.gate:
             case Gate.EXPIRED:
                 self.expired.append(Ticket(entry.due.id, entry.due.fence))
@@ -329,10 +330,14 @@ class Dispatcher:
         if leases:
             # They became leases in one statement.
             started_at = leases[0].started_at.timestamp()
-            self.metrics.time_in_ready.observe_many(
-                started_at - ticket.fires_at
-                for ticket in tickets
-                if ticket.fires_at is not None and (leased is None or ticket.id in leased)
+            fires_at = {ticket.id: ticket.fires_at for ticket in tickets}
+            note_ready_waits(
+                self.metrics,
+                [
+                    (lease.priority, started_at - instant)
+                    for lease in leases
+                    if (instant := fires_at[lease.id]) is not None
+                ],
             )
         if self.ready_state.full or self.ready_state.turns:
             self.wake()

@@ -122,6 +122,12 @@ class Loader:
             self.wake_dispatcher()
         return self.pause_s(self.environment.clock.monotonic())
 
+    def lag_s(self) -> float | None:
+        """How late the next load is; None without slots, where nothing is to be loaded."""
+        if not self.slots:
+            return None
+        return max(0.0, self.environment.clock.monotonic() - self.loads.next_at())
+
     async def close(self) -> None:
         """Nothing is held: the board is a cache."""
 

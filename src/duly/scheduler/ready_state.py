@@ -71,6 +71,11 @@ class ReadyState:
         self.held = LaneBackpressure()
         self.tickets: deque[tuple[float, list[Ticket]]] = deque()
 
+    def sizes(self) -> dict[str, int]:
+        """Of the timers in memory: those whose instant comes, and those that are due."""
+        waiting = len(self.wheel)
+        return {"waiting": waiting, "due": max(len(self.known) - waiting, 0)}
+
     def weight_of(self, member: Member) -> float:
         return self.weights.get(member[0], 1.0)
 

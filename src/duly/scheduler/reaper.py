@@ -7,7 +7,6 @@ from typing import TypeAlias
 from uuid import UUID
 
 from duly.domain.ids import shard_of
-from duly.domain.states import FailureReason
 from duly.environment import Environment
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.in_flight import Charge
@@ -16,6 +15,7 @@ from duly.store.database import Database
 from duly.store.finish import SettleAnswer, finish_unstarted
 from duly.store.load import TimerQueue, find_outstanding, list_capped_leases
 from duly.store.reap import EXPIRY_BATCHES_MAX, reap_leases
+from duly.store.task_metrics import note_lost, note_unstarted
 from duly.telemetry import Metrics
 
 # Told of leases that ran out: each task, and what became of it.
@@ -75,9 +75,9 @@ class Reaper:
             return False
         reaped = await reap_leases(self.database, self.environment, places, REAP_LEASES_MAX)
         if reaped.lost:
-            self.metrics.leases_lost.inc(len(reaped.lost))
+            self.metrics.leases_lost.add(len(reaped.lost))
             self.on_lost(reaped.lost)
-            self.metrics.count_dead_letters(answer.reason for _, answer in reaped.lost)
+            note_lost(self.metrics, [answer for _, answer in reaped.lost])
             retried = [
                 (answer.place, answer.due_at)
                 for _, answer in reaped.lost
@@ -100,7 +100,7 @@ class Reaper:
         late, self.dispatcher.expired = self.dispatcher.expired, []
         for start in range(0, len(late), EXPIRE_MAX):
             ended = await finish_unstarted(self.database, late[start : start + EXPIRE_MAX])
-            self.metrics.dead_letters.labels(FailureReason.EXPIRED.value).inc(len(ended))
+            note_unstarted(self.metrics, len(ended))
 
     async def correct(self) -> None:
         """Ask the database how much is in flight, where a cap makes the answer matter."""

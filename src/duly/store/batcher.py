@@ -19,6 +19,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, NamedTuple, TypeVar
 
 from duly.domain.errors import DulyError, Overloaded, StatementRefused, TooManyPools
+from duly.metric_families import Buckets
 from duly.store.database import CONFLICT_CODES
 
 Item = TypeVar("Item")
@@ -43,6 +44,7 @@ class Batcher(Generic[Item, Answer]):
         flights_max: int = 1,
         company_min: int = 1,
         key: Callable[[Item], Hashable] | None = None,
+        sizes: Buckets | None = None,
     ) -> None:
         self.name = name
         self.flush = flush
@@ -53,6 +55,8 @@ class Batcher(Generic[Item, Answer]):
         # than one that is full.
         self.company_min = company_min
         self.key = key
+        # How many calls share a flight, for the metrics.
+        self.sizes = sizes
         self.waiting: deque[BatchItem[Item, Answer]] = deque()
         self.flights: set[asyncio.Task[None]] = set()
 
@@ -77,6 +81,8 @@ class Batcher(Generic[Item, Answer]):
             batch = self.next_batch()
             if not batch:
                 return
+            if self.sizes is not None:
+                self.sizes.observe(len(batch))
             flight = asyncio.get_running_loop().create_task(self.run_batch(batch), name=self.name)
             self.flights.add(flight)
             flight.add_done_callback(self.on_batch_done)

@@ -42,6 +42,8 @@ class Connections:
         self.open_one = open_one
         self.most = most
         self.room = asyncio.Semaphore(most)
+        # Those that wait for a connection.
+        self.waiting = 0
         # With the instant since when. The last one used is lent first: it is the warmest, and those
         # that are too many grow old.
         self.idle: list[tuple[asyncpg.Connection, float]] = []
@@ -53,7 +55,11 @@ class Connections:
 
     async def take(self) -> asyncpg.Connection:
         self.refuse_if_closed()
-        await self.room.acquire()
+        self.waiting += 1
+        try:
+            await self.room.acquire()
+        finally:
+            self.waiting -= 1
         try:
             self.refuse_if_closed()
             connection = self.take_idle()

@@ -19,6 +19,7 @@ from duly.domain.errors import (
     DatabaseUnfit,
     StatementRefused,
 )
+from duly.metric_families import CALL_BOUNDS_S, Buckets
 from duly.store.array_types import Connection
 from duly.store.connection_pool import CONNECTION_FAULTS, Connections, OpenTransaction
 from duly.store.hosts import Hosts
@@ -151,9 +152,13 @@ class Database:
     # Of what one tenant asks for.
     tenant_statement_s = STATEMENT_TIMEOUT_S
 
+    # In seconds, of statements in transactions of their own; for the metrics.
+    statement_times: Buckets
+
     def __init__(self, url: str, connections: Connections) -> None:
         self.url = url
         self.connections = connections
+        self.statement_times = Buckets(CALL_BOUNDS_S)
 
     @classmethod
     async def open(
@@ -163,6 +168,7 @@ class Database:
         *,
         is_pooled: bool = False,
         hosts: Hosts | None = None,
+        statement_times: Buckets | None = None,
     ) -> "Database":
         """Pools of one process share `hosts`, so that one learns from another where to go."""
 
@@ -178,6 +184,7 @@ class Database:
         database = cls(url, connections)
         database.hosts, database.host_changes = chosen, chosen.changes
         database.is_pooled = is_pooled
+        database.statement_times = statement_times or database.statement_times
         with translated_faults(url):
             # The first connection is made now, so that a wrong URL is known at once.
             async with connections.acquire():
@@ -190,10 +197,13 @@ class Database:
             # from sending them to two sessions.
             async with self.transaction() as session:
                 return await session.fetch(statement, *arguments)
+        clock = asyncio.get_running_loop()
+        began = clock.time()
         with translated_faults(self.url):
             async with self.connections.acquire() as connection:
                 rows: list[asyncpg.Record] = await connection.fetch(statement, *arguments)
-                return rows
+        self.statement_times.observe(clock.time() - began)
+        return rows
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Session]:

@@ -7,6 +7,7 @@ tenant, because a key held by somebody's open transaction makes its batch wait.
 from uuid import UUID
 
 from duly.domain.task import Submission
+from duly.metric_families import Buckets
 from duly.store.batcher import Batcher
 from duly.store.call_idempotency import CallKey
 from duly.store.database import Database
@@ -22,8 +23,9 @@ COMPANY_MIN = 100
 
 
 class GroupCommit:
-    def __init__(self, submitter: Submitter) -> None:
+    def __init__(self, submitter: Submitter, sizes: Buckets | None = None) -> None:
         self.submitter = submitter
+        self.sizes = sizes
         self.plain = self.stream("submit", flights_max=FLIGHTS_MAX)
         self.keyed: dict[int, Batcher[Submission, SubmitAnswer]] = {}
 
@@ -55,6 +57,7 @@ class GroupCommit:
             flights_max=flights_max,
             company_min=COMPANY_MIN,
             key=key_of,
+            sizes=self.sizes,
         )
 
     async def close(self) -> None:
@@ -63,7 +66,7 @@ class GroupCommit:
 
 
 class ReadBatcher:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, sizes: Buckets | None = None) -> None:
         self.queue: Batcher[tuple[int, UUID], Task | None] = Batcher(
             "read",
             lambda asked: read_asked(database, asked),
@@ -71,6 +74,7 @@ class ReadBatcher:
             waiting_max=WAITING_MAX,
             flights_max=FLIGHTS_MAX,
             company_min=COMPANY_MIN,
+            sizes=sizes,
         )
 
     async def read(self, tenant: int, task_id: UUID) -> Task | None:

@@ -163,6 +163,7 @@ def first_lease(entry: InsertRow, consumer: IdleConsumer, now: datetime, run_at:
         policy_text=encode_policy(task.policy),
         url=task.url,
         given_execution_key=task.execution_key or task.idempotency_key,
+        priority=task.priority,
     )
 
 

@@ -25,7 +25,7 @@ import msgspec
 
 from duly.domain.ids import address_of, in_address_order, shard_of
 from duly.domain.lanes import Ticket
-from duly.domain.task import Policy
+from duly.domain.task import PRIORITY_DEFAULT, Policy
 from duly.environment import CrashPoint, Environment
 from duly.store.database import Database
 from duly.store.policies import decode_policy
@@ -62,6 +62,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     url: str | None
     given_execution_key: str | None
     moved_to: datetime | None = None
+    priority: int = PRIORITY_DEFAULT
 
     @property
     def scheduled_for(self) -> datetime:

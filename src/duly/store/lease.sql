@@ -22,7 +22,7 @@
 :timer.id, :timer.tenant, :timer.fence, :timer.attempt + 1 AS attempt,
        :timer.started_at, :timer.lease_until, :timer.progress,
        tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key,
-       :timer.run_at AS moved_to
+       :timer.run_at AS moved_to, :timer.priority
 
 -- name: lease_tasks
 -- Tickets come in runs of neighbours that agree in everything but their ids, and each run is one pass
@@ -48,7 +48,8 @@ WITH leased AS (
        AND timers.id BETWEEN ticket.first_id AND ticket.last_id
 -- include: lease.guard
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt,
-           timers.started_at, timers.lease_until, timers.progress, timers.queue, timers.run_at
+           timers.started_at, timers.lease_until, timers.progress, timers.queue, timers.run_at,
+           timers.priority
 ), noted AS (
     INSERT INTO duly.lease_expiry_batches (tenant, shard, expires_at, ids)
     SELECT tenant, shard, lease_until, array_agg(id ORDER BY id)

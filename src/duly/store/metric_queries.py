@@ -3,8 +3,10 @@
 Read for metrics and never for a decision.
 """
 
+from collections import Counter
 from typing import NamedTuple
 
+from duly.domain.breaker import kind_of
 from duly.store.database import Database
 from duly.store.load import BEFORE_ALL, TimerQueue
 from duly.store.statements import statements_beside
@@ -15,12 +17,20 @@ PLACES_PAGE = 1000
 TENANTS_PAGE = 50
 BEFORE_TENANTS = 0
 COUNT_MAX = 10_000
+QUEUE_COUNT_MAX = 1000
+WORKERS_MAX = 100_000
+BREAKERS_MAX = 10_000
 
 
-class OldestReady(NamedTuple):
+class ReadyQueue(NamedTuple):
+    """Of one page: a tenant's ready tasks of a band and pool, None for webhooks. Counting stops at
+    QUEUE_COUNT_MAX in each shard."""
+
     tenant: str
+    pool: str | None
     band: int
     age_s: float
+    tasks: int
 
 
 class TenantBacklog(NamedTuple):
@@ -34,27 +44,27 @@ class TenantBacklog(NamedTuple):
 
 
 class ReadyPage(NamedTuple):
-    """`last` is None when the page was the last one. A pair may come again in another page."""
+    """`last` is None when the page was the last one. A queue may come again in another page."""
 
-    oldest: list[OldestReady]
+    queues: list[ReadyQueue]
     last: TimerQueue | None
 
 
-async def scan_oldest_ready(
+async def scan_ready(
     database: Database, after: TimerQueue = BEFORE_ALL, limit: int = PLACES_PAGE
 ) -> ReadyPage:
-    """The oldest ready timer of each tenant and band, over at most `limit` places."""
-    rows = await database.fetch(SQL.scan_oldest_ready, *after, limit)
+    """What is ready of each tenant, pool and band, over at most `limit` timer queues."""
+    rows = await database.fetch(SQL.scan_ready, *after, limit, QUEUE_COUNT_MAX)
     if not rows:
         return ReadyPage([], None)
     first = rows[0]
     last = TimerQueue(first["last_tenant"], first["last_shard"], first["last_queue"])
-    oldest = [
-        OldestReady(row["tenant"], row["band"], row["age_s"])
+    queues = [
+        ReadyQueue(row["tenant"], row["pool"], row["band"], row["age_s"], row["tasks"])
         for row in rows
         if row["age_s"] is not None
     ]
-    return ReadyPage(oldest, last if first["places"] >= limit else None)
+    return ReadyPage(queues, last if first["places"] >= limit else None)
 
 
 async def count_backlog(
@@ -67,3 +77,27 @@ async def count_backlog(
         TenantBacklog(row["id"], row["name"], row["ready"], row["scheduled"], running[row["id"]])
         for row in rows
     ]
+
+
+class ScheduleCounts(NamedTuple):
+    active: int
+    paused: int
+    # Of the occurrence that is due longest; 0 if none is.
+    overdue_s: float
+
+
+async def count_workers(database: Database) -> dict[tuple[str, str], float]:
+    """By (tenant, pool)."""
+    rows = await database.fetch(SQL.count_workers, WORKERS_MAX)
+    return {(row["tenant"], row["pool"]): float(row["workers"]) for row in rows}
+
+
+async def count_breakers(database: Database) -> dict[str, int]:
+    """By what they are of: host, type or pool."""
+    rows = await database.fetch(SQL.count_breakers, BREAKERS_MAX)
+    return Counter(kind_of(row["host"])[0].value for row in rows)
+
+
+async def count_schedules(database: Database) -> ScheduleCounts:
+    (row,) = await database.fetch(SQL.count_schedules)
+    return ScheduleCounts(row["active"], row["paused"], max(row["overdue_s"], 0.0))

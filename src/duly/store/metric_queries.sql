@@ -1,7 +1,7 @@
--- name: scan_oldest_ready
--- Over one page of places: the oldest due and unleased timer of each (tenant, band), by one probe
--- of the loading index for each place. What is due later is not ready, however old. The last place
--- of the page comes with every row, and alone if nothing is ready.
+-- name: scan_ready
+-- Over one page of timer queues: the oldest due and unleased timer of each (tenant, pool, band), and how
+-- many there are, by one probe of the loading index for each queue. What is due later is not ready,
+-- however old. The last queue of the page comes with every row, and alone if nothing is ready.
 WITH page AS MATERIALIZED (
     SELECT tenant, shard, queue
       FROM duly.placements
@@ -10,30 +10,34 @@ WITH page AS MATERIALIZED (
      LIMIT $4
 ), final AS (
     SELECT tenant, shard, queue FROM page ORDER BY tenant DESC, shard DESC, queue DESC LIMIT 1
-), oldest AS (
-    SELECT page.tenant, ((page.queue - 1) % 3)::smallint AS band, min(head.due_at) AS due_at
+), ready AS (
+    SELECT page.tenant, ((page.queue - 1) / 3)::smallint AS pool,
+           ((page.queue - 1) % 3)::smallint AS band, min(head.due_at) AS due_at,
+           sum(head.tasks)::bigint AS tasks
       FROM page
      CROSS JOIN LATERAL (
-           SELECT timers.due_at
-             FROM duly.timers
-            WHERE timers.tenant = page.tenant
-              AND timers.tenant > 0
-              AND timers.shard = page.shard
-              AND timers.queue = page.queue
-              AND timers.due_at <= duly.now()
-              AND timers.holder IS NULL
-            ORDER BY timers.due_at
-            LIMIT 1) AS head
-     WHERE page.queue > 0
-     GROUP BY page.tenant, band
+           SELECT min(due.due_at) AS due_at, count(*) AS tasks
+             FROM (SELECT timers.due_at
+                     FROM duly.timers
+                    WHERE timers.tenant = page.tenant
+                      AND timers.tenant > 0
+                      AND timers.shard = page.shard
+                      AND timers.queue = page.queue
+                      AND timers.due_at <= duly.now()
+                      AND timers.holder IS NULL
+                    ORDER BY timers.due_at
+                    LIMIT $5) AS due) AS head
+     WHERE page.queue > 0 AND head.tasks > 0
+     GROUP BY page.tenant, pool, band
 )
 SELECT final.tenant AS last_tenant, final.shard AS last_shard, final.queue AS last_queue,
        (SELECT count(*) FROM page) AS places,
-       coalesce(tenants.name, oldest.tenant::text) AS tenant, oldest.band,
-       extract(epoch FROM duly.now() - oldest.due_at)::double precision AS age_s
+       coalesce(tenants.name, ready.tenant::text) AS tenant, pools.name AS pool, ready.band,
+       extract(epoch FROM duly.now() - ready.due_at)::double precision AS age_s, ready.tasks
   FROM final
-  LEFT JOIN oldest ON true
-  LEFT JOIN duly.tenants ON tenants.id = oldest.tenant
+  LEFT JOIN ready ON true
+  LEFT JOIN duly.tenants ON tenants.id = ready.tenant
+  LEFT JOIN duly.pools ON pools.tenant = ready.tenant AND pools.number = ready.pool
 
 -- name: count_backlog
 -- How much of each tenant of a page is due, and how much is for later. A count stops at its bound over
@@ -75,3 +79,31 @@ SELECT page.id, page.name,
                  LIMIT $3) AS found) AS scheduled
   FROM page
  ORDER BY page.id
+
+-- name: count_workers
+-- Workers that live, by pool; one that serves several counts in each.
+SELECT coalesce(tenants.name, live.tenant::text) AS tenant, live.pool, count(*) AS workers
+  FROM (SELECT workers.tenant, unnest(workers.pools) AS pool
+          FROM duly.workers
+         WHERE workers.expires_at > duly.now()
+         LIMIT $1) AS live
+  LEFT JOIN duly.tenants ON tenants.id = live.tenant
+ GROUP BY 1, 2
+
+-- name: count_breakers
+-- Open now: the ramp of one that closes is not.
+SELECT breakers.host
+  FROM duly.breakers
+ WHERE breakers.ramp_at IS NULL
+ LIMIT $1
+
+-- name: count_schedules
+-- Those that fire and those that are paused, and how long the oldest due occurrence waits.
+SELECT count(*) FILTER (WHERE schedules.paused_at IS NULL) AS active,
+       count(*) FILTER (WHERE schedules.paused_at IS NOT NULL) AS paused,
+       coalesce(extract(epoch FROM duly.now() - min(schedule_timers.due_at)
+                                   FILTER (WHERE schedules.paused_at IS NULL)), 0)::double precision
+           AS overdue_s
+  FROM duly.schedules
+  JOIN duly.schedule_timers
+    ON schedule_timers.shard = schedules.shard AND schedule_timers.id = schedules.id

@@ -64,7 +64,7 @@ WITH head AS MATERIALIZED (
        AND timers.id = ticket.id
 -- include: lease.guard
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt,
-           timers.started_at, timers.lease_until, timers.progress, timers.run_at
+           timers.started_at, timers.lease_until, timers.progress, timers.run_at, timers.priority
 )
 SELECT array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
        array_agg(taken.band) AS bands, array_agg(taken.sequence) AS sequences,
@@ -74,7 +74,7 @@ SELECT array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
        NULL::timestamptz AS started_at, NULL::timestamptz AS lease_until, NULL::text AS progress,
        NULL::timestamptz AS run_at, NULL::text AS type,
        NULL::text AS payload, NULL::text AS policy, NULL::text AS url, NULL::text AS execution_key,
-       NULL::timestamptz AS moved_to
+       NULL::timestamptz AS moved_to, NULL::smallint AS priority
   FROM taken
  UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,

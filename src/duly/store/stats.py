@@ -22,6 +22,7 @@ from duly.domain.states import Outcome, State
 from duly.environment import Environment
 from duly.store.database import Database, Session
 from duly.store.statements import statements_beside
+from duly.telemetry import Metrics
 
 SQL = statements_beside(__file__)
 # Distinct (tenant, type) of one minute and node. What comes later is counted as OTHER_TYPE of its
@@ -118,8 +119,14 @@ Cells = dict[Key, Cell]
 class StatsBook:
     """One for each process. The note methods take batches: well under a microsecond a row."""
 
-    def __init__(self, environment: Environment, keys_max: int = STATS_KEYS_MAX) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        keys_max: int = STATS_KEYS_MAX,
+        metrics: Metrics | None = None,
+    ) -> None:
         self.environment = environment
+        self.metrics = metrics
         self.keys_max = keys_max
         self.minutes: dict[int, Cells] = {}
         self.minute = -1
@@ -134,6 +141,8 @@ class StatsBook:
         if cell is None:
             cell = self.admit(tenant, task_type)
         cell.submitted += count
+        if self.metrics is not None:
+            self.metrics.submitted.add(count)
 
     def note_started(self, rows: Iterable[tuple[int, str, float | None]]) -> None:
         """Each row: tenant, type, seconds from the fire time to the start (None: a retry)."""
