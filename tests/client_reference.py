@@ -62,11 +62,12 @@ TESTING = """## duly.testing
 """
 # The work behind the methods; of no use to a program.
 INNER = {
-    duly.Client: {"run", "running_loop", "task_from"},
+    duly.Client: {"run", "running_loop", "start_anew", "task_from"},
     duly.AsyncClient: {"pages", "task_from"},
-    duly.Task: {"client"},
-    duly.AsyncTask: {"client"},
-    duly.Worker: {"serve_until_signal", "on_signal", "plan"},
+    duly.Task: {"client", "typed"},
+    duly.AsyncTask: {"client", "typed"},
+    duly.TaskRegistry: {"default_pool"},
+    duly.Worker: {"default_pool", "on_signal", "plan", "serve_until_signal"},
     DulyServer: {"live", "serve", "move_clock", "move_clock_here", "wake_here", "make_tenant_here"}
     | {"run", "wake"},
     MovableClock: {"jump"},
@@ -77,6 +78,10 @@ WHEN: dict[type[DulyError], str] = {
     errors.ServerNotFound: "neither arguments nor environment name a duly, and none runs here",
     errors.Unreachable: "no sensible answer in any try; the outcome of a write is unknown",
     errors.WaitTimedOut: "`wait` with `timeout_s`, and the task had not ended by then",
+    errors.InvalidPayload: "an argument of a handle does not fit the handler's annotation",
+    errors.TaskFailed: "`result()` of a task that failed; `task` has the whole of it",
+    errors.TaskCancelled: "`result()` of a task that was cancelled",
+    errors.InvalidResult: "`result()` is not what the handler's annotation says",
     errors.ApiError: "a refusal with a status that has no class of its own; the base of the others",
     errors.Invalid: "the request is wrong; `errors` points at what",
     errors.Unauthenticated: "the key is missing, wrong, expired or revoked",
@@ -127,7 +132,9 @@ def make_reference() -> str:
             SUBMITTING,
             REFUSALS,
             table(("error", "status and codes", "when"), error_rows()),
-            *section("duly.Worker", duly.Worker),
+            *section("duly.TaskRegistry", duly.TaskRegistry),
+            *section("duly.TaskHandle", duly.TaskHandle),
+            *section("duly.Worker", duly.Worker, "All of `duly.TaskRegistry`, and:"),
             *section("duly.Context", Context, "What a handler is given first, as `ctx`."),
             *section("ctx.cancelled", Flag),
             "### Exceptions of a handler\n",
@@ -178,7 +185,7 @@ def member_row(kind: type, name: str, member: Any) -> tuple[str, str]:
 
 
 def takes_options(kind: type) -> bool:
-    return kind in (duly.Client, duly.Worker, DulyServer)
+    return kind in (duly.Client, duly.TaskRegistry, duly.Worker, DulyServer)
 
 
 def check_options(kind: type) -> None:

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from duly.client.outcomes import Reject, Retry
     from duly.client.receiver import Delivery
     from duly.client.receiver_app import WebhookReceiver
+    from duly.client.registry import TaskRegistry
     from duly.client.synchronous import Client, Task
+    from duly.client.task_handle import TaskHandle
     from duly.client.worker import Worker
 
 __version__ = "0.1.0.dev0"
@@ -25,6 +27,8 @@ __all__ = [
     "Reject",
     "Retry",
     "Task",
+    "TaskHandle",
+    "TaskRegistry",
     "WebhookReceiver",
     "Worker",
     "__version__",
@@ -43,6 +47,8 @@ EXPORTS = {
     "Reject": "duly.client.outcomes",
     "Retry": "duly.client.outcomes",
     "Task": "duly.client.synchronous",
+    "TaskHandle": "duly.client.task_handle",
+    "TaskRegistry": "duly.client.registry",
     "WebhookReceiver": "duly.client.receiver_app",
     "Worker": "duly.client.worker",
 }

@@ -84,7 +84,7 @@ def test_a_changed_file_starts_the_worker_again(
 
             def answer() -> object:
                 task = client.submit("version", pool="reloaded")
-                return client.wait(task.id, 30).result
+                return client.wait(task.id, 30).output
 
             assert answer() == "first"
             (folder / "my_worker.py").write_text(MODULE.replace("first", "second"))

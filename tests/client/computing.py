@@ -4,7 +4,7 @@ import os
 import time
 from typing import Any
 
-from duly import Context
+from duly import Context, TaskRegistry
 
 
 def add(ctx: Context, numbers: list[int]) -> dict[str, Any]:
@@ -29,3 +29,11 @@ def spin(ctx: Context, path: str) -> None:
         file.write(str(os.getpid()))
     while True:
         time.sleep(0.01)
+
+
+tasks = TaskRegistry()
+
+
+@tasks.task("double", run="process")
+def double(ctx: Context, number: int) -> int:
+    return 2 * number

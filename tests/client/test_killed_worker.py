@@ -5,6 +5,7 @@ import contextlib
 import json
 import signal
 import time
+from typing import Any
 
 import pytest
 
@@ -43,8 +44,8 @@ def test_a_killed_worker_costs_one_attempt_at_most(
 ) -> None:
     """Whatever it had done by then, nobody knows: only key and fence let a receiver find out."""
     with Client(duly.url, duly.ready["api_key"]) as calls:
-        wish = {"idempotency_key": f"{pool}-{moment}", "retry": {"initial_s": 0}}
-        task = calls.submit("wait", {"seconds": 0.0}, pool=pool, **wish)  # type: ignore[arg-type]
+        wish: Any = {"idempotency_key": f"{pool}-{moment}", "retry": {"initial_s": 0}}
+        task = calls.submit("wait", {"seconds": 0.0}, pool=pool, **wish)
         before = [json.loads(line) for line in die(moment, duly, pool)]
         with start(duly, pool) as second:
             ended = calls.wait(task.id, WAIT_S)

@@ -9,7 +9,8 @@ from typing import Any, TypedDict
 import msgspec
 import pytest
 
-from duly.client.payloads import Binder, InvalidPayload
+from duly.client.errors import InvalidPayload
+from duly.client.payloads import Binder
 from duly.domain.errors import ConfigurationError
 
 

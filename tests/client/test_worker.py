@@ -51,8 +51,8 @@ async def test_what_a_handler_returns_is_the_result(
         )
         added = await client.submit("sum", {"a": 1}, pool=pool)
         ended = await client.wait(charged.id, WAIT_S)
-        assert ended.result == {"charged": 5, "number": "n1"}
-        assert (await client.wait(added.id, WAIT_S)).result == 3
+        assert ended.output == {"charged": 5, "number": "n1"}
+        assert (await client.wait(added.id, WAIT_S)).output == 3
     (ctx,) = seen
     assert (ctx.id, ctx.type, ctx.attempt, ctx.fence) == (charged.id, "invoice.charge", 1, 1)
     assert ctx.execution_key == pool
@@ -85,7 +85,7 @@ async def test_a_failure_is_tried_again_and_a_rejection_is_not(
         first = await client.submit("flaky", pool=pool, retry=FAST)
         second = await client.submit("hopeless", pool=pool)
         third = await client.submit("typed", {"to": 3}, pool=pool)
-        assert (await client.wait(first.id, WAIT_S)).result == "at last"
+        assert (await client.wait(first.id, WAIT_S)).output == "at last"
         rejected = await client.wait(second.id, WAIT_S)
         mistyped = await client.wait(third.id, WAIT_S)
     assert tries == [1, 2, 3]
@@ -148,7 +148,7 @@ async def test_a_snooze_is_not_charged_and_progress_is_there_in_the_next_attempt
 
     async with at_work(worker):
         task = await client.submit("stepwise", pool=pool, retry=FAST)
-        assert (await client.wait(task.id, WAIT_S)).result == {"page": 8}
+        assert (await client.wait(task.id, WAIT_S)).output == {"page": 8}
     assert seen == [(1, None), (1, {"page": 7}), (2, {"page": 8})]
     assert await outcomes(client, task.id) == ["snoozed", "failed", "completed"]
 

@@ -21,8 +21,8 @@ async def test_functions_that_compute_run_in_processes_of_their_own(
         two = await client.submit("add", {"numbers": [3]}, pool=pool)
         bad = await client.submit("add", {"numbers": "x"}, pool=pool)
         failing = await client.submit("fail", pool=pool, retry={"max_attempts": 1})
-        first = (await client.wait(one.id, WAIT_S)).result
-        second = (await client.wait(two.id, WAIT_S)).result
+        first = (await client.wait(one.id, WAIT_S)).output
+        second = (await client.wait(two.id, WAIT_S)).output
         assert (first["sum"], second["sum"]) == (3, 3)
         assert first["key"] == (await client.get(one.id)).execution_key
         assert first["pid"] == second["pid"]

@@ -72,7 +72,7 @@ async def test_heartbeats_go_on_while_a_handler_blocks_the_loop(
 
     async with at_work(worker):
         task = await client.submit("blocks", pool=pool)
-        assert (await client.wait(task.id, WAIT_S)).result == 1
+        assert (await client.wait(task.id, WAIT_S)).output == 1
     assert await outcomes(client, task.id) == ["completed"]
 
 
@@ -90,7 +90,7 @@ async def test_an_answer_that_gets_lost_brings_its_leases_again(
     tasks = await client.submit_many([{"type": "once", "pool": pool} for _ in range(5)])
     async with at_work(worker):
         for task in tasks:
-            assert (await client.wait(task.id, 10)).result == 1
+            assert (await client.wait(task.id, 10)).output == 1
     assert proxy.lost == 1
 
 
@@ -161,7 +161,7 @@ async def test_a_handler_that_ignores_its_end_does_not_hold_its_task(
 
     async with at_work(worker):
         task = await client.submit("stubborn", pool=pool, timeout_s=1.0, retry=FAST)
-        assert (await client.wait(task.id, WAIT_S)).result == "second"
+        assert (await client.wait(task.id, WAIT_S)).output == "second"
         is_enough.set()
     assert await outcomes(client, task.id) == ["failed", "completed"]
 
@@ -182,7 +182,7 @@ async def test_a_task_that_comes_after_a_long_wait_has_all_of_its_time(
         # Longer than the lease and than the time limit: it is the waiting itself that is tested.
         await asyncio.sleep(1.2)
         task = await client.submit("short", pool=pool, timeout_s=0.8)
-        assert (await client.wait(task.id, WAIT_S)).result == 1
+        assert (await client.wait(task.id, WAIT_S)).output == 1
     assert await outcomes(client, task.id) == ["completed"]
 
 

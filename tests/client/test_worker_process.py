@@ -152,7 +152,7 @@ def test_a_frozen_worker_that_wakes_up_stops_its_handler_and_changes_nothing(
                 assert taken["event"] == "started"
                 zombie.signal(signal.SIGCONT)
                 assert zombie.answer()["event"] == "cancelled"
-                assert calls.wait(task.id, WAIT_S).result == taken["fence"]
+                assert calls.wait(task.id, WAIT_S).output == taken["fence"]
         finally:
             zombie.signal(signal.SIGCONT)
     assert_lost_then_completed(calls, task.id)

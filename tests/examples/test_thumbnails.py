@@ -36,7 +36,7 @@ def test_a_folder_of_pictures_becomes_small_ones(
             Client(duly.url, duly.ready["api_key"]) as client,
         ):
             folder = client.submit("thumbnails.folder", {"folder": str(tmp_path)}, pool=POOL)
-            assert client.wait(folder.id, WAIT_S).result == 3
+            assert client.wait(folder.id, WAIT_S).output == 3
             eventually(
                 lambda: all(each.is_terminal for each in client.tasks(type="thumbnails.make")),
                 "every picture has ended",

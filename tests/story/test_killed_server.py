@@ -5,6 +5,7 @@ import asyncio
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +26,7 @@ def doomed_duly(data_dir: Path, point: CrashPoint) -> Iterator[RunningDuly]:
         yield RunningDuly(process)
 
 
-def stored_tasks(client: Client) -> list[Task]:
+def stored_tasks(client: Client) -> list[Task[Any]]:
     return list(client.tasks(type="a.b"))
 
 
@@ -35,16 +36,16 @@ def test_a_submit_that_met_a_killed_server_is_stored_once(
     tmp_path: Path, point: CrashPoint, count: int
 ) -> None:
     """Before the commit nothing is stored, after it everything; the caller cannot know which."""
-    specs = [
+    specs: list[Any] = [
         {"type": "a.b", "payload": n, "delay_s": 3600, "idempotency_key": f"key-{n}"}
         for n in range(count)
     ]
     with doomed_duly(tmp_path, point) as dying:
         key = dying.ready["api_key"]
         with Client(dying.url, key, tries=1) as client, pytest.raises(Unreachable):
-            client.submit_many(specs)  # type: ignore[arg-type]
+            client.submit_many(specs)
     with duly_up("--data-dir", str(tmp_path)) as running, Client(running.url, key) as client:
-        tasks = client.submit_many(specs)  # type: ignore[arg-type]
+        tasks = client.submit_many(specs)
         assert len({task.id for task in tasks}) == count
         assert {task.id for task in stored_tasks(client)} == {task.id for task in tasks}
 

@@ -43,7 +43,7 @@ def test_what_is_due_is_run_here_and_settled(duly_client: Client, run_inline: Ru
     assert seen == ["a"]
     assert (ran.id, ran.outcome, ran.result, ran.attempt) == (task.id, "completed", "A", 1)
     assert task.refresh().state == "COMPLETED"
-    assert task.refresh().result == "A"
+    assert task.refresh().output == "A"
     assert later.refresh().state == "SCHEDULED"
     assert run_inline(worker) == []
 

@@ -72,7 +72,7 @@ async def test_an_effect_of_a_webhook_happens_once_though_it_is_delivered_twice(
                     await asyncio.sleep(0.01)
             duly_clock.advance(hours=1)
             done = await client.wait(task.id, timeout_s=SOON_S)
-    assert (done.state, done.result) == ("COMPLETED", "done")
+    assert (done.state, done.output) == ("COMPLETED", "done")
     first, second = deliveries
     assert first.execution_key == second.execution_key == "order-7"
     assert first.fence < second.fence

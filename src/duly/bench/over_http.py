@@ -165,7 +165,7 @@ async def run_end_to_end_http(stage: ScenarioContext) -> Figures:
         meter = Meter(stage.environment.clock)
 
         @worker.task("bench.noop")
-        async def noop(_ctx: object, **_fields: object) -> None:
+        async def noop(_ctx: object, /, **_fields: object) -> None:
             meter.add()
 
         async with serving(worker):

@@ -1,16 +1,23 @@
 """`duly.AsyncClient`: submit tasks and follow them, from a program with an event loop."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Unpack
+from typing import Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
 from duly.client.errors import WaitTimedOut
 from duly.client.http_async import Connection
-from duly.client.request import SubmitOptions, TaskSpec, encode_spec, encode_task
+from duly.client.request import (
+    SubmitOptions,
+    TaskCall,
+    TaskSpec,
+    encode_spec,
+    encode_task,
+    task_call,
+)
 from duly.client.server import find_server
 from duly.client.submits import SubmitQueue
 from duly.client.task import Attempt, TaskData
@@ -19,6 +26,7 @@ from duly.client.wire import TIMEOUT_S, TRIES_MAX
 # One long poll; a longer wait is several of them.
 WAIT_S_MAX = 50.0
 PAGE = 200
+R = TypeVar("R")
 
 
 class Page(msgspec.Struct):
@@ -26,22 +34,35 @@ class Page(msgspec.Struct):
     next_cursor: str | None = None
 
 
-class AsyncTask(TaskData):
+class AsyncTask(TaskData, Generic[R]):
     """A task, and what can be done to it. Each method asks the server and answers anew."""
 
     client_: Any = msgspec.field(name="_client", default=None)
+    decode_result_: Any = msgspec.field(name="_decode_result", default=None)
 
-    async def refresh(self) -> "AsyncTask":
+    async def refresh(self) -> "AsyncTask[R]":
         """As it stands now."""
-        return await self.client().get(self.id)
+        return self.typed(await self.client().get(self.id))
 
-    async def wait(self, timeout_s: float | None = None) -> "AsyncTask":
+    async def wait(self, timeout_s: float | None = None) -> "AsyncTask[R]":
         """Once it has ended; WaitTimedOut if it has not by then."""
-        return await self.client().wait(self.id, timeout_s)
+        return self.typed(await self.client().wait(self.id, timeout_s))
 
-    async def cancel(self) -> "AsyncTask":
+    async def result(self, timeout_s: float | None = None) -> R:
+        """What its handler returned, once it has; of the handler's type if a typed handle submitted
+        it. TaskFailed if it did not complete, WaitTimedOut if it has not ended by then."""
+        # Items of a list come without their results.
+        ended = self if self.output is not None else await self.wait(timeout_s)
+        found: R = ended.typed_output(self.decode_result_)
+        return found
+
+    async def cancel(self) -> "AsyncTask[R]":
         """A running task is asked to stop: `cancel_requested` until it has."""
-        return await self.client().cancel(self.id)
+        return self.typed(await self.client().cancel(self.id))
+
+    def typed(self, task: "AsyncTask[Any]") -> "AsyncTask[R]":
+        task.decode_result_ = self.decode_result_
+        return task
 
     def client(self) -> "AsyncClient":
         assert isinstance(self.client_, AsyncClient)
@@ -82,25 +103,51 @@ class AsyncClient:
         await self.queue.close()
         await self.connection.close()
 
+    @overload
+    async def submit(
+        self, call: TaskCall[R], /, **options: Unpack[SubmitOptions]
+    ) -> AsyncTask[R]: ...
+
+    @overload
     async def submit(
         self,
-        type: str,  # noqa: A002 (what the API calls it)
+        type: str,
         payload: object = None,
         **options: Unpack[SubmitOptions],
-    ) -> AsyncTask:
+    ) -> AsyncTask[Any]: ...
+
+    async def submit(
+        self,
+        type: str | TaskCall[Any],  # noqa: A002
+        payload: object = None,
+        **options: Unpack[SubmitOptions],
+    ) -> AsyncTask[Any]:
         """Answered once the task is durable. Safe to retry with the same `idempotency_key`; without
-        one, duly's own retries still store it once."""
-        body = encode_task(type, payload, options)
-        answer = await self.queue.put(body, options.get("idempotency_key"))
-        return self.task_from(await answer)
+        one, duly's own retries still store it once. Instead of type and payload: a handle's call,
+        `submit(send.call(to="x"))`."""
+        call = task_call(type, payload, options)
+        body = encode_task(call.type, call.payload, call.options)
+        answer = await self.queue.put(body, call.options.get("idempotency_key"))
+        return self.task_from(await answer, call.decode_result)
 
-    async def submit_many(self, tasks: Sequence[TaskSpec]) -> list[AsyncTask]:
+    @overload
+    async def submit_many(self, tasks: Sequence[TaskCall[R]]) -> list[AsyncTask[R]]: ...
+
+    @overload
+    async def submit_many(
+        self, tasks: Sequence[TaskSpec | TaskCall[Any]]
+    ) -> list[AsyncTask[Any]]: ...
+
+    async def submit_many(self, tasks: Sequence[TaskSpec | TaskCall[Any]]) -> list[AsyncTask[Any]]:
         """Each on its own: one that is refused raises, after the others were stored."""
-        bodies = [(encode_spec(task), task.get("idempotency_key")) for task in tasks]
+        specs = [each.spec() if isinstance(each, TaskCall) else each for each in tasks]
+        bodies = [(encode_spec(spec), spec.get("idempotency_key")) for spec in specs]
         answers = [await self.queue.put(*each) for each in bodies]
-        return [self.task_from(answer) for answer in await asyncio.gather(*answers)]
+        decoders = [each.decode_result if isinstance(each, TaskCall) else None for each in tasks]
+        stored = await asyncio.gather(*answers)
+        return [self.task_from(*each) for each in zip(stored, decoders, strict=True)]
 
-    async def get(self, task_id: str) -> AsyncTask:
+    async def get(self, task_id: str) -> AsyncTask[Any]:
         """With payload, result and progress; NotFound if this tenant has none of that id."""
         return self.task_from(await self.connection.request("GET", f"/v1/tasks/{task_id}"))
 
@@ -113,7 +160,7 @@ class AsyncClient:
         created_after: datetime | None = None,
         run_before: datetime | None = None,
         order: str | None = None,
-    ) -> AsyncIterator[AsyncTask]:
+    ) -> AsyncIterator[AsyncTask[Any]]:
         """Newest created first, page after page, as long as they are asked for. SCHEDULED, READY
         and RUNNING come by their next instant, soonest first; `order` is "created" or "run_at"."""
         query = {
@@ -137,7 +184,7 @@ class AsyncClient:
         explained: dict[str, Any] = await self.call("GET", f"/v1/tasks/{task_id}/explain")
         return explained
 
-    async def wait(self, task_id: str, timeout_s: float | None = None) -> AsyncTask:
+    async def wait(self, task_id: str, timeout_s: float | None = None) -> AsyncTask[Any]:
         """The task once it has ended; WaitTimedOut if it has not by then."""
         loop = asyncio.get_running_loop()
         ends_at = None if timeout_s is None else loop.time() + timeout_s
@@ -153,7 +200,7 @@ class AsyncClient:
             if ends_at is not None and loop.time() >= ends_at:
                 raise WaitTimedOut(id=task_id, timeout_s=timeout_s, state=task.state)
 
-    async def cancel(self, task_id: str) -> AsyncTask:
+    async def cancel(self, task_id: str) -> AsyncTask[Any]:
         """A running task is asked to stop: `cancel_requested` until it has."""
         answer = await self.connection.request("POST", f"/v1/tasks/{task_id}/cancel")
         return self.task_from(answer)
@@ -165,7 +212,7 @@ class AsyncClient:
         run_at: datetime | None = None,
         delay_s: float | None = None,
         priority: int | None = None,
-    ) -> AsyncTask:
+    ) -> AsyncTask[Any]:
         """Change when it fires, or its priority; Conflict (`running`) while it is executed."""
         asked = {"run_at": run_at, "delay_s": delay_s, "priority": priority}
         body = {name: value for name, value in asked.items() if value is not None}
@@ -174,7 +221,7 @@ class AsyncClient:
             await self.connection.request("PATCH", path, msgspec.json.encode(body))
         )
 
-    async def run_now(self, task_id: str) -> AsyncTask:
+    async def run_now(self, task_id: str) -> AsyncTask[Any]:
         """Fire it at once; Conflict (`running`) while it is executed."""
         return self.task_from(await self.connection.request("POST", f"/v1/tasks/{task_id}/run-now"))
 
@@ -208,13 +255,16 @@ class AsyncClient:
             if cursor is None:
                 return
 
-    def task_from(self, answer: bytes) -> AsyncTask:
+    def task_from(
+        self, answer: bytes, decode_result: Callable[[bytes], Any] | None = None
+    ) -> AsyncTask[Any]:
         task = TASK.decode(answer)
         task.client_ = self
+        task.decode_result_ = decode_result
         return task
 
 
-TASK = msgspec.json.Decoder(AsyncTask)
+TASK = msgspec.json.Decoder(AsyncTask[Any])
 
 
 def instant(given: datetime | None) -> str | None:

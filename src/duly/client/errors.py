@@ -18,6 +18,26 @@ class WaitTimedOut(DulyError):
     """task {id} has not ended within {timeout_s:g} s; it is {state}"""
 
 
+class InvalidPayload(DulyError):
+    """{problem}"""
+
+
+class InvalidResult(DulyError):
+    """the result of task {id} is not what its handler says it returns: {problem}"""
+
+
+class TaskFailed(DulyError):
+    """task {id} ({type}) is {state}: {problem}"""
+
+    def __init__(self, **facts: object) -> None:
+        self.task: Any = facts.pop("task")
+        super().__init__(**facts)
+
+
+class TaskCancelled(TaskFailed):
+    """task {id} ({type}) is {state}: {problem}"""
+
+
 class ApiError(DulyError):
     """{code}: {detail}"""
 

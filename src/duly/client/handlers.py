@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args
 
 from duly.client.context import Context
+from duly.client.errors import InvalidPayload
 from duly.client.leased_tasks import LeasedTask
 from duly.client.outcomes import HandlerOutcome, completed, judged, rejected
-from duly.client.payloads import Binder, InvalidPayload
+from duly.client.payloads import Binder
 from duly.domain.errors import ConfigurationError
 from duly.domain.limits import TIMEOUT_S_MAX, TIMEOUT_S_MIN, retry_problems, type_reason
 from duly.domain.retry import RetryPolicy
@@ -34,8 +35,16 @@ class Handler:
 
     @functools.cached_property
     def binder(self) -> Binder:
-        """Made at the start, when every annotation can be resolved."""
         return Binder(self.function)
+
+    def check_signature(self) -> None:
+        """At the decoration; at the start of a worker only for an annotation that names, as text, a
+        class that is defined further down."""
+        try:
+            assert self.binder
+        except ConfigurationError as error:
+            if not isinstance(error.__cause__, NameError):
+                raise
 
 
 def make_handler(

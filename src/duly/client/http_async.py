@@ -1,7 +1,7 @@
 """HTTP to duly: connections are reused, and what failed is tried again as wire.py says."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 
 import aiohttp
 
@@ -22,8 +22,9 @@ class Connection:
         self.timeout_s = timeout_s
         self.tries = tries
         self.opened: aiohttp.ClientSession | None = None
+        self.closer: AsyncGenerator[None, None] | None = None
 
-    def session(self) -> aiohttp.ClientSession:
+    async def session(self) -> aiohttp.ClientSession:
         """Made at its first use, inside the loop that uses it."""
         if self.opened is None:
             self.opened = aiohttp.ClientSession(
@@ -32,6 +33,8 @@ class Connection:
                 headers={"Authorization": f"Bearer {self.server.api_key}"},
                 auto_decompress=False,
             )
+            self.closer = closing(self.opened)
+            await anext(self.closer)
         return self.opened
 
     async def request(
@@ -64,7 +67,7 @@ class Connection:
         self, method: str, target: str, body: bytes | None, headers: dict[str, str], wait_s: float
     ) -> bytes:
         limit = aiohttp.ClientTimeout(total=self.timeout_s + wait_s)
-        async with self.session().request(
+        async with (await self.session()).request(
             method, target, data=body, headers=headers, timeout=limit, allow_redirects=False
         ) as response:
             content = await response.read()
@@ -73,6 +76,15 @@ class Connection:
             raise api_error(response.status, content, response.headers.get("Retry-After"))
 
     async def close(self) -> None:
-        if self.opened is not None:
-            await self.opened.close()
-            self.opened = None
+        closer, self.closer, self.opened = self.closer, None, None
+        if closer is not None:
+            await closer.aclose()
+
+
+async def closing(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]:
+    """An event loop closes its asynchronous generators at its end, as `asyncio.run` does, and when
+    they are collected; so a client that its program forgot leaves no open session behind."""
+    try:
+        yield
+    finally:
+        await session.close()

@@ -6,8 +6,7 @@ A verdict is plain data, so that a handler's own process can send it home.
 import traceback
 from typing import Any, NamedTuple
 
-import msgspec
-
+from duly.client.json_values import encode
 from duly.domain.limits import ERROR_BYTES_MAX, NUL_REASON, RESULT_BYTES_MAX, has_nul
 from duly.domain.retry import Failure, GiveUp, RetryPolicy, decide
 from duly.domain.states import Outcome
@@ -59,7 +58,7 @@ def completed(result: Any) -> HandlerOutcome:
     if result is None:
         return DONE
     try:
-        encoded = msgspec.json.encode(result)
+        encoded = encode(result)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         return rejected(f"the result is not JSON: {error}", "InvalidResult")
     if len(encoded) > RESULT_BYTES_MAX:

@@ -1,4 +1,4 @@
-"""From a payload to a handler's arguments, checked and converted by the handler's own annotations.
+"""Between a payload and a handler's arguments, checked and converted by the handler's annotations.
 
 | payload | handler | arguments |
 |---|---|---|
@@ -9,52 +9,85 @@
 | null | `(ctx)` | none |
 """
 
-import dataclasses
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, get_type_hints, is_typeddict
+from typing import Any, Never, NoReturn, get_type_hints
 
 import msgspec
 
+from duly.client.errors import InvalidPayload
+from duly.client.json_values import (
+    Decode,
+    decoder,
+    encode,
+    from_plain,
+    is_record,
+    mentions_pydantic,
+)
 from duly.domain.errors import ConfigurationError
 
 WHOLE = "payload"
-AT = re.compile(r"^(?P<reason>.*?)(?: - at `\$(?P<path>[^`]*)`)?$", re.DOTALL)
+AT = re.compile(r"^(?P<reason>.*?)(?P<paths>(?: - at `\$[^`]*`)*)$", re.DOTALL)
+PATH = re.compile(r" - at `\$([^`]*)`")
 STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD,)
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-class InvalidPayload(Exception):
-    """The payload is not what the handler takes; it never will be."""
-
-
 class Binder:
-    """One handler's way from payload to arguments."""
+    """One handler's signature: arguments to a payload where a task is submitted, and back where it
+    runs."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        name = getattr(function, "__qualname__", repr(function))
+        self.name = getattr(function, "__qualname__", repr(function))
         try:
-            parameters = parameters_of(function)
-            self.takes_rest = takes_rest(parameters)
-            self.fields = [each for each in parameters[1:] if each.kind in NAMED]
-            self.decode_fields: Callable[[bytes], Any] = decoder(self.fields_struct())
-            alone = self.fields[0] if len(self.fields) == 1 else None
-            self.alone = alone.name if alone else None
-            annotation = annotation_of(alone) if alone else Any
-            self.decode_alone = decoder(annotation)
+            parameters, returned = parameters_of(function)
         except (TypeError, NameError) as error:
-            raise ConfigurationError(problem=f"the handler {name} {error}") from error
-        self.is_whole = alone is not None and (alone.name == WHOLE or is_record(annotation))
-        self.needs_something = any(each.default is each.empty for each in self.fields)
+            self.refuse(str(error), error)
+        self.takes_rest = takes_rest(parameters)
+        self.fields = [each for each in parameters[1:] if each.kind in NAMED]
+        self.signature = inspect.Signature(parameters[1:])
+        self.positional = [each.name for each in self.fields if each.kind in POSITIONAL]
+        self.allowed = {each.name for each in self.fields}
+        self.required = {each.name for each in self.fields if each.default is each.empty}
+        decoders = {each.name: self.decoder_of(each) for each in self.fields}
+        # Types that msgspec does not know as parts of a struct are decoded after it.
+        self.decoded_apart = {
+            each.name: decoders[each.name]
+            for each in self.fields
+            if mentions_pydantic(each.annotation)
+        }
+        self.decode_fields: Decode = msgspec.json.Decoder(
+            self.fields_struct(), dec_hook=from_plain
+        ).decode
+        alone = self.fields[0] if len(self.fields) == 1 and not self.takes_rest else None
+        self.decode_alone: Decode | None = decoders[alone.name] if alone else None
+        self.is_whole = alone is not None and (alone.name == WHOLE or is_record(alone.annotation))
+        try:
+            self.decode_result: Decode = decoder(returned)
+        except TypeError as error:
+            self.refuse(f"returns what cannot be kept: {error}", error)
+
+    def decoder_of(self, parameter: inspect.Parameter) -> Decode:
+        try:
+            return decoder(parameter.annotation)
+        except TypeError as error:
+            self.refuse(f"has the parameter {parameter.name}: {error}", error)
+
+    def refuse(self, problem: str, cause: BaseException) -> NoReturn:
+        raise ConfigurationError(problem=f"the handler {self.name} {problem}") from cause
 
     def fields_struct(self) -> type:
-        fields: list[Any] = [
-            (each.name, annotation_of(each))
-            if each.default is each.empty
-            else (each.name, annotation_of(each), default_of(each.default))
-            for each in self.fields
-        ]
+        fields: list[Any] = []
+        for each in self.fields:
+            annotation = msgspec.Raw if each.name in self.decoded_apart else each.annotation
+            is_required = each.name in self.required
+            fields.append(
+                (each.name, annotation)
+                if is_required
+                else (each.name, annotation, default_of(each.default))
+            )
         # A name that the payload has and the handler has not would be lost without a word.
         is_strict = not self.takes_rest
         return msgspec.defstruct(
@@ -62,27 +95,61 @@ class Binder:
         )
 
     def arguments(self, payload: msgspec.Raw) -> dict[str, Any]:
+        """What the handler is called with; InvalidPayload if it cannot be."""
         try:
             return self.bind(bytes(payload))
         except msgspec.ValidationError as error:
-            raise InvalidPayload(reason_of(str(error))) from None
+            raise InvalidPayload(problem=reason_of(str(error))) from None
 
     def bind(self, payload: bytes) -> dict[str, Any]:
         is_object = payload[:1] == b"{"
-        if self.alone is not None and (self.is_whole or not is_object):
-            if payload == b"null" and not self.needs_something:
+        if self.decode_alone is not None and (self.is_whole or not is_object):
+            if payload == b"null" and not self.required:
                 return {}
-            return {self.alone: self.decode_alone(payload)}
+            return {self.fields[0].name: self.decode_alone(payload)}
         if is_object:
             arguments = msgspec.structs.asdict(self.decode_fields(payload))
+            for name, decode in self.decoded_apart.items():
+                if isinstance(arguments[name], msgspec.Raw):
+                    arguments[name] = decode_field(name, decode, arguments[name])
             return {**msgspec.json.decode(payload), **arguments} if self.takes_rest else arguments
-        if payload == b"null" and not self.needs_something:
+        if payload == b"null" and not self.required:
             return {}
-        raise InvalidPayload("payload: an object is expected, with a field for each parameter")
+        problem = "payload: an object is expected, with a field for each parameter"
+        raise InvalidPayload(problem=problem)
+
+    def payload(self, values: tuple[Any, ...], named: dict[str, Any]) -> bytes:
+        """The payload that becomes these arguments. TypeError for a call that does not fit the
+        signature, InvalidPayload for a value that does not fit its annotation."""
+        given = dict(zip(self.positional, values, strict=False))
+        is_wrong = len(values) > len(self.positional) or not given.keys().isdisjoint(named)
+        given.update(named)
+        is_known = self.takes_rest or given.keys() <= self.allowed
+        if is_wrong or not is_known or not given.keys() >= self.required:
+            # Words it as Python does.
+            self.signature.bind(*values, **named)
+        content = self.encode(given)
+        self.arguments(msgspec.Raw(content))
+        return content
+
+    def encode(self, given: dict[str, Any]) -> bytes:
+        try:
+            if not self.is_whole:
+                return encode(given) if given or self.fields else b"null"
+            return encode(given[self.fields[0].name]) if given else b"null"
+        except (TypeError, ValueError, RecursionError, OverflowError) as error:
+            raise InvalidPayload(problem=f"payload: {error}") from error
 
 
-def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The first is the context. Annotations written as text are resolved."""
+def decode_field(name: str, decode: Decode, content: msgspec.Raw) -> Any:
+    try:
+        return decode(bytes(content))
+    except msgspec.ValidationError as error:
+        raise msgspec.ValidationError(f"{error} - at `$.{name}`") from None
+
+
+def parameters_of(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], Any]:
+    """The first is the context; and what it returns. Annotations written as text are resolved."""
     hints = get_type_hints(
         function if inspect.isroutine(function) else type(function).__call__, include_extras=True
     )
@@ -95,46 +162,26 @@ def parameters_of(function: Callable[..., Any]) -> list[inspect.Parameter]:
     for each in parameters[1:]:
         if each.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
             raise TypeError(f"has the parameter {each.name}, which no field can be passed to")
-    return [each.replace(annotation=hints.get(each.name, Any)) for each in parameters]
+    returned = hints.get("return", Any)
+    typed = [each.replace(annotation=hints.get(each.name, Any)) for each in parameters]
+    return typed, None if returned in (NoReturn, Never) else returned
 
 
 def takes_rest(parameters: list[inspect.Parameter]) -> bool:
     return any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters)
 
 
-def annotation_of(parameter: inspect.Parameter) -> Any:
-    return parameter.annotation
-
-
 def default_of(default: Any) -> Any:
     return msgspec.field(default_factory=lambda: default)
-
-
-def decoder(kind: Any) -> Callable[[bytes], Any]:
-    return msgspec.json.Decoder(kind, dec_hook=construct).decode
-
-
-def construct(kind: type[Any], value: Any) -> Any:
-    """A class that JSON knows nothing of, such as a Path, is made from the value."""
-    return kind(value)
-
-
-def is_record(annotation: Any) -> bool:
-    """A type that describes an object with named fields."""
-    if not isinstance(annotation, type):
-        return False
-    return (
-        issubclass(annotation, msgspec.Struct)
-        or dataclasses.is_dataclass(annotation)
-        or is_typeddict(annotation)
-    )
 
 
 def reason_of(text: str) -> str:
     """msgspec's `Expected ... - at `$.to[0]`` with a JSON pointer: `payload/to/0: expected ...`."""
     match = AT.match(text)
     assert match is not None
-    steps = [name or index for name, index in STEP.findall(match["path"] or "")]
+    # The innermost is named first.
+    path = "".join(reversed(PATH.findall(match["paths"])))
+    steps = [name or index for name, index in STEP.findall(path)]
     pointer = "".join("/" + step.replace("~", "~0").replace("/", "~1") for step in steps)
     reason = match["reason"]
     return f"payload{pointer}: {reason[:1].lower()}{reason[1:]}"

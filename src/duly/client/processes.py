@@ -24,6 +24,7 @@ from duly.client.leased_tasks import LeasedTask
 from duly.client.leases import Run
 from duly.client.outcomes import HandlerOutcome, failed, rejected
 from duly.client.payloads import Binder
+from duly.client.task_handle import function_of, importable
 from duly.client.threads import ThreadJob
 from duly.domain.errors import ConfigurationError
 
@@ -44,7 +45,7 @@ class Child:
     def run(self, handler: Handler, run: Run) -> HandlerOutcome:
         """In whichever thread: until the child answers or is no more."""
         try:
-            self.pipe.send((handler.function, msgspec.json.encode(run.task)))
+            self.pipe.send((importable(handler.function), msgspec.json.encode(run.task)))
             while True:
                 kind, value = self.pipe.recv()
                 if kind == "progress":
@@ -143,6 +144,7 @@ def answer(
     send: Callable[[Any], None],
 ) -> HandlerOutcome:
     task = msgspec.json.decode(encoded, type=LeasedTask)
+    function = function_of(function)
     try:
         if function not in binders:
             binders[function] = Binder(function)

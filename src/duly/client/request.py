@@ -1,13 +1,14 @@
 """What a task can be asked for with, as typed keyword arguments, and its JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any, Required, TypedDict
-
-import msgspec
+from typing import Any, Generic, Required, TypedDict, TypeVar
 
 from duly.client.errors import Invalid
+from duly.client.json_values import encode
 from duly.domain.limits import key_reason
+
+R_co = TypeVar("R_co", covariant=True)
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -51,7 +52,36 @@ class TaskSpec(SubmitOptions, total=False):
     payload: Any
 
 
-encode = msgspec.json.Encoder().encode
+class TaskCall(Generic[R_co]):
+    """One task to be submitted: type, payload and options; and how to read its result."""
+
+    __slots__ = ("decode_result", "options", "payload", "type")
+
+    def __init__(
+        self,
+        type: str,  # noqa: A002 (what the API calls it)
+        payload: object,
+        options: SubmitOptions,
+        decode_result: Callable[[bytes], R_co] | None = None,
+    ) -> None:
+        self.type = type
+        self.payload = payload
+        self.options = options
+        self.decode_result = decode_result
+
+    def spec(self) -> TaskSpec:
+        """For `client.submit_many`, beside tasks named by their type."""
+        return {"type": self.type, "payload": self.payload, **self.options}
+
+
+def task_call(
+    asked: str | TaskCall[Any], payload: object, options: SubmitOptions
+) -> "TaskCall[Any]":
+    """A call of a handle, or a type and its payload, with what was said besides."""
+    if isinstance(asked, str):
+        return TaskCall(asked, payload, options)
+    merged: SubmitOptions = {**asked.options, **options}
+    return TaskCall(asked.type, asked.payload, merged, asked.decode_result)
 
 
 def encode_task(task_type: str, payload: object, options: Mapping[str, Any]) -> bytes:

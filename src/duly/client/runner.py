@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from duly.client.clock import chance, monotonic
+from duly.client.errors import InvalidPayload
 from duly.client.handlers import Handler, perform
 from duly.client.leased_tasks import LeasedTask
 from duly.client.leases import LeaseBook, Run, Stop
@@ -23,7 +24,6 @@ from duly.client.outcomes import (
     snoozed,
     with_policy,
 )
-from duly.client.payloads import InvalidPayload
 from duly.client.processes import ProcessPool
 from duly.client.settle_queue import Settling
 from duly.client.threads import ThreadJob, ThreadPool

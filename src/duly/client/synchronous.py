@@ -5,39 +5,58 @@ are batched together too.
 """
 
 import asyncio
+import functools
+import os
 import threading
+import weakref
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
 from duly.client.asynchronous import AsyncClient, AsyncTask
-from duly.client.request import SubmitOptions, TaskSpec
+from duly.client.request import SubmitOptions, TaskCall, TaskSpec, task_call
 from duly.client.task import Attempt, TaskData
 from duly.client.wire import TIMEOUT_S, TRIES_MAX
 
 Answer = TypeVar("Answer")
+R = TypeVar("R")
 THREAD_STOP_S = 5.0
+# For what is on its way, with all its tries.
+CLOSE_S = 300.0
 
 
-class Task(TaskData):
+class Task(TaskData, Generic[R]):
     """A task, and what can be done to it. Each method asks the server and answers anew."""
 
     client_: Any = msgspec.field(name="_client", default=None)
+    decode_result_: Any = msgspec.field(name="_decode_result", default=None)
 
-    def refresh(self) -> "Task":
+    def refresh(self) -> "Task[R]":
         """As it stands now."""
-        return self.client().get(self.id)
+        return self.typed(self.client().get(self.id))
 
-    def wait(self, timeout_s: float | None = None) -> "Task":
+    def wait(self, timeout_s: float | None = None) -> "Task[R]":
         """Once it has ended; WaitTimedOut if it has not by then."""
-        return self.client().wait(self.id, timeout_s)
+        return self.typed(self.client().wait(self.id, timeout_s))
 
-    def cancel(self) -> "Task":
+    def result(self, timeout_s: float | None = None) -> R:
+        """What its handler returned, once it has; of the handler's type if a typed handle submitted
+        it. TaskFailed if it did not complete, WaitTimedOut if it has not ended by then."""
+        # Items of a list come without their results.
+        ended = self if self.output is not None else self.wait(timeout_s)
+        found: R = ended.typed_output(self.decode_result_)
+        return found
+
+    def cancel(self) -> "Task[R]":
         """A running task is asked to stop: `cancel_requested` until it has."""
-        return self.client().cancel(self.id)
+        return self.typed(self.client().cancel(self.id))
+
+    def typed(self, task: "Task[Any]") -> "Task[R]":
+        task.decode_result_ = self.decode_result_
+        return task
 
     def client(self) -> "Client":
         assert isinstance(self.client_, Client)
@@ -59,7 +78,19 @@ class Client:
         timeout_s: float = TIMEOUT_S,
         tries: int = TRIES_MAX,
     ) -> None:
-        self.asynchronous = AsyncClient(url, api_key, timeout_s=timeout_s, tries=tries)
+        self.make_asynchronous = functools.partial(
+            AsyncClient, url, api_key, timeout_s=timeout_s, tries=tries
+        )
+        self.closing: weakref.finalize[..., Client] | None = None
+        self.start_anew()
+        CLIENTS.add(self)
+
+    def start_anew(self) -> None:
+        """Also after a fork: the thread, the loop and the connections are the parent's."""
+        if self.closing is not None:
+            self.closing.detach()
+        self.closing = None
+        self.asynchronous = self.make_asynchronous()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.starting = threading.Lock()
 
@@ -75,13 +106,12 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """After what is on its way has been answered."""
+        """After what is on its way has been answered. A client that is not closed is closed with
+        the program."""
         with self.starting:
-            loop, self.loop = self.loop, None
-        if loop is not None:
-            asyncio.run_coroutine_threadsafe(self.asynchronous.close(), loop).result()
-            loop.call_soon_threadsafe(loop.stop)
-            self.thread.join(THREAD_STOP_S)
+            self.loop, closing = None, self.closing
+        if closing is not None:
+            closing()
 
     def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         return asyncio.run_coroutine_threadsafe(work, self.running_loop()).result()
@@ -90,27 +120,49 @@ class Client:
         with self.starting:
             if self.loop is None:
                 self.loop = asyncio.new_event_loop()
-                self.thread = threading.Thread(
+                thread = threading.Thread(
                     target=run_loop, args=[self.loop], name="duly client", daemon=True
                 )
-                self.thread.start()
+                thread.start()
+                self.closing = weakref.finalize(
+                    self, close_loop, self.loop, thread, self.asynchronous
+                )
             return self.loop
+
+    @overload
+    def submit(self, call: TaskCall[R], /, **options: Unpack[SubmitOptions]) -> Task[R]: ...
+
+    @overload
+    def submit(
+        self,
+        type: str,
+        payload: object = None,
+        **options: Unpack[SubmitOptions],
+    ) -> Task[Any]: ...
 
     def submit(
         self,
-        type: str,  # noqa: A002 (what the API calls it)
+        type: str | TaskCall[Any],  # noqa: A002
         payload: object = None,
         **options: Unpack[SubmitOptions],
-    ) -> Task:
+    ) -> Task[Any]:
         """Answered once the task is durable. Safe to retry with the same `idempotency_key`; without
-        one, duly's own retries still store it once."""
-        return self.task_from(self.run(self.asynchronous.submit(type, payload, **options)))
+        one, duly's own retries still store it once. Instead of type and payload: a handle's call,
+        `submit(send.call(to="x"))`."""
+        call = task_call(type, payload, options)
+        return self.task_from(self.run(self.asynchronous.submit(call)))
 
-    def submit_many(self, tasks: Sequence[TaskSpec]) -> list[Task]:
+    @overload
+    def submit_many(self, tasks: Sequence[TaskCall[R]]) -> list[Task[R]]: ...
+
+    @overload
+    def submit_many(self, tasks: Sequence[TaskSpec | TaskCall[Any]]) -> list[Task[Any]]: ...
+
+    def submit_many(self, tasks: Sequence[TaskSpec | TaskCall[Any]]) -> list[Task[Any]]:
         """Each on its own: one that is refused raises, after the others were stored."""
         return [self.task_from(task) for task in self.run(self.asynchronous.submit_many(tasks))]
 
-    def get(self, task_id: str) -> Task:
+    def get(self, task_id: str) -> Task[Any]:
         """With payload, result and progress; NotFound if this tenant has none of that id."""
         return self.task_from(self.run(self.asynchronous.get(task_id)))
 
@@ -123,7 +175,7 @@ class Client:
         created_after: datetime | None = None,
         run_before: datetime | None = None,
         order: str | None = None,
-    ) -> Iterator[Task]:
+    ) -> Iterator[Task[Any]]:
         """Newest created first, page after page, as long as they are asked for. SCHEDULED, READY
         and RUNNING come by their next instant, soonest first; `order` is "created" or "run_at"."""
         found = self.asynchronous.tasks(
@@ -145,11 +197,11 @@ class Client:
         """Why has it not run yet?"""
         return self.run(self.asynchronous.explain(task_id))
 
-    def wait(self, task_id: str, timeout_s: float | None = None) -> Task:
+    def wait(self, task_id: str, timeout_s: float | None = None) -> Task[Any]:
         """The task once it has ended; WaitTimedOut if it has not by then."""
         return self.task_from(self.run(self.asynchronous.wait(task_id, timeout_s)))
 
-    def cancel(self, task_id: str) -> Task:
+    def cancel(self, task_id: str) -> Task[Any]:
         """A running task is asked to stop: `cancel_requested` until it has."""
         return self.task_from(self.run(self.asynchronous.cancel(task_id)))
 
@@ -160,7 +212,7 @@ class Client:
         run_at: datetime | None = None,
         delay_s: float | None = None,
         priority: int | None = None,
-    ) -> Task:
+    ) -> Task[Any]:
         """Change when it fires, or its priority; Conflict (`running`) while it is executed."""
         return self.task_from(
             self.run(
@@ -170,7 +222,7 @@ class Client:
             )
         )
 
-    def run_now(self, task_id: str) -> Task:
+    def run_now(self, task_id: str) -> Task[Any]:
         """Fire it at once; Conflict (`running`) while it is executed."""
         return self.task_from(self.run(self.asynchronous.run_now(task_id)))
 
@@ -188,11 +240,12 @@ class Client:
             self.asynchronous.call(method, path, body, query=query, idempotency_key=idempotency_key)
         )
 
-    def task_from(self, task: AsyncTask) -> Task:
+    def task_from(self, task: AsyncTask[Any]) -> Task[Any]:
         facts = {name: getattr(task, name) for name in FIELDS}
-        return Task(**facts, client_=self)
+        return Task(**facts, client_=self, decode_result_=task.decode_result_)
 
 
+CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 FIELDS = TaskData.__struct_fields__
 
 
@@ -204,6 +257,25 @@ def run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
-async def next_of(found: Any) -> AsyncTask | None:
-    task: AsyncTask | None = await anext(found, None)
+def close_loop(
+    loop: asyncio.AbstractEventLoop, thread: threading.Thread, client: AsyncClient
+) -> None:
+    """In any thread: the collector may find a forgotten client in the loop's own."""
+    closing = asyncio.run_coroutine_threadsafe(client.close(), loop)
+    closing.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
+    if thread is not threading.current_thread():
+        closing.result(CLOSE_S)
+        thread.join(THREAD_STOP_S)
+
+
+def start_clients_anew() -> None:
+    for client in list(CLIENTS):
+        client.start_anew()
+
+
+os.register_at_fork(after_in_child=start_clients_anew)
+
+
+async def next_of(found: Any) -> AsyncTask[Any] | None:
+    task: AsyncTask[Any] | None = await anext(found, None)
     return task

@@ -1,11 +1,15 @@
 """A task as the server describes it. What can be done to it is in the clients."""
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from duly.client.errors import InvalidResult, TaskCancelled, TaskFailed
 from duly.domain.states import TERMINAL, State
+
+R = TypeVar("R")
 
 
 class TaskData(msgspec.Struct, kw_only=True):
@@ -35,7 +39,7 @@ class TaskData(msgspec.Struct, kw_only=True):
     lease_until: datetime | None = None
     cancel_requested: bool = False
     progress: Any = None
-    result: Any = None
+    output: Any = msgspec.field(name="result", default=None)
     error: str | None = None
     reason: str | None = None
     finished_at: datetime | None = None
@@ -44,6 +48,21 @@ class TaskData(msgspec.Struct, kw_only=True):
     @property
     def is_terminal(self) -> bool:
         return self.state in TERMINAL
+
+    def typed_output(self, decode: Callable[[bytes], R] | None) -> R:
+        """What its handler returned, as the type that it says; raises if it did not complete."""
+        if self.state is not State.COMPLETED:
+            kind = TaskCancelled if self.state is State.CANCELLED else TaskFailed
+            reason = (self.error or self.reason or "").partition("\n")[0]
+            problem = reason or "it has no result"
+            raise kind(id=self.id, type=self.type, state=self.state, problem=problem, task=self)
+        if decode is None:
+            untyped: R = self.output
+            return untyped
+        try:
+            return decode(msgspec.json.encode(self.output))
+        except msgspec.ValidationError as error:
+            raise InvalidResult(id=self.id, problem=str(error)) from None
 
 
 class Attempt(msgspec.Struct, kw_only=True):

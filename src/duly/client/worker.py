@@ -13,17 +13,17 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from duly.client.clock import monotonic
+from duly.client.registry import TaskRegistry
 from duly.client.server import find_server
 from duly.domain.errors import ConfigurationError
 from duly.domain.limits import LEASE_S_MAX, POOL_PATTERN
 from duly.domain.task import BAND_NAMES
 
 if TYPE_CHECKING:
-    from duly.client.handlers import Handler
     from duly.client.session import Plan, Session
 
 DRAIN_S = 10.0
@@ -40,11 +40,9 @@ STDERR = 2
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NAME_CHARACTERS_MAX = 60
 
-Function = TypeVar("Function", bound=Callable[..., Any])
 
-
-class Worker:
-    """Leases tasks of some pools, runs their handlers, settles them.
+class Worker(TaskRegistry):
+    """Leases tasks of some pools, runs their handlers, settles them. A registry of task types, too.
 
     `url` and `api_key`: as of a client. `pools`: whose tasks it takes. `bands`: and of which
     priorities: "high" (7 to 9), "normal" (3 to 6), "low" (0 to 2). `concurrency`: handlers at once.
@@ -67,8 +65,7 @@ class Worker:
         lease_s: float = LEASE_S,
         drain_s: float = DRAIN_S,
     ) -> None:
-        self.url = url
-        self.api_key = api_key
+        super().__init__(url=url, api_key=api_key)
         self.pools = list(pools)
         self.bands = list(bands)
         self.concurrency = concurrency
@@ -76,33 +73,13 @@ class Worker:
         self.processes = processes
         self.lease_s = lease_s
         self.drain_s = drain_s
-        self.handlers: dict[str, Handler] = {}
         self.session: Session | None = None
         # By when a SIGTERM must have ended everything.
         self.leaves_at: float | None = None
 
-    def task(
-        self,
-        type: str,  # noqa: A002 (what the API calls it)
-        *,
-        run: str | None = None,
-        retry: Mapping[str, Any] | None = None,
-        timeout_s: float | None = None,
-    ) -> Callable[[Function], Function]:
-        """Let the function run tasks of this type. It stays an ordinary function.
-
-        `run`: "async" for an `async def`, else "thread", or "process" for what computes.
-        `retry` and `timeout_s` narrow what the task itself allows.
-        """
-        from duly.client.handlers import make_handler
-
-        def register(function: Function) -> Function:
-            if type in self.handlers:
-                raise ConfigurationError(problem=f"there are two handlers of {type!r}")
-            self.handlers[type] = make_handler(type, function, run, retry, timeout_s)
-            return function
-
-        return register
+    def default_pool(self) -> str | None:
+        """Where the tasks of its handles go: its first pool."""
+        return self.pools[0] if self.pools else None
 
     def run(self) -> None:
         """Until SIGTERM or Ctrl-C; a second one ends the process at once."""

@@ -15,6 +15,7 @@ import msgspec
 from duly.client.asynchronous import AsyncClient, AsyncTask
 from duly.client.clock import chance
 from duly.client.context import Context
+from duly.client.errors import InvalidPayload
 from duly.client.handlers import Handler, perform
 from duly.client.leased_tasks import Beat, LeasedTask, LeaseRequest
 from duly.client.outcomes import (
@@ -26,7 +27,6 @@ from duly.client.outcomes import (
     rejected,
     with_policy,
 )
-from duly.client.payloads import InvalidPayload
 from duly.client.server import Server
 from duly.client.settle_queue import settlement_of
 from duly.client.wire import new_key
@@ -200,7 +200,7 @@ class Shift:
         instants = [task.next_at async for task in self.tasks("SCHEDULED") if task.next_at]
         return min(instants, default=None)
 
-    async def tasks(self, state: str) -> AsyncIterator[AsyncTask]:
+    async def tasks(self, state: str) -> AsyncIterator[AsyncTask[Any]]:
         async for task in self.client.tasks(state=state):
             if task.target.get("pool") in self.worker.pools:
                 yield task

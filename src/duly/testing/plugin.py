@@ -32,12 +32,18 @@ def duly_clock(duly_server: "DulyServer") -> "MovableClock":
 
 
 @pytest.fixture
-def duly_tenant(duly_server: "DulyServer", monkeypatch: pytest.MonkeyPatch) -> "TestTenant":
-    """A tenant of this test's own. `Client()` and `Worker()` without arguments are its."""
+def duly_tenant(
+    duly_server: "DulyServer", monkeypatch: pytest.MonkeyPatch
+) -> "Iterator[TestTenant]":
+    """A tenant of this test's own. `Client()`, `Worker()` and handles without arguments are its."""
+    from duly.client.shared_clients import forget_shared_clients
+
     tenant = duly_server.make_tenant()
     monkeypatch.setenv("DULY_URL", tenant.url)
     monkeypatch.setenv("DULY_API_KEY", tenant.api_key)
-    return tenant
+    forget_shared_clients()
+    yield tenant
+    forget_shared_clients()
 
 
 @pytest.fixture

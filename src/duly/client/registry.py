@@ -1,0 +1,83 @@
+"""`duly.TaskRegistry`: task types with functions, for workers and for programs that only submit.
+
+tasks = TaskRegistry(pool="emails")
+
+@tasks.task("email.send", priority=7)
+async def send(ctx, to: str): ...
+
+send.submit(to="a@example.com")
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from duly.domain.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from duly.client.handlers import Handler
+    from duly.client.task_handle import TaskDecorator, TaskHandle
+
+
+class TaskRegistry:
+    """Task types by name. `worker.include(tasks)` lets a worker run them.
+
+    `pool`: where the tasks go that name no other. `url` and `api_key`: as of a client, for the
+    submits of the handles.
+    """
+
+    def __init__(
+        self, *, pool: str | None = None, url: str | None = None, api_key: str | None = None
+    ) -> None:
+        self.pool = pool
+        self.url = url
+        self.api_key = api_key
+        self.handlers: dict[str, Handler] = {}
+
+    def task(
+        self,
+        type: str,  # noqa: A002 (what the API calls it)
+        *,
+        run: str | None = None,
+        pool: str | None = None,
+        priority: int | None = None,
+        retry: Mapping[str, Any] | None = None,
+        timeout_s: float | None = None,
+    ) -> "TaskDecorator":
+        """Make a typed handle of a function that runs tasks of this type.
+
+        `run`: "async" for an `async def`, else "thread", or "process" for what computes.
+        `pool`, `priority`, `retry` and `timeout_s` go with each submit of the handle; `retry` and
+        `timeout_s` also narrow what a task submitted otherwise allows.
+        """
+        from duly.client.handlers import make_handler
+        from duly.client.task_handle import ClientSource, TaskHandle, function_of
+
+        def register(function: Callable[..., Any]) -> "TaskHandle[..., Any]":
+            if type in self.handlers:
+                raise ConfigurationError(problem=f"there are two handlers of {type!r}")
+            handler = make_handler(type, function_of(function), run, retry, timeout_s)
+            handler.check_signature()
+            self.handlers[type] = handler
+            options = given_options(
+                pool=pool or self.default_pool(),
+                priority=priority,
+                retry=retry,
+                timeout_s=timeout_s,
+            )
+            return TaskHandle(handler, options, ClientSource(self.url, self.api_key))
+
+        return cast("TaskDecorator", register)
+
+    def default_pool(self) -> str | None:
+        return self.pool
+
+    def include(self, *registries: "TaskRegistry") -> None:
+        """Take over the task types of other registries."""
+        for registry in registries:
+            for name, handler in registry.handlers.items():
+                if self.handlers.setdefault(name, handler) is not handler:
+                    raise ConfigurationError(problem=f"there are two handlers of {name!r}")
+
+
+def given_options(**options: Any) -> Any:
+    return {name: value for name, value in options.items() if value is not None}
