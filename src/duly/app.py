@@ -29,11 +29,10 @@ from duly.api.health import HealthRoutes
 from duly.api.http_limits import HttpLimits
 from duly.api.routes import ApiRoutes
 from duly.api.server import HttpServer, Listener, make_server, read_tls
+from duly.broker.assembly import carrier_roles, default_carrier, open_carrier
 from duly.broker.bell import LaneBell
 from duly.broker.contract import Carrier, LeasingCarrier
 from duly.broker.lease_queue import LeaseQueue
-from duly.broker.memory import MemoryCarrier
-from duly.broker.postgres import PostgresCarrier
 from duly.client.server import LOCAL_FILE, LocalServer, read_local
 from duly.coordinator.ownership import Coordinator
 from duly.coordinator.postgres import PostgresOwnership
@@ -194,11 +193,13 @@ async def run_until(
         database, beating, _ = pools
         loops: list[RoleLoop] = []
         problems = partial(problems_of, loops)
+        carrier = await open_carrier(settings, database, environment, is_alone=is_alone)
         parts = make_parts(
             database,
             environment,
             metrics,
             is_alone=is_alone,
+            carrier=carrier,
             roles=settings.roles,
             beating=beating,
             tuning=tuning_of(settings),
@@ -368,6 +369,7 @@ def make_parts(
     metrics: Metrics,
     *,
     is_alone: bool,
+    carrier: Carrier | LeasingCarrier | None = None,
     roles: Collection[str] = ROLES,
     beating: Database | None = None,
     tuning: Tuning = Tuning(),  # noqa: B008 (a tuple of numbers)
@@ -381,7 +383,7 @@ def make_parts(
     # Behind a transaction-mode pooler nobody can listen: loads and polls find everything.
     is_heard = not is_alone and not database.is_pooled
     notifier = Notifier(database) if is_heard else None
-    carrier = make_carrier(database, environment, is_alone=is_alone)
+    carrier = carrier or default_carrier(database, environment, is_alone=is_alone)
     lease_queue = LeaseQueue(carrier, database, environment)
     breakers = Breakers(
         database, environment, lambda: scheduler.dispatcher.gatekeeper.bounds.watched_workers
@@ -399,16 +401,14 @@ def make_parts(
         on_lost=breakers.on_lost,
     )
     ticking = scheduler.roles if SCHEDULER_ROLE in roles else scheduler.bystander_roles
-    ticking += [lease_queue, StatsRole(database, stats), breakers]
+    ticking += [
+        lease_queue,
+        StatsRole(database, stats),
+        breakers,
+        *carrier_roles(carrier, lease_queue),
+    ]
     if MAINTENANCE in roles:
-        ticking.append(
-            Maintenance(
-                environment,
-                metrics,
-                is_owner=lambda: coordinator.leads(MAINTENANCE) is not None,
-                make=lambda: make_services(database, metrics, tuning.retention_s),
-            )
-        )
+        ticking.append(make_maintenance(database, environment, metrics, coordinator, tuning))
     if notifier is not None:
         listeners = make_listeners(scheduler, lease_queue, notifier)
         ticking.append(Channel(database, environment, listeners, coordinator.look))
@@ -423,13 +423,19 @@ def make_parts(
     )
 
 
-def make_carrier(
-    database: Database, environment: Environment, *, is_alone: bool
-) -> Carrier | LeasingCarrier:
-    """Memory is for one process that owns the whole installation."""
-    if is_alone:
-        return MemoryCarrier(environment.clock)
-    return PostgresCarrier(database, environment)
+def make_maintenance(
+    database: Database,
+    environment: Environment,
+    metrics: Metrics,
+    coordinator: Coordinator,
+    tuning: Tuning,
+) -> Maintenance:
+    return Maintenance(
+        environment,
+        metrics,
+        is_owner=lambda: coordinator.leads(MAINTENANCE) is not None,
+        make=lambda: make_services(database, metrics, tuning.retention_s),
+    )
 
 
 def make_listeners(

@@ -29,6 +29,7 @@ NOT_SETTINGS = frozenset(
 TEST_PREFIX = "DULY_TEST_"
 SECRET_FILE_BYTES_MAX = 64 * 1024
 SECRET = {"secret": True}
+POSTGRES_CARRIER = "postgres"
 RoleName = Literal["api", "scheduler", "executor", "maintenance"]
 ROLES: tuple[RoleName, ...] = get_args(RoleName)
 BandName = Literal["high", "normal", "low"]
@@ -111,6 +112,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     allow_unsafe_durability: Annotated[
         bool, Meta(description="Accept a server that may lose what it acknowledged.")
     ] = False
+    carrier: Annotated[
+        str,
+        Meta(
+            description="Carrier of the ready queue: postgres, or the URL of Redis or Valkey.",
+            min_length=1,
+            max_length=4096,
+            extra=SECRET,
+        ),
+    ] = POSTGRES_CARRIER
+    carrier_fallback: Annotated[
+        Literal["postgres", "wait"],
+        Meta(description="While the carrier is down, tickets go there, or wait for it."),
+    ] = "postgres"
     pool_connections_max: Annotated[
         int, Meta(description="Database connections of one process.", ge=2, le=200)
     ] = 10

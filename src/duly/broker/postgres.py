@@ -18,7 +18,7 @@ from uuid import UUID
 from duly.broker.contract import Delivery, Received
 from duly.broker.lane_cursors import LaneCursors
 from duly.domain.errors import DatabaseUnavailable
-from duly.domain.lanes import TICKET_S, Lane, queue_of
+from duly.domain.lanes import TICKET_S, Lane, Ticket, queue_of
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.ready_tickets import (
@@ -29,6 +29,7 @@ from duly.store.ready_tickets import (
     lease_tickets,
     publish_tickets,
     sweep_tickets,
+    take_tickets,
     wipe_tickets,
 )
 
@@ -73,11 +74,24 @@ class PostgresCarrier:
             self.lane_cursors.forget()
             raise
         self.lane_cursors.took(clock.monotonic() - began)
+        return Received(self.note_taken(taken.tickets, left_out), taken.leases)
+
+    async def take(
+        self, queues: Sequence[Lane], count: int, left_out: Collection[int]
+    ) -> list[Delivery]:
+        """Tickets that have left the table, for a lease queue whose carrier is another one."""
+        return self.note_taken(
+            await take_tickets(self.database, self.cursors(queues), count, left_out), left_out
+        )
+
+    def note_taken(
+        self, taken: list[tuple[Lane, int, Ticket]], left_out: Collection[int]
+    ) -> list[Delivery]:
         if not left_out:
             # What was left out lies before what was taken.
-            for lane, sequence, _ in taken.tickets:
+            for lane, sequence, _ in taken:
                 self.lane_cursors.remember(queue_of(lane), sequence)
-        return Received([Delivery(lane, ticket) for lane, _, ticket in taken.tickets], taken.leases)
+        return [Delivery(lane, ticket) for lane, _, ticket in taken]
 
     async def depths(self, queues: Sequence[Lane]) -> dict[Lane, int]:
         now = self.environment.clock.monotonic()

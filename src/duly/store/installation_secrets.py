@@ -5,6 +5,7 @@ from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
 CURSORS = "cursors"
+TICKETS = "tickets"
 
 
 async def read_installation_secret(database: Database, name: str) -> bytes:

@@ -1,3 +1,37 @@
+-- fragment: taken
+-- The head of each queue leaves the table; what another taker has in hand is skipped.
+WITH head AS MATERIALIZED (
+    SELECT ticket.spot
+      FROM unnest(:tenants::integer[], :pools::smallint[], :bands::smallint[], :sequences::bigint[])
+           AS lane(tenant, pool, band, after_sequence)
+     CROSS JOIN LATERAL (
+           SELECT ready_tickets.ctid AS spot
+             FROM duly.ready_tickets
+            WHERE ready_tickets.tenant = lane.tenant
+              AND ready_tickets.pool = lane.pool
+              AND ready_tickets.band = lane.band
+              AND ready_tickets.sequence > lane.after_sequence
+              AND coalesce(ready_tickets.task_tenant, lane.tenant) <> ALL (:left_out::integer[])
+            ORDER BY ready_tickets.sequence
+            LIMIT :most
+              FOR UPDATE SKIP LOCKED) AS ticket
+     LIMIT :most
+), taken AS (
+    DELETE FROM duly.ready_tickets
+     USING head
+     WHERE ready_tickets.ctid = head.spot
+ RETURNING coalesce(ready_tickets.task_tenant, ready_tickets.tenant) AS tenant,
+           ready_tickets.pool, ready_tickets.band, ready_tickets.sequence, ready_tickets.shard,
+           ready_tickets.id, ready_tickets.fence, ready_tickets.deadline,
+           ready_tickets.fires_at
+
+-- fragment: told
+-- The tickets that left, as arrays of one row.
+       array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
+       array_agg(taken.band) AS bands, array_agg(taken.sequence) AS sequences,
+       array_agg(taken.id) AS ids, array_agg(taken.fence) AS fences,
+       array_agg(taken.deadline) AS deadlines, array_agg(taken.fires_at) AS fires_at,
+
 -- name: publish_tickets
 -- Many lanes in one statement. A ticket's place in its lane is the database's time and its number in the
 -- batch, after what this publisher placed before: a clock that stands still keeps the order, one that was
@@ -27,30 +61,7 @@ SELECT place.before FROM place
 -- tickets are put in the order of addresses first, the one in which timers are locked. The first row
 -- tells what was taken, and where it lay; the others are the leases. A ticket is never updated, so a
 -- locked one is deleted where it lies. Tenants that use too many of an executor's slots are left out.
-WITH head AS MATERIALIZED (
-    SELECT ticket.spot
-      FROM unnest($1::integer[], $2::smallint[], $3::smallint[], $4::bigint[])
-           AS lane(tenant, pool, band, after_sequence)
-     CROSS JOIN LATERAL (
-           SELECT ready_tickets.ctid AS spot
-             FROM duly.ready_tickets
-            WHERE ready_tickets.tenant = lane.tenant
-              AND ready_tickets.pool = lane.pool
-              AND ready_tickets.band = lane.band
-              AND ready_tickets.sequence > lane.after_sequence
-              AND coalesce(ready_tickets.task_tenant, lane.tenant) <> ALL ($8::integer[])
-            ORDER BY ready_tickets.sequence
-            LIMIT $5
-              FOR UPDATE SKIP LOCKED) AS ticket
-     LIMIT $5
-), taken AS (
-    DELETE FROM duly.ready_tickets
-     USING head
-     WHERE ready_tickets.ctid = head.spot
- RETURNING coalesce(ready_tickets.task_tenant, ready_tickets.tenant) AS tenant,
-           ready_tickets.pool, ready_tickets.band, ready_tickets.sequence, ready_tickets.shard,
-           ready_tickets.id, ready_tickets.fence, ready_tickets.deadline,
-           ready_tickets.fires_at
+-- include: ready_tickets.taken tenants=$1 pools=$2 bands=$3 sequences=$4 most=$5 left_out=$8
 ), leased AS (
     UPDATE duly.timers
        SET queue = 0,
@@ -66,10 +77,8 @@ WITH head AS MATERIALIZED (
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt,
            timers.started_at, timers.lease_until, timers.progress, timers.run_at, timers.priority
 )
-SELECT array_agg(taken.tenant) AS tenants, array_agg(taken.pool) AS pools,
-       array_agg(taken.band) AS bands, array_agg(taken.sequence) AS sequences,
-       array_agg(taken.id) AS ids, array_agg(taken.fence) AS fences,
-       array_agg(taken.deadline) AS deadlines, array_agg(taken.fires_at) AS fires_at,
+SELECT
+-- include: ready_tickets.told
        NULL::uuid AS id, NULL::integer AS tenant, NULL::integer AS fence, NULL::integer AS attempt,
        NULL::timestamptz AS started_at, NULL::timestamptz AS lease_until, NULL::text AS progress,
        NULL::timestamptz AS run_at, NULL::text AS type,
@@ -81,6 +90,16 @@ SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
 -- include: lease.columns timer=leased
   FROM leased
   JOIN duly.tasks ON tasks.shard = leased.shard AND tasks.id = leased.id
+
+-- name: take_tickets
+-- Beside another carrier, whose tickets and these are leased together: a taker that dies in between
+-- loses them, and their tasks are published again.
+-- include: ready_tickets.taken tenants=$1 pools=$2 bands=$3 sequences=$4 most=$5 left_out=$6
+)
+SELECT
+-- include: ready_tickets.told
+       NULL AS nothing
+  FROM taken
 
 -- name: count_tickets
 -- How full each lane is, counting no further than anybody needs to know.
