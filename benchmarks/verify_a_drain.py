@@ -19,7 +19,7 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
 from duly.environment import system_environment
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.store.lease import Lease
 
 ATTEMPTS_PER_S_MIN = 20_000

@@ -12,7 +12,7 @@ from benchmarks.peers.contract import Payload, note_start, read_order, run_async
 from duly.app import calm_collector
 from duly.domain.task import Submission
 from duly.environment import Environment
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.store.database import Database
 from duly.store.group_commit import GroupCommit
 from duly.store.lease import Lease

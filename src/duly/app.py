@@ -47,11 +47,12 @@ from duly.execution.assembly import (
     make_webhook_executor,
     outbound_rules,
 )
+from duly.execution.attempt import Handler
 from duly.execution.breakers import Breakers
-from duly.execution.executor import Handler
 from duly.execution.foreign_starts import ForeignStarts
+from duly.execution.settle_queue import SettleQueue
 from duly.execution.webhooks import WebhookSender
-from duly.execution.worker_leases import SettleQueue, WorkerLeases
+from duly.execution.worker_leases import WorkerLeases
 from duly.maintenance.process_roles import EmbeddedServerRole, StatsRole
 from duly.maintenance.role import Maintenance, make_services
 from duly.role import Role, RoleLoop, problems_of, stop_roles

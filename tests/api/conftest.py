@@ -28,7 +28,8 @@ from duly.broker.memory import MemoryCarrier
 from duly.domain.lanes import Lane, Ticket
 from duly.domain.task import BANDS
 from duly.environment import Environment, SystemClock
-from duly.execution.worker_leases import SettleQueue, WorkerLeases
+from duly.execution.settle_queue import SettleQueue
+from duly.execution.worker_leases import WorkerLeases
 from duly.role import stop_roles
 from duly.store.database import Database
 from duly.store.keys import NewKey, create_key

@@ -8,7 +8,7 @@ import pytest
 
 from duly.domain.task import Submission
 from duly.environment import Environment
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.store.database import Database
 from duly.store.lease import Lease
 from duly.store.submit import Stored

@@ -11,7 +11,6 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment
-from duly.execution import executor
 from duly.execution.webhooks import WebhookSender
 from duly.store.async_webhooks import hand_over
 from duly.store.database import Database
@@ -91,19 +90,18 @@ def settlement(task_id: UUID, fence: int, outcome: Outcome = Outcome.COMPLETED) 
 
 
 async def test_a_task_that_was_taken_over_is_settled_by_its_fence(
-    database: Database, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    database: Database, receiver: Receiver
 ) -> None:
     """The receiver works for longer than a lease: nobody heartbeats, nobody else may start."""
-    monkeypatch.setattr(executor, "LEASE_S", 0.5)
-    monkeypatch.setattr(executor, "HEARTBEAT_S", 0.1)
     receiver.behave = ACCEPTED
     async with delivering(database) as engine:
+        engine.executor.leases.lease_s = 0.5
         task_id = await submitted(engine, receiver, Policy(timeout_s=3600))
         task = await until_held_by(database, task_id, HANDED_OVER)
         assert task.state is State.RUNNING
 
         async def is_forgotten() -> bool:
-            return engine.executor.running == {}
+            return not engine.executor.leases.held
 
         await until(is_forgotten)
         # The lease that the request had runs out, and the reaper looks for such leases.
@@ -112,11 +110,11 @@ async def test_a_task_that_was_taken_over_is_settled_by_its_fence(
         fence = int(receiver.requests[0].headers["duly-fence"])
         assert (await seen(database, task_id)).fence == fence
         for wrong in (fence - 1, fence + 1):
-            (told,) = await engine.settling.settle_batch([settlement(task_id, wrong)])
+            (told,) = await engine.settling.settle([settlement(task_id, wrong)])
             assert told.status is SettleStatus.STALE
-        (told,) = await engine.settling.settle_batch([settlement(task_id, fence)])
+        (told,) = await engine.settling.settle([settlement(task_id, fence)])
         assert (told.status, told.state) == (SettleStatus.SETTLED, State.COMPLETED)
-        (told,) = await engine.settling.settle_batch([settlement(task_id, fence)])
+        (told,) = await engine.settling.settle([settlement(task_id, fence)])
         assert told.status is SettleStatus.REPLAY
     (attempt,) = await read_attempts(database, TENANT, task_id, -1, 10)
     assert (attempt.outcome, attempt.charged, attempt.holder) == ("completed", 1, HANDED_OVER)
@@ -152,7 +150,7 @@ async def test_a_late_settlement_changes_nothing(database: Database, receiver: R
                 receiver.arrived.clear()
                 await receiver.arrived.wait()
         first = int(receiver.requests[0].headers["duly-fence"])
-        (told,) = await engine.settling.settle_batch([settlement(task_id, first)])
+        (told,) = await engine.settling.settle([settlement(task_id, first)])
         assert told.status is SettleStatus.STALE
 
 
@@ -167,9 +165,9 @@ async def test_a_receiver_may_settle_before_it_has_answered(
         async def settle_first(request: Request, writer: asyncio.StreamWriter) -> None:
             task_id = UUID(request.headers["duly-task-id"])
             fence = int(request.headers["duly-fence"])
-            (early,) = await engine.settling.settle_batch([settlement(task_id, fence)])
+            (early,) = await engine.settling.settle([settlement(task_id, fence)])
             assert await hand_over(database, [(task_id, fence)]) == {task_id}
-            (done,) = await engine.settling.settle_batch([settlement(task_id, fence)])
+            (done,) = await engine.settling.settle([settlement(task_id, fence)])
             told.extend((early.status, done.status))
             await ACCEPTED(request, writer)
 

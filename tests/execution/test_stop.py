@@ -4,15 +4,13 @@ import asyncio
 
 import pytest
 
-from duly.app import start_loop
 from duly.broker.consumer import WaitingConsumer
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier
 from duly.environment import Environment
 from duly.execution import executor as module
 from duly.execution.assembly import EXECUTOR_LOOPS
-from duly.execution.companions import companions_of
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.role import stop_roles
 from duly.store.database import Database
 from duly.store.lease import Lease
@@ -50,21 +48,6 @@ async def test_nobody_who_waits_for_work_holds_up_a_stop(
         await engine.parts.lease_queue.close()
         await stop_roles(engine.loops, engine.running, STOP_S)
         assert told == [True], "every tick had ended by itself when the slots were released"
-
-
-async def test_settling_ends_its_wait_when_it_is_told(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It waits beside the executor, for what only the executor can bring."""
-    monkeypatch.setattr(module, "TAKE_WAIT_S", FOREVER_S)
-    engine = Engine(database, Environment(), done)
-    settling, *_others = companions_of(engine.executor)
-    loop = start_loop(settling, engine.environment, engine.metrics)
-    running = asyncio.create_task(loop.run())
-    await asyncio.sleep(0)
-    loop.stop()
-    async with asyncio.timeout(STOP_S):
-        await running
 
 
 async def test_a_consumer_that_comes_after_the_close_does_not_wait(database: Database) -> None:

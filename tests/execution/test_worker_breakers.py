@@ -15,7 +15,8 @@ from duly.domain.states import Outcome
 from duly.domain.task import NORMAL, Policy, Submission
 from duly.environment import Environment
 from duly.execution.breakers import COMPLETED_MAX, IDLE_S, Breakers
-from duly.execution.worker_leases import LeaseCall, SettleQueue, WorkerLeases, holder_of
+from duly.execution.settle_queue import SettleQueue
+from duly.execution.worker_leases import LeaseCall, WorkerLeases, holder_of
 from duly.store.breakers import list_breakers
 from duly.store.database import Database
 from duly.store.finish import Settlement

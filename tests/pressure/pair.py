@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 from duly.domain.ids import tenant_shard
 from duly.environment import Environment
-from duly.execution.executor import Handler
+from duly.execution.attempt import Handler
 from duly.store.tenants import Tenant
 from duly.testing.engine import Engine
 from tests.pressure.counting import CountingDatabase

@@ -8,7 +8,7 @@ import pytest
 
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.scheduler.dispatcher import DISPATCH_MAX
 from duly.scheduler.loader import PAGE
 from duly.scheduler.ready_state import PLACE_ENTRIES_MAX

@@ -9,7 +9,7 @@ from duly.broker import lease_queue
 from duly.domain.ids import key_shard
 from duly.domain.states import Outcome
 from duly.execution import executor
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.scheduler import loader, reaper
 from duly.store.lease import Lease
 from duly.store.tenants import Tenant, TenantLimits, create_tenant

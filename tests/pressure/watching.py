@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from duly.domain.task import Policy, Submission
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.store.lease import Lease
 from duly.testing.engine import Engine
 from tests.pressure.crowd import URL

@@ -13,8 +13,8 @@ import pytest
 from duly.domain.errors import StatementRefused, TooManyPools
 from duly.domain.occurrence_plan import GRACE_S
 from duly.environment import Environment
-from duly.execution.executor import DONE
-from duly.execution.executor import AttemptResult as Done
+from duly.execution.attempt import DONE
+from duly.execution.attempt import AttemptResult as Done
 from duly.scheduler.cron import AGAIN_S, LOOK_S, CronRole
 from duly.store.audit import list_audit
 from duly.store.database import Database

@@ -9,7 +9,7 @@ import pytest
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.store.database import Database
 from duly.store.lease import SQL, Lease
 from duly.store.read import read_attempts, read_task

@@ -13,7 +13,7 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import HIGH, LOW, NORMAL, Policy, Submission, host_of
 from duly.environment import Environment
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.execution.worker_leases import LeaseCall
 from duly.store.breakers import open_breaker
 from duly.store.control import cancel_tasks

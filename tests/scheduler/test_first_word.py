@@ -7,7 +7,7 @@ from uuid import UUID
 from duly.domain.ids import shard_of, tenant_shard
 from duly.domain.task import Submission
 from duly.environment import Environment, SystemClock
-from duly.execution.executor import DONE
+from duly.execution.attempt import DONE
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.loader import Loader
 from duly.scheduler.ready_state import ReadyState

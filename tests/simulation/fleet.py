@@ -26,9 +26,9 @@ from duly.domain.errors import DulyError
 from duly.domain.lanes import ALL_TENANTS, Lane
 from duly.domain.states import Outcome
 from duly.domain.task import BANDS, WEBHOOK_POOL
-from duly.execution.companions import companions_of
-from duly.execution.executor import AttemptResult, Executor
-from duly.execution.worker_leases import SettleQueue
+from duly.execution.attempt import AttemptResult
+from duly.execution.executor import Executor
+from duly.execution.settle_queue import SettleQueue
 from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import make_scheduler
 from duly.store.lease import Lease
@@ -123,6 +123,7 @@ class FleetNode(Node):
             StatsBook(self.environment),
             self.holder,
             plan.running_max,
+            lease_s=plan.lease_s,
         )
         self.loops: list[RoleLoop] = []
         self.running: list[asyncio.Task[None]] = []
@@ -132,8 +133,7 @@ class FleetNode(Node):
 
     async def run_roles(self) -> None:
         executor: list[Role] = [self.executor] * EXECUTOR_LOOPS
-        roles = [self.lease_queue, *self.scheduler.roles, *executor]
-        roles += companions_of(self.executor)
+        roles = [self.lease_queue, *self.scheduler.roles, *executor, self.executor.leases]
         self.loops = [start_loop(role, self.environment, self.metrics) for role in roles]
         self.running = [asyncio.create_task(loop.run()) for loop in self.loops]
         await asyncio.gather(*self.running)

@@ -195,8 +195,6 @@ def choose_limits(random: Random) -> TenantLimits:
 def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
     """What the roles take from their modules."""
     return [
-        (executor, "LEASE_S", plan.lease_s),
-        (executor, "HEARTBEAT_S", plan.lease_s / 3),
         (executor, "TAKE_WAIT_S", 2.0),
         (dispatcher, "TICKET_S", plan.ticket_s),
         (dispatcher, "DISPATCH_MAX", 10),

@@ -11,7 +11,7 @@ from duly.domain.errors import DatabaseUnavailable, StatementRefused
 from duly.domain.ids import slot_of
 from duly.domain.lanes import Lane, Ticket
 from duly.environment import Environment
-from duly.execution import executor
+from duly.execution import held_leases
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.ready_state import ReadyTimer
 from duly.store import insert, lease, ready_tickets, submit
@@ -192,6 +192,6 @@ WITNESSED: list[tuple[Any, str, Any]] = [
     (lease_queue, "read_held", read_held_witnessed),
     (postgres_broker, "lease_tickets", lease_tickets_witnessed),
     (submit, "first_lease", first_lease_witnessed),
-    (executor, "extend_leases", extend_leases_witnessed),
+    (held_leases, "extend_leases", extend_leases_witnessed),
     (Dispatcher, "publish", publish_witnessed),
 ]

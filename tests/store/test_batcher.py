@@ -275,6 +275,89 @@ async def test_close_lands_everything_that_was_asked() -> None:
     assert sorted(item for batch in server.batches for item in batch) == list(range(7))
 
 
+async def test_the_items_of_one_caller_share_a_batch_with_others() -> None:
+    """A statement for each call of a worker would cost a commit each."""
+    server = Server()
+    batcher = batcher_on(server)
+    first = callers(batcher, 0)
+    await server.has_seen(1)
+    groups = [asyncio.create_task(batcher.submit_all(items)) for items in ([1, 2], [3], [4, 5])]
+    await asyncio.sleep(0)
+    server.open()
+    answers = await asyncio.gather(*groups)
+    assert [await task for task in first] == ["answer to 0"]
+    assert server.batches == [[0], [1, 2, 3, 4, 5]]
+    assert answers == [[f"answer to {item}" for item in items] for items in ([1, 2], [3], [4, 5])]
+
+
+async def test_a_group_that_does_not_fit_waits_for_the_next_batch() -> None:
+    """Cut in two, half of a caller's items could fail after the other half was committed."""
+    server = Server()
+    batcher = batcher_on(server, batch_size_max=3)
+    first = callers(batcher, 0)
+    await server.has_seen(1)
+    groups = [asyncio.create_task(batcher.submit_all(items)) for items in ([1, 2], [3, 4], [5])]
+    await asyncio.sleep(0)
+    server.open()
+    await asyncio.gather(*first, *groups)
+    assert server.batches == [[0], [1, 2], [3, 4, 5]]
+
+
+async def test_more_than_a_batch_of_one_caller_goes_in_several() -> None:
+    """Refused or sent as one, a long call breaks its caller or the bound of a statement."""
+    server = Server()
+    server.open()
+    batcher = batcher_on(server, batch_size_max=3)
+    assert await batcher.submit_all(range(7)) == [f"answer to {item}" for item in range(7)]
+    assert sorted(map(len, server.batches)) == [1, 3, 3]
+    assert await batcher.submit_all([]) == []
+
+
+async def test_a_group_with_a_bad_item_fails_alone() -> None:
+    """One caller's nonsense must not fail the calls beside it."""
+    server = Server()
+    server.judge = lambda batch: refusal(BAD_ROW) if 3 in batch else None
+    batcher = batcher_on(server)
+    first = callers(batcher, 0)
+    await server.has_seen(1)
+    groups = [asyncio.create_task(batcher.submit_all(items)) for items in ([1, 2], [3, 4], [5])]
+    await asyncio.sleep(0)
+    server.open()
+    answers = await asyncio.gather(*first, *groups, return_exceptions=True)
+    assert [type(answer) for answer in answers] == [str, list, StatementRefused, list]
+
+
+async def test_groups_that_share_a_key_never_share_a_batch() -> None:
+    """Inside one statement neither sees the other, and both would win."""
+    server = Server()
+    batcher = batcher_on(server, key=lambda item: item % 10)
+    first = callers(batcher, 0)
+    await server.has_seen(1)
+    groups = [asyncio.create_task(batcher.submit_all(items)) for items in ([1, 2], [12, 3], [4])]
+    await asyncio.sleep(0)
+    server.open()
+    await asyncio.gather(*first, *groups)
+    assert server.batches == [[0], [1, 2, 4], [12, 3]]
+
+
+async def test_the_bound_counts_items_and_not_callers() -> None:
+    """A few callers with long calls would fill the memory."""
+    server = Server()
+    batcher = batcher_on(server, waiting_max=4)
+    first = callers(batcher, 0)
+    await server.has_seen(1)
+    waiting = asyncio.create_task(batcher.submit_all([1, 2, 3]))
+    await asyncio.sleep(0)
+    with pytest.raises(Overloaded):
+        await batcher.submit_all([4, 5])
+    last = callers(batcher, 4)
+    await asyncio.sleep(0)
+    server.open()
+    await asyncio.gather(*first, waiting, *last)
+    assert batcher.waiting_count == 0
+    assert batcher.is_idle
+
+
 async def test_a_flush_that_miscounts_leaves_nobody_waiting() -> None:
     """Our own mistake must be seen as one, not as a caller that never returns."""
 

@@ -11,7 +11,7 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.store import verify as module
 from duly.store.control import cancel_tasks, reschedule_tasks, run_now
 from duly.store.database import Database

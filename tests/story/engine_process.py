@@ -13,8 +13,7 @@ from typing import TextIO
 import uvloop
 
 from duly.environment import Environment
-from duly.execution import executor
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.scheduler import dispatcher
 from duly.store.database import Database
 from duly.store.lease import Lease
@@ -23,20 +22,19 @@ from duly.testing.engine import Engine
 
 WORK_S = 0.25
 LEASE_S = 3.0
-HEARTBEAT_S = 1.0
 TICKET_S = 2.0
 SLOT_LEASE_S = 3.0
 CONNECTIONS_MAX = 8
 
 
 async def run(url: str, path: Path) -> None:
-    executor.LEASE_S, executor.HEARTBEAT_S = LEASE_S, HEARTBEAT_S
     vars(dispatcher)["TICKET_S"] = TICKET_S
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     database = await Database.open(url, CONNECTIONS_MAX)
     with path.open("a", encoding="utf-8") as file:
         engine = Engine(database, Environment(), Diary(file), is_alone=False)
+        engine.executor.leases.lease_s = LEASE_S
         coordinator = engine.scheduler.coordinator
         coordinator.store.lease_s, coordinator.store.ticket_s = SLOT_LEASE_S, TICKET_S
         async with engine:

@@ -11,7 +11,7 @@ from typing import Any
 from duly.bench.figures import Meter
 from duly.bench.stage import BATCH, PAYLOAD, STALLED_S, TENANT, URL, ScenarioContext
 from duly.domain.task import Submission
-from duly.execution.executor import DONE, AttemptResult, Handler
+from duly.execution.attempt import DONE, AttemptResult, Handler
 from duly.store.finish import SettleAnswer, Settlement
 from duly.store.lease import Lease
 from duly.testing.engine import Engine

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from duly.bench.drive import Driver, at_pace, make_task
 from duly.bench.figures import Figures, percentiles
 from duly.bench.stage import BATCH, STALLED_S, TENANT, ScenarioContext
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.store.lease import Lease
 
 LONE_PAUSE_S = 0.003

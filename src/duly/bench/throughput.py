@@ -7,7 +7,7 @@ from uuid import UUID
 from duly.bench.drive import Driver, submit_and_settle, submit_then_drain
 from duly.bench.figures import Figures, Meter
 from duly.bench.stage import BATCH, TENANT, ScenarioContext
-from duly.execution.executor import DONE, AttemptResult
+from duly.execution.attempt import DONE, AttemptResult
 from duly.scheduler.ready_state import ReadyState
 from duly.store.lease import Lease
 from duly.store.load import DueTimer, TimerQueue

@@ -18,7 +18,7 @@ from duly.bench.figures import Figures, percentiles
 from duly.bench.stage import BATCH, PAYLOAD, TENANT, ScenarioContext
 from duly.domain.addresses import OutboundRules
 from duly.domain.task import Submission
-from duly.execution.executor import AttemptResult
+from duly.execution.attempt import AttemptResult
 from duly.execution.webhooks import WebhookSender
 from duly.store.lease import Lease
 

@@ -10,9 +10,9 @@ from duly.domain.errors import ConfigurationError
 from duly.domain.lanes import WEBHOOK_LANES
 from duly.domain.task import BAND_NAMES
 from duly.environment import Environment
-from duly.execution.companions import companions_of
-from duly.execution.executor import Executor, Handler
-from duly.execution.worker_leases import SettleQueue
+from duly.execution.attempt import Handler
+from duly.execution.executor import Executor
+from duly.execution.settle_queue import SettleQueue
 from duly.role import Role
 from duly.settings import Settings
 from duly.store.database import Database
@@ -29,7 +29,7 @@ def make_webhook_executor(
     database: Database,
     environment: Environment,
     lease_queue: LeaseQueue,
-    desk: SettleQueue,
+    settle_queue: SettleQueue,
     handler: Handler,
     metrics: Metrics,
     stats: StatsBook,
@@ -44,7 +44,7 @@ def make_webhook_executor(
         environment,
         lease_queue,
         [lane for lane in WEBHOOK_LANES if lane.band in numbers],
-        desk,
+        settle_queue,
         handler,
         metrics,
         stats,
@@ -58,7 +58,7 @@ def make_webhook_executor(
 def executor_roles(executor: Executor) -> list[Role]:
     """Each is closed once, though the executor has several loops."""
     loops: list[Role] = [executor] * EXECUTOR_LOOPS
-    return [*loops, *companions_of(executor)]
+    return [*loops, executor.leases]
 
 
 def outbound_rules(settings: Settings, *, is_alone: bool) -> OutboundRules:

@@ -1,9 +1,9 @@
 """Statistics of attempts that one process handed out and another settled: behind a load balancer a
 worker's calls go to any. How long such an attempt ran is read from its record, a batch a second."""
 
-from duly.execution.worker_leases import WorkerLeases, ending_of
+from duly.execution.worker_leases import WorkerLeases
 from duly.store.database import Database
-from duly.store.stats import StatsBook, read_endings
+from duly.store.stats import StatsBook, ending_of, read_endings
 from duly.telemetry import Metrics
 
 LOOK_EVERY_S = 1.0

@@ -21,7 +21,7 @@ import msgspec
 from duly.domain.limits import RESULT_BYTES_MAX, has_nul
 from duly.domain.retry import RETRY_AFTER_MAX_S, RetryPolicy
 from duly.domain.states import Outcome
-from duly.execution.executor import AttemptResult
+from duly.execution.attempt import AttemptResult
 
 TRIED_AGAIN = frozenset({408, 425, 429})
 # A receiver that asks for less gets the policy's backoff: it would be asked again at once.

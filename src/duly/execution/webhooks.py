@@ -28,7 +28,7 @@ from duly.domain.states import Outcome
 from duly.domain.task import host_of
 from duly.domain.webhook_headers import header_form, sendable
 from duly.environment import Environment
-from duly.execution.executor import AttemptResult
+from duly.execution.attempt import AttemptResult
 from duly.execution.http_client import AddressRefused, Lookup, open_outbound, refusal_in
 from duly.execution.webhook_answers import WebhookAnswer, verdict_of
 from duly.execution.webhook_signing import Keyring, sign

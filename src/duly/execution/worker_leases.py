@@ -1,7 +1,4 @@
-"""Leases for whoever runs tasks: batched settlements for all, and the desk of the users' workers.
-
-Shared by the executor and the worker API. What arrives while a statement is in flight forms the
-next batch; a caller is answered after the commit.
+"""Leases of the users' own workers: granted, kept and settled for them, behind the worker API.
 
 | event | what happens |
 |---|---|
@@ -15,7 +12,7 @@ next batch; a caller is answered after the commit.
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
@@ -25,22 +22,17 @@ from duly.domain.lanes import Lane
 from duly.domain.states import Outcome, State
 from duly.environment import Environment
 from duly.execution.breakers import Breakers, is_worker_failure
-from duly.metric_families import Buckets
+from duly.execution.settle_queue import SettleQueue, settlement_key
 from duly.store.async_webhooks import hand_over
-from duly.store.batcher import Batcher
 from duly.store.database import Database
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.lease import Beat, HeartbeatResult, Lease, extend_leases, read_held_by
 from duly.store.pools import PoolNumbers
-from duly.store.settle import Settler
-from duly.store.stats import Ending, StatsBook
+from duly.store.stats import Ending, StatsBook, ending_of
 from duly.store.task_metrics import note_started
 from duly.store.workers import deregister_worker, doubt_worker, see_worker, touch_worker
 from duly.telemetry import Metrics
 
-BATCH_SIZE_MAX = 500
-WAITING_MAX = 50_000
-FLIGHTS_MAX = 2
 # Of each worker: its last request, and when its row was last written.
 WORKERS_MAX = 100_000
 RUNNING_MAX = 200_000
@@ -51,43 +43,8 @@ WAITED_FOR_S = 10.0
 SEEN_FOR_S = 30.0
 HUNG_UP_FOR_S = 5.0
 
-
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-
-
-class SettleQueue:
-    def __init__(
-        self, database: Database, environment: Environment, sizes: Buckets | None = None
-    ) -> None:
-        self.settler = Settler(database, environment)
-        self.listeners: list[Callable[[Sequence[Settlement], Sequence[SettleAnswer]], None]] = []
-        self.queue: Batcher[Settlement, SettleAnswer] = Batcher(
-            "settle",
-            self.settle_batch,
-            batch_size_max=BATCH_SIZE_MAX,
-            waiting_max=WAITING_MAX,
-            flights_max=FLIGHTS_MAX,
-            key=settlement_key,
-            sizes=sizes,
-        )
-
-    async def settle(self, settlement: Settlement) -> SettleAnswer:
-        return await self.queue.submit(settlement)
-
-    async def settle_batch(self, settlements: list[Settlement]) -> list[SettleAnswer]:
-        """For callers that hold a whole batch already; unique by (id, fence)."""
-        answers = await self.settler.settle(settlements)
-        for listener in self.listeners:
-            listener(settlements, answers)
-        return answers
-
-    async def close(self) -> None:
-        await self.queue.close()
-
-
-def settlement_key(settlement: Settlement) -> tuple[UUID, int]:
-    return settlement.id, settlement.fence
 
 
 class LeaseCall(NamedTuple):
@@ -204,9 +161,7 @@ class WorkerLeases:
     async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         """One answer for each, in order; the same one twice in a call counts once."""
         unique = {settlement_key(item): item for item in settlements}
-        answers = dict(
-            zip(unique, await self.settling.settle_batch(list(unique.values())), strict=True)
-        )
+        answers = dict(zip(unique, await self.settling.settle(list(unique.values())), strict=True))
         self.note_settled(unique, answers)
         return [answers[settlement_key(item)] for item in settlements]
 
@@ -261,17 +216,6 @@ def holder_of(tenant: int, worker_id: str) -> UUID:
     """Another tenant's worker with the same id is another holder: it can settle nothing of ours."""
     digest = hashlib.sha256(f"{tenant}:{worker_id}".encode()).digest()
     return UUID(bytes=digest[:16])
-
-
-def ending_of(outcome: Outcome, state: State | None) -> Ending:
-    """What an attempt's end meant for its task."""
-    if state is State.COMPLETED:
-        return Ending.COMPLETED
-    if state is State.FAILED:
-        return Ending.FAILED
-    if state is None and outcome is Outcome.FAILED:
-        return Ending.RETRIED
-    return Ending.OTHER
 
 
 def remember(kept: OrderedDict[Key, Value], key: Key, value: Value, most: int) -> None:

@@ -7,15 +7,15 @@ knows nothing of SQL: it is handed a `flush` that answers one batch, item by ite
 |---|---|
 | two items with one key arrive together | the second waits for the next batch |
 | a caller is cancelled while waiting | its item is dropped, unless it is in flight already |
-| a batch is refused (data, too many pools) | split in halves: one bad item fails no neighbour |
-| a deadlock or serialization failure | the same, and a single item is tried a few times |
+| a batch is refused (data, too many pools) | split in halves: it fails one caller alone |
+| a deadlock or serialization failure | the same; a single caller's are tried again, a few times |
 | the connection fails | the outcome is unknown: every caller of that batch is told so |
 | too many wait | Overloaded, at once |
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from duly.domain.errors import DulyError, Overloaded, StatementRefused, TooManyPools
@@ -28,9 +28,11 @@ Answer = TypeVar("Answer")
 CONFLICT_TRIES_MAX = 5
 
 
-class BatchItem(NamedTuple, Generic[Item, Answer]):
-    item: Item
-    answer: "asyncio.Future[Answer]"
+class BatchEntry(NamedTuple, Generic[Item, Answer]):
+    """The items of one caller, which are sent together and fail together."""
+
+    items: Sequence[Item]
+    answers: "asyncio.Future[list[Answer]]"
 
 
 class Batcher(Generic[Item, Answer]):
@@ -55,9 +57,11 @@ class Batcher(Generic[Item, Answer]):
         # than one that is full.
         self.company_min = company_min
         self.key = key
-        # How many calls share a flight, for the metrics.
+        # How many items share a flight, for the metrics.
         self.sizes = sizes
-        self.waiting: deque[BatchItem[Item, Answer]] = deque()
+        self.waiting: deque[BatchEntry[Item, Answer]] = deque()
+        # Items, not callers.
+        self.waiting_count = 0
         self.flights: set[asyncio.Task[None]] = set()
 
     @property
@@ -66,23 +70,41 @@ class Batcher(Generic[Item, Answer]):
 
     async def submit(self, item: Item) -> Answer:
         """Wait for the answer to one item."""
-        if len(self.waiting) >= self.waiting_max:
-            raise Overloaded(what=self.name, most=self.waiting_max)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self.waiting.append(BatchItem(item, answer))
+        (answer,) = await self.enqueue([item])
+        return answer
+
+    async def submit_all(self, items: Sequence[Item]) -> list[Answer]:
+        """Wait for the answers to one caller's items, unique by key. They share statements with
+        other callers; more than a batch are sent in several."""
+        if len(items) <= self.batch_size_max:
+            return await self.enqueue(items) if items else []
+        self.check_room(len(items))
+        size = self.batch_size_max
+        parts = [self.enqueue(items[at : at + size]) for at in range(0, len(items), size)]
+        return [answer for part in await asyncio.gather(*parts) for answer in part]
+
+    def enqueue(self, items: Sequence[Item]) -> "asyncio.Future[list[Answer]]":
+        self.check_room(len(items))
+        answers: asyncio.Future[list[Answer]] = asyncio.get_running_loop().create_future()
+        self.waiting.append(BatchEntry(items, answers))
+        self.waiting_count += len(items)
         self.start_batches()
-        return await answer
+        return answers
+
+    def check_room(self, count: int) -> None:
+        if self.waiting_count + count > self.waiting_max:
+            raise Overloaded(what=self.name, most=self.waiting_max)
 
     def start_batches(self) -> None:
-        """Start a flight for whoever waits, if one is free."""
+        """Start a flight for the callers that wait, if one is free."""
         while self.waiting and len(self.flights) < self.flights_max:
-            if self.flights and len(self.waiting) < self.company_min:
+            if self.flights and self.waiting_count < self.company_min:
                 return
             batch = self.next_batch()
             if not batch:
                 return
             if self.sizes is not None:
-                self.sizes.observe(len(batch))
+                self.sizes.observe(sum(len(entry.items) for entry in batch))
             flight = asyncio.get_running_loop().create_task(self.run_batch(batch), name=self.name)
             self.flights.add(flight)
             flight.add_done_callback(self.on_batch_done)
@@ -91,53 +113,65 @@ class Batcher(Generic[Item, Answer]):
         self.flights.discard(flight)
         self.start_batches()
 
-    def next_batch(self) -> list[BatchItem[Item, Answer]]:
-        """The oldest items whose callers still wait, no two with the same key."""
-        batch: list[BatchItem[Item, Answer]] = []
-        postponed: list[BatchItem[Item, Answer]] = []
+    def next_batch(self) -> list[BatchEntry[Item, Answer]]:
+        """The oldest entries whose callers still wait, no two items with the same key."""
+        batch: list[BatchEntry[Item, Answer]] = []
+        postponed: list[BatchEntry[Item, Answer]] = []
         taken: set[Hashable] = set()
-        while self.waiting and len(batch) < self.batch_size_max:
+        room = self.batch_size_max
+        while self.waiting and room > 0:
             entry = self.waiting.popleft()
-            if entry.answer.done():
+            if entry.answers.done():
+                self.waiting_count -= len(entry.items)
                 continue
+            if len(entry.items) > room:
+                postponed.append(entry)
+                break
             if self.key is not None:
-                key = self.key(entry.item)
-                if key in taken:
+                keys = set(map(self.key, entry.items))
+                if not taken.isdisjoint(keys):
                     postponed.append(entry)
                     continue
-                taken.add(key)
+                taken |= keys
+            room -= len(entry.items)
             batch.append(entry)
         self.waiting.extendleft(reversed(postponed))
+        self.waiting_count -= self.batch_size_max - room
         return batch
 
-    async def run_batch(self, batch: list[BatchItem[Item, Answer]], tries: int = 1) -> None:
+    async def run_batch(self, batch: list[BatchEntry[Item, Answer]], tries: int = 1) -> None:
+        items = [item for entry in batch for item in entry.items]
         try:
-            answers = await self.flush([entry.item for entry in batch])
-            assert len(answers) == len(batch)
+            answers = await self.flush(items)
+            assert len(answers) == len(items)
         except (StatementRefused, TooManyPools) as refusal:
             await self.split(batch, refusal, tries)
         except BaseException as error:
             for entry in batch:
-                if not entry.answer.done():
-                    entry.answer.set_exception(error)
+                if not entry.answers.done():
+                    entry.answers.set_exception(error)
             if not isinstance(error, Exception):
                 raise
         else:
-            for entry, answer in zip(batch, answers, strict=True):
-                if not entry.answer.done():
-                    entry.answer.set_result(answer)
+            start = 0
+            for entry in batch:
+                end = start + len(entry.items)
+                if not entry.answers.done():
+                    entry.answers.set_result(answers[start:end])
+                start = end
 
     async def split(
-        self, batch: list[BatchItem[Item, Answer]], refusal: DulyError, tries: int
+        self, batch: list[BatchEntry[Item, Answer]], refusal: DulyError, tries: int
     ) -> None:
+        """One caller's bad item must not fail the others."""
         if len(batch) > 1:
             middle = len(batch) // 2
             await self.run_batch(batch[:middle])
             await self.run_batch(batch[middle:])
         elif refusal.facts.get("code") in CONFLICT_CODES and tries < CONFLICT_TRIES_MAX:
             await self.run_batch(batch, tries + 1)
-        elif not batch[0].answer.done():
-            batch[0].answer.set_exception(refusal)
+        elif not batch[0].answers.done():
+            batch[0].answers.set_exception(refusal)
 
     async def close(self) -> None:
         """Land every flight; callers that still wait are answered by the flights they get."""

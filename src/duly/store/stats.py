@@ -50,6 +50,17 @@ class Ending(IntEnum):
     OTHER = 3
 
 
+def ending_of(outcome: Outcome, state: State | None) -> Ending:
+    """What an attempt's end meant for its task."""
+    if state is State.COMPLETED:
+        return Ending.COMPLETED
+    if state is State.FAILED:
+        return Ending.FAILED
+    if state is None and outcome is Outcome.FAILED:
+        return Ending.RETRIED
+    return Ending.OTHER
+
+
 class Cell:
     """The numbers of one minute, tenant and type. Plain lists: this is touched for every task."""
 

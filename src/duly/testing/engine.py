@@ -12,7 +12,8 @@ from duly.app import Parts, make_parts, start_loop
 from duly.domain.lanes import WEBHOOK_LANES
 from duly.environment import Environment
 from duly.execution.assembly import executor_roles
-from duly.execution.executor import Executor, Handler
+from duly.execution.attempt import Handler
+from duly.execution.executor import Executor
 from duly.role import RoleLoop, stop_roles
 from duly.store.database import Database
 from duly.store.group_commit import GroupCommit

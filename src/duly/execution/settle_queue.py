@@ -1,0 +1,49 @@
+"""Settlements on their way to the database: those of webhooks and of workers share batches."""
+
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from duly.environment import Environment
+from duly.metric_families import Buckets
+from duly.store.batcher import Batcher
+from duly.store.database import Database
+from duly.store.finish import SettleAnswer, Settlement
+from duly.store.settle import Settler
+
+BATCH_SIZE_MAX = 500
+WAITING_MAX = 50_000
+FLIGHTS_MAX = 2
+
+
+class SettleQueue:
+    def __init__(
+        self, database: Database, environment: Environment, sizes: Buckets | None = None
+    ) -> None:
+        self.settler = Settler(database, environment)
+        self.listeners: list[Callable[[Sequence[Settlement], Sequence[SettleAnswer]], None]] = []
+        self.queue: Batcher[Settlement, SettleAnswer] = Batcher(
+            "settle",
+            self.flush,
+            batch_size_max=BATCH_SIZE_MAX,
+            waiting_max=WAITING_MAX,
+            flights_max=FLIGHTS_MAX,
+            key=settlement_key,
+            sizes=sizes,
+        )
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
+        """One answer for each, in order, after the commit. Unique by (id, fence)."""
+        return await self.queue.submit_all(settlements)
+
+    async def flush(self, settlements: list[Settlement]) -> list[SettleAnswer]:
+        answers = await self.settler.settle(settlements)
+        for listener in self.listeners:
+            listener(settlements, answers)
+        return answers
+
+    async def close(self) -> None:
+        await self.queue.close()
+
+
+def settlement_key(settlement: Settlement) -> tuple[UUID, int]:
+    return settlement.id, settlement.fence
