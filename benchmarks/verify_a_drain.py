@@ -21,6 +21,7 @@ from duly.domain.task import Policy, Submission
 from duly.environment import system_environment
 from duly.execution.attempt import DONE, AttemptResult
 from duly.store.lease import Lease
+from duly.store.submit import Submitter
 
 ATTEMPTS_PER_S_MIN = 20_000
 LOOKS = 3
@@ -59,12 +60,12 @@ def type_of(number: int, odd: int) -> str:
 async def drain(stage: ScenarioContext, odd: int) -> int:
     """Until there are so many attempts; answers how many they became."""
     driver = Driver(stage, handle)
-    driver.stay_silent()
+    silent = Submitter(stage.database, stage.environment)
     types: list[str] = []
     attempts = 0
     while attempts < stage.tasks:
         batch = [type_of(len(types) + more, odd) for more in range(BATCH)]
-        await driver.engine.submitter.submit([make_task(each) for each in batch])
+        await silent.submit([make_task(each) for each in batch])
         types += batch
         attempts += sum(1 if each == PLAIN else 2 for each in batch)
     driver.restart_meter(attempts)

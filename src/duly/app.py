@@ -41,6 +41,7 @@ from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
 from duly.domain.fairness import AGING_S
 from duly.domain.lanes import LANE_DEPTH_MAX, Lane
 from duly.environment import Environment
+from duly.events import TaskEvents, TasksFinished, TasksRescheduled, TasksStored
 from duly.execution.assembly import (
     DRAIN_SHARE,
     executor_roles,
@@ -69,7 +70,7 @@ from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.partitions import RETENTION_S
 from duly.store.stats import StatsBook
 from duly.store.submit import Submitter
-from duly.store.task_metrics import note_settled
+from duly.store.task_metrics import note_ended
 from duly.telemetry import Metrics, get_logger
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -133,6 +134,7 @@ def tuning_of(settings: Settings) -> Tuning:
 class Parts:
     """Everything of one process that does work, before any of it runs."""
 
+    events: TaskEvents
     roles: list[Role]
     lease_queue: LeaseQueue
     submitter: Submitter
@@ -336,12 +338,12 @@ def make_front(
 ) -> ApiRoutes:
     """`lane_depth` only where this process knows all lanes."""
     database, beating, bulk = pools
-    return ApiRoutes(
+    front = ApiRoutes(
         database,
         environment,
         metrics,
         parts.submitter,
-        parts.scheduler.doorbell.ring_hints,
+        parts.events,
         parts.scheduler.recur.expect,
         health,
         tokens,
@@ -353,6 +355,8 @@ def make_front(
         admission=Admission(admission_limits(settings)),
         bulk=bulk,
     )
+    parts.events.subscribe(TasksFinished, front.waiting.on_finished)
+    return front
 
 
 def make_http(front: ApiRoutes, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
@@ -379,13 +383,14 @@ def make_parts(
     """What this process does, in the order of the corridor; `problems` are those of its roles."""
     node = make_node(environment, roles)
     coordinator = Coordinator(PostgresOwnership(database), environment, node, problems=problems)
-    submitter = Submitter(database, environment)
-    stats = submitter.stats = StatsBook(environment, metrics=metrics)
+    events = TaskEvents(metrics)
+    submitter = Submitter(database, environment, events)
+    stats = StatsBook(environment, metrics=metrics)
     # Behind a transaction-mode pooler nobody can listen: loads and polls find everything.
     is_heard = not is_alone and not database.is_pooled
     notifier = Notifier(database) if is_heard else None
     carrier = carrier or default_carrier(database, environment, is_alone=is_alone)
-    lease_queue = LeaseQueue(carrier, database, environment)
+    lease_queue = LeaseQueue(carrier, database, environment, events)
     breakers = Breakers(
         database, environment, lambda: scheduler.dispatcher.gatekeeper.bounds.watched_workers
     )
@@ -396,31 +401,28 @@ def make_parts(
         lease_queue,
         metrics,
         submitter,
+        events,
         send=notifier.ring if notifier is not None else None,
         aging_s=tuning.aging_s,
         lane_depth=tuning.lane_depth,
-        on_lost=breakers.on_lost,
+    )
+    settling = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
+    subscribe_process(events, stats, breakers, metrics)
+    connect_metrics(metrics, scheduler, lease_queue)
+    workers = WorkerLeases(
+        database, environment, lease_queue, settling, metrics, stats, beating, breakers
     )
     ticking = scheduler.roles if SCHEDULER_ROLE in roles else scheduler.bystander_roles
-    ticking += [
-        lease_queue,
-        StatsRole(database, stats),
-        breakers,
-        *carrier_roles(carrier, lease_queue),
-    ]
+    ticking += [lease_queue, StatsRole(database, stats), breakers]
+    ticking += carrier_roles(carrier, lease_queue)
     if MAINTENANCE in roles:
         ticking.append(make_maintenance(database, environment, metrics, coordinator, tuning))
     if notifier is not None:
         listeners = make_listeners(scheduler, lease_queue, notifier)
         ticking.append(Channel(database, environment, listeners, coordinator.look))
-    settling = SettleQueue(database, environment, metrics.batch_sizes.of("settle"))
-    settling.listeners.append(scheduler.on_settled)
-    connect_metrics(metrics, scheduler, lease_queue, settling)
-    workers = WorkerLeases(
-        database, environment, lease_queue, settling, metrics, stats, beating, breakers
-    )
     return Parts(
-        ticking, lease_queue, submitter, scheduler, stats, settling, workers, breakers, notifier
+        *(events, ticking, lease_queue, submitter, scheduler),
+        *(stats, settling, workers, breakers, notifier),
     )
 
 
@@ -452,12 +454,20 @@ def make_listeners(
     }
 
 
-def connect_metrics(
-    metrics: Metrics, scheduler: Scheduler, lease_queue: LeaseQueue, settling: SettleQueue
+def subscribe_process(
+    events: TaskEvents, stats: StatsBook, breakers: Breakers, metrics: Metrics
 ) -> None:
-    """Figures that are read at a scrape, or that their owners do not show by themselves."""
+    """What a process counts and judges, whatever its roles are; see also `Scheduler.subscribe`."""
+    events.subscribe(TasksStored, stats.on_stored)
+    events.subscribe(TasksFinished, breakers.on_ended)
+    events.subscribe(TasksRescheduled, breakers.on_ended)
+    events.subscribe(TasksFinished, partial(note_ended, metrics))
+    events.subscribe(TasksRescheduled, partial(note_ended, metrics))
+
+
+def connect_metrics(metrics: Metrics, scheduler: Scheduler, lease_queue: LeaseQueue) -> None:
+    """Figures that are read at a scrape."""
     coordinator = scheduler.coordinator
-    settling.listeners.append(partial(note_settled, metrics))
     metrics.slots_without_owner.set_function(lambda: coordinator.slots_without_owner)
     metrics.slots_owned.set_function(
         lambda: len(coordinator.owned) if coordinator.is_trusted else None

@@ -290,6 +290,12 @@ class Metrics:
             ["batch"],
             SIZE_BOUNDS,
         )
+        self.event_failures = Counts(
+            "duly_event_listener_failures_total",
+            "Listeners that raised when they were called with a task event.",
+            self.registry,
+            ["event"],
+        )
         self.carrier_up = ReadGauge(
             "duly_carrier_up",
             "Whether the carrier of the ready queue takes tickets.",

@@ -28,6 +28,7 @@ from duly.broker.memory import MemoryCarrier
 from duly.domain.lanes import Lane, Ticket
 from duly.domain.task import BANDS
 from duly.environment import Environment, SystemClock
+from duly.events import TaskEvents, TasksFinished, TasksRescheduled, TasksStored
 from duly.execution.settle_queue import SettleQueue
 from duly.execution.worker_leases import WorkerLeases
 from duly.role import stop_roles
@@ -158,6 +159,14 @@ class Front:
             return Reply(response.status, response.headers, await response.read())
 
 
+def events_with_hints(rung: list[Hint]) -> TaskEvents:
+    """Its doorbell only remembers what it is rung for."""
+    events = TaskEvents()
+    events.subscribe(TasksStored, lambda event: rung.extend(event.hints))
+    events.subscribe(TasksRescheduled, lambda event: rung.extend(event.hints))
+    return events
+
+
 @contextlib.asynccontextmanager
 async def open_front(
     database: Database,
@@ -170,20 +179,22 @@ async def open_front(
     metrics = Metrics()
     health = HealthRoutes(database, metrics, len(read_migrations()), dict)
     queue = LeaseQueue(MemoryCarrier(environment.clock), database, environment)
-    settling = SettleQueue(database, environment)
+    events = events_with_hints(rung)
+    settling = SettleQueue(database, environment, events)
     workers = WorkerLeases(database, environment, queue, settling, metrics, StatsBook(environment))
     door = ApiRoutes(
         database,
         environment,
         metrics,
         Submitter(database, environment),
-        rung.extend,
+        events,
         lambda *expected: expecting.append(expected),
         health,
         tokens,
         workers=workers,
         admission=admission,
     )
+    events.subscribe(TasksFinished, door.waiting.on_finished)
     tenant = await create_tenant(database, "default")
     other = await create_tenant(database, "other")
     assert tenant is not None
@@ -202,9 +213,7 @@ async def open_front(
             client,
             tenant,
             other,
-            rung,
-            queue,
-            expecting,
+            *(rung, queue, expecting),
         )
         await front.make_keys()
         while not server.started:  # noqa: ASYNC110 (uvicorn has no signal)

@@ -9,6 +9,7 @@ import pytest
 from duly.broker.contract import Delivery
 from duly.domain.lanes import TICKET_S, WEBHOOK_LANES, Lane, Ticket
 from duly.domain.states import Outcome
+from duly.events import TasksLeased
 from duly.store.lease import Lease
 from tests.broker.stage import HIGH_LANE, LANE, CountedStatements, Stage, ids, until
 from tests.store.world import HOLDER, LEASE_S, OTHER_HOLDER, OTHER_TENANT
@@ -249,13 +250,13 @@ class Conformance:
 
     async def test_the_scheduler_learns_what_was_taken_and_leased(self, stage: Stage) -> None:
         """Without it, caps are only corrected by the next look at the database."""
-        told: list[tuple[list[Ticket], list[Lease]]] = []
-        stage.queue.on_taken = lambda tickets, leases: told.append((tickets, leases))
+        told: list[TasksLeased] = []
+        stage.queue.events.subscribe(TasksLeased, told.append)
         stale, fresh = await stage.submit(2)
         await stage.world.try_lease(stale, OTHER_HOLDER)
         await stage.publish([stale, fresh])
         leases = await stage.lease(2)
-        assert told == [([stale, fresh], leases)]
+        assert told == [TasksLeased([stale, fresh], leases)]
 
     async def test_closing_sends_waiting_consumers_home(self, stage: Stage) -> None:
         """A process that stops must not wait for its longest poll."""

@@ -10,6 +10,7 @@ import pytest
 from duly.broker.memory import MemoryCarrier
 from duly.domain.errors import DatabaseUnavailable
 from duly.domain.states import Outcome
+from duly.events import TasksLeased
 from tests.broker.conformance import Conformance
 from tests.broker.stage import LANE, CountedStatements, Stage, ids, staged
 from tests.store.world import HOLDER, World
@@ -39,13 +40,13 @@ class TestMemory(Conformance):
     async def test_when_the_question_fails_too_the_consumer_is_told(self, stage: Stage) -> None:
         """A consumer that hears "nothing there" while the database is away would spin."""
         (ticket,) = await stage.submit(1)
-        told: list[int] = []
-        stage.queue.on_taken = lambda tickets, leases: told.extend((len(tickets), len(leases)))
+        told: list[TasksLeased] = []
+        stage.queue.events.subscribe(TasksLeased, told.append)
         await stage.publish([ticket])
         lose_answers(stage.world, 2)
         with pytest.raises(DatabaseUnavailable):
             await stage.lease(1)
-        assert told == [1, 0]
+        assert told == [TasksLeased([ticket], [])]
         assert (await stage.world.read(ticket.id)).holder == HOLDER
 
     async def test_a_newer_fence_wins_over_its_repeat(self, stage: Stage) -> None:

@@ -14,6 +14,7 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import NORMAL, Policy, Submission
 from duly.environment import Environment
+from duly.events import TaskEvents, TasksFinished, TasksRescheduled
 from duly.execution.breakers import COMPLETED_MAX, IDLE_S, Breakers
 from duly.execution.settle_queue import SettleQueue
 from duly.execution.worker_leases import LeaseCall, WorkerLeases, holder_of
@@ -190,9 +191,11 @@ async def test_lost_leases_count_as_failures(shop: Shop, database: Database) -> 
         "SELECT DISTINCT shard FROM duly.timers WHERE tenant = $1", shop.tenant
     )
     places = [(shop.tenant, row["shard"]) for row in shards]
-    reaped = await reap_leases(database, shop.environment, places, 100)
+    events = TaskEvents()
+    events.subscribe(TasksFinished, shop.breakers.on_ended)
+    events.subscribe(TasksRescheduled, shop.breakers.on_ended)
+    reaped = await reap_leases(database, shop.environment, places, 100, events=events)
     assert len(reaped.lost) == len(leases)
-    shop.breakers.on_lost(reaped.lost)
     assert await shop.open() == [(BreakerKind.TYPE, "a", BreakerPhase.OPEN)]
 
 

@@ -63,6 +63,6 @@ async def test_without_doorbells_and_notifications_nothing_is_stuck(
 
 def deafen(engine: Engine) -> None:
     """No ring goes out, none comes in, and no LISTEN is even tried."""
-    engine.submitter.on_stored = None
+    engine.parts.events.listeners.clear()
     engine.scheduler.doorbell.send = None
     engine.parts.roles[:] = [role for role in engine.parts.roles if role.name != "channel"]

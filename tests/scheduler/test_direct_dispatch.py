@@ -9,6 +9,7 @@ import pytest
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment
+from duly.events import TasksFinished
 from duly.execution.attempt import DONE, AttemptResult
 from duly.store.database import Database
 from duly.store.lease import SQL, Lease
@@ -49,14 +50,18 @@ class Consumer:
         assert isinstance(answer, Stored)
         return answer
 
+    def next_finish(self) -> asyncio.Event:
+        """Set by the next task that ends."""
+        finished = asyncio.Event()
+        self.engine.parts.events.subscribe(TasksFinished, lambda _event: finished.set())
+        return finished
+
     async def use_place(self, tenant: int) -> None:
         """Its place is known from here on."""
-        settled = asyncio.Event()
-        self.engine.settling.listeners.append(lambda _settlements, _answers: settled.set())
+        settled = self.next_finish()
         await self.submit(tenant=tenant)
         async with asyncio.timeout(WAIT_MAX_S):
             await settled.wait()
-        self.engine.settling.listeners.pop()
         self.started.clear()
         await self.at_rest()
         self.tickets = 0
@@ -108,8 +113,7 @@ async def test_a_lone_task_costs_one_commit_before_it_starts(consumer: Consumer)
 
 async def test_it_is_settled_like_any_other(consumer: Consumer, pool: Database) -> None:
     """One attempt on record, charged once (I5)."""
-    settled = asyncio.Event()
-    consumer.engine.settling.listeners.append(lambda _settlements, _answers: settled.set())
+    settled = consumer.next_finish()
     stored = await consumer.submit()
     async with asyncio.timeout(WAIT_MAX_S):
         await settled.wait()

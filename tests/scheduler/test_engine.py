@@ -20,7 +20,7 @@ from duly.store.control import cancel_tasks
 from duly.store.database import Database
 from duly.store.lease import Lease
 from duly.store.read import read_attempts, read_task
-from duly.store.submit import Stored
+from duly.store.submit import Stored, Submitter
 from duly.store.tenants import (
     PauseKind,
     TenantLimits,
@@ -91,6 +91,11 @@ async def finished(pool: Database, answer: object, tenant: int = 1) -> State:
             await asyncio.sleep(0.02)
 
 
+def silent(engine: Engine) -> Submitter:
+    """What it stores, the engine's scheduler is not told of."""
+    return Submitter(engine.submitter.database, engine.environment)
+
+
 async def test_a_task_runs_as_soon_as_it_is_submitted(pool: Database) -> None:
     """The doorbell carries it: nobody waits for the next load."""
     watcher = Watcher()
@@ -114,8 +119,7 @@ async def test_a_lost_doorbell_delays_and_loses_nothing(pool: Database) -> None:
     """The ring may be lost at any time; loads and sweeps must find the timer (I11)."""
     watcher = Watcher()
     async with Engine(pool, Environment(), watcher) as engine:
-        engine.submitter.on_stored = None
-        await engine.submitter.submit([task(), task(delay_s=0.5)])
+        await silent(engine).submit([task(), task(delay_s=0.5)])
         await watcher.count(2)
 
 
@@ -123,9 +127,9 @@ async def test_a_backlog_from_before_is_worked_off(pool: Database) -> None:
     """All schedulers were down; starting one must be enough (I11)."""
     watcher = Watcher()
     engine = Engine(pool, Environment(), watcher)
-    engine.submitter.on_stored = None
+    submitter = silent(engine)
     for _ in range(12):
-        await engine.submitter.submit([task() for _ in range(500)])
+        await submitter.submit([task() for _ in range(500)])
     async with engine:
         await watcher.count(6000)
     assert len({lease.id for lease in watcher.leases}) == 6000
@@ -333,10 +337,10 @@ async def test_shares_follow_weights_under_saturation(pool: Database) -> None:
     assert small is not None
     watcher = Watcher()
     engine = Engine(pool, Environment(), watcher)
-    engine.submitter.on_stored = None
+    submitter = silent(engine)
     for _ in range(8):
-        await engine.submitter.submit([task(small.id) for _ in range(500)])
-        await engine.submitter.submit([task(big.id) for _ in range(500)])
+        await submitter.submit([task(small.id) for _ in range(500)])
+        await submitter.submit([task(big.id) for _ in range(500)])
     engine.executor.shares.slots = 0
     async with engine:
         await learned(engine, big.id)

@@ -12,12 +12,13 @@ from duly.broker.memory import MemoryCarrier
 from duly.domain.ids import make_task_id, shard_of
 from duly.domain.states import Outcome, State
 from duly.environment import Environment, SystemClock
+from duly.events import TasksFinished
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.freed import Freed
 from duly.scheduler.gatekeeper import Bounds
 from duly.scheduler.ready_state import ReadyState
-from duly.store.finish import STALE, SettleAnswer, Settlement, SettleStatus
+from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.load import DueTimer
 from duly.store.notify import FREED
 from duly.store.tenants import GateInputs, Tenant
@@ -79,14 +80,13 @@ async def test_only_what_others_count_is_told_to_others() -> None:
     """A ring for each settled task would be a second stream as wide as the first."""
     desk = Desk()
     told, keyed = task_in(THEIR_SHARD), task_in(THEIR_SHARD)
-    settled = [
+    ended = [
         (end(told, 3), replace(DONE, tenant=CAPPED)),
         (end(keyed, 5), replace(DONE, tenant=PLAIN, has_key=True)),
         (end(task_in(THEIR_SHARD)), replace(DONE, tenant=PLAIN)),
         (end(task_in(OUR_SHARD)), replace(DONE, tenant=CAPPED)),
-        (end(task_in(THEIR_SHARD)), replace(STALE, tenant=CAPPED)),
     ]
-    desk.freed.tell([item for item, _ in settled], [answer for _, answer in settled])
+    desk.freed.on_ended(TasksFinished([item for item, _ in ended], [each for _, each in ended]))
     assert desk.sent == [(FREED, [f"{told.hex} 3", f"{keyed.hex} 5"])]
 
 
@@ -120,5 +120,5 @@ async def test_nobody_is_told_where_nobody_listens() -> None:
     """Alone, or behind a pooler, there is no channel: settling must not need one."""
     desk = Desk()
     alone = Freed(desk.dispatcher, None)
-    alone.tell([end(task_in(THEIR_SHARD))], [replace(DONE, tenant=CAPPED)])
+    alone.on_ended(TasksFinished([end(task_in(THEIR_SHARD))], [replace(DONE, tenant=CAPPED)]))
     assert desk.sent == []

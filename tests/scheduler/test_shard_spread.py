@@ -28,19 +28,18 @@ class Stage:
         assert isinstance(environment.clock, ManualClock)
         self.clock = environment.clock
         self.database = database
-        self.submitter = Submitter(database, environment)
         node = Node(environment_id(environment), "n", "0", ("scheduler",))
         time = DatabaseTime(environment.clock)
         time.observe(environment.clock.now())
         coordinator = Coordinator(PostgresOwnership(database), environment, node)
         self.gatekeeper = Gatekeeper(time, InFlight(), coordinator)
-        self.keeper = ShardSpread(database, environment, self.submitter, self.gatekeeper)
+        self.keeper = ShardSpread(database, environment, self.gatekeeper)
 
     async def after(self, tenant: str, submitted: float) -> int:
         """The tenant's spread after ten seconds with so many submits a second."""
         found = await find_tenant(self.database, tenant)
         assert found is not None
-        self.submitter.submitted[found.id] = int(submitted * SECONDS)
+        self.keeper.submitted[found.id] = int(submitted * SECONDS)
         self.clock.advance(SECONDS)
         self.gatekeeper.learn(Bounds(await read_gate_inputs(self.database)))
         await self.keeper.tick()

@@ -12,6 +12,7 @@ from uuid import UUID
 from duly.domain.lanes import Ticket
 from duly.domain.task import Submission
 from duly.environment import CrashPoint, Environment
+from duly.events import TaskEvents
 from duly.store.batcher import Batcher
 from duly.store.finish import SettleAnswer, Settlement
 from duly.store.group_commit import GroupCommit
@@ -67,7 +68,8 @@ class Node:
             crash_point=self.crash_point,
         )
         self.database = self.make_database()
-        self.submitter = Submitter(self.database, self.environment)
+        self.events = TaskEvents()
+        self.submitter = Submitter(self.database, self.environment, self.events)
         self.group_commit = GroupCommit(self.submitter)
         self.settler: Batcher[Settlement, SettleAnswer] = Batcher(
             "settle",

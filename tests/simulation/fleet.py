@@ -99,6 +99,7 @@ class FleetNode(Node):
             self.lease_queue,
             self.metrics,
             self.submitter,
+            self.events,
             send=self.send,
             lane_depth=plan.lane_depth,
         )
@@ -110,8 +111,7 @@ class FleetNode(Node):
             READY: LaneBell(self.lease_queue, self.send).heard,
         }
         self.settling = SettleQueue(self.database, self.environment)
-        self.settling.settler = WitnessedSettler(self.database, self.environment)
-        self.settling.listeners.append(self.scheduler.on_settled)
+        self.settling.settler = WitnessedSettler(self.database, self.environment, self.events)
         self.executor = Executor(
             self.database,
             self.environment,
@@ -228,7 +228,7 @@ class Fleet(Cluster):
 
     def make_lease_queue(self, node: FleetNode) -> LeaseQueue:
         kind = self.fleet_plan.carrier
-        queue = LeaseQueue(self.make_carrier(node), node.database, node.environment)
+        queue = LeaseQueue(self.make_carrier(node), node.database, node.environment, node.events)
         draw = Random(f"near {self.plan.seed}").random()
         if draw < NOTHING_NEAR_SHARE[kind]:
             # Small fleets take nearly everything where it was written.

@@ -123,7 +123,7 @@ async def change_one(
             after = await find_schedule(session, tenant, schedule_id)
     except CatchingUp:
         return
-    await schedule_firer.tell(written)
+    await schedule_firer.publish(written)
     if after is not None:
         node.scheduler.recur.expect(schedule_id, after.due_at, after.now)
 

@@ -13,6 +13,7 @@ import pytest
 from duly.domain.errors import DatabaseUnavailable, StatementRefused
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy
+from duly.events import TasksStored
 from duly.store.database import Session
 from duly.store.finish import SettleStatus
 from duly.store.insert import SQL
@@ -205,7 +206,9 @@ async def test_who_loses_a_key_hands_nothing_over(world: World) -> None:
 async def test_no_doorbell_rings_for_what_is_in_hands(world: World) -> None:
     """Its ticket would be void, and a place would be read again for nothing."""
     rung: list[UUID] = []
-    world.submitter.on_stored = lambda timers, _now: rung.extend(due.id for due in timers)
+    world.submitter.events.subscribe(
+        TasksStored, lambda event: rung.extend(due.id for due in event.timers)
+    )
     Waiting(world)
     await world.submit()
     soon = await world.submit(delay_s=1.0)

@@ -18,6 +18,7 @@ from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome
 from duly.domain.task import Submission
 from duly.environment import Environment
+from duly.events import TaskEvents
 from duly.store.database import Database, Session, translated_faults
 from duly.store.finish import SettleAnswer, Settlement
 from duly.store.lease import Lease, lease_tasks
@@ -75,8 +76,9 @@ class World:
         self.clock = database.clock
         self.node_clock = ManualClock(START)
         self.environment = Environment(clock=self.node_clock, random=Random(SEED))
-        self.submitter = Submitter(database, self.environment)
-        self.settler = Settler(database, self.environment)
+        self.events = TaskEvents()
+        self.submitter = Submitter(database, self.environment, self.events)
+        self.settler = Settler(database, self.environment, self.events)
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -175,7 +177,7 @@ class World:
     async def reap(self, limit: int = 1000) -> Reaped:
         places = await list_placements(self.database, 0, 1023)
         pairs = sorted({(place.tenant, place.shard) for place in places})
-        return await reap_leases(self.database, self.environment, pairs, limit)
+        return await reap_leases(self.database, self.environment, pairs, limit, events=self.events)
 
     async def count(self, table: str) -> int:
         (row,) = await self.database.fetch(f"SELECT count(*) AS rows FROM duly.{table}")

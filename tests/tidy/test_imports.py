@@ -7,8 +7,9 @@ import pytest
 
 from tests.tidy.sources import Module, imports_of, modules_imported, source_modules
 
-# Configuration, environment, role loop, logs and metrics: every package of the server uses them.
-SHARED = {"environment", "settings", "telemetry", "metric_families", "role", "duly"}
+# Configuration, environment, role loop, events, logs and metrics: every package of the server
+# uses them.
+SHARED = {"environment", "events", "settings", "telemetry", "metric_families", "role", "duly"}
 ACTORS = {"domain", "store", "broker", "coordinator"} | SHARED
 ALLOWED: dict[str, set[str]] = {
     "domain": set(),
@@ -32,6 +33,7 @@ ALLOWED: dict[str, set[str]] = {
     # The public names, imported when they are used.
     "duly": {"client"},
     "environment": {"domain"},
+    "events": {"domain", "store", "telemetry"},
     "telemetry": {"duly", "metric_families"},
     "metric_families": set(),
     "settings": {"domain"},

@@ -25,7 +25,7 @@ from duly.api.dead_letter_wire import (
 )
 from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
-from duly.api.task_control import Ring, remembered_without_payload
+from duly.api.task_control import remembered_without_payload
 from duly.api.task_rules import permit_filter, permit_type
 from duly.api.tasks import task_id_of
 from duly.api.wire import Page, TaskView, page, task_view
@@ -33,6 +33,7 @@ from duly.domain import limits
 from duly.domain.access import OPERATORS, PRODUCERS
 from duly.domain.limits import Problem
 from duly.environment import Environment
+from duly.events import TaskEvents, TasksStored
 from duly.store.dead_letters import (
     LetterFilter,
     ReplayRate,
@@ -54,7 +55,7 @@ TAG = "Dead letters"
 @dataclass(frozen=True)
 class DeadLetterRoutes:
     environment: Environment
-    ring: Ring
+    events: TaskEvents
 
     def endpoints(self) -> list[Endpoint]:
         return [*self.reading(), *self.changing_one(), *self.changing_many()]
@@ -178,7 +179,7 @@ class DeadLetterRoutes:
         )
         if not made:
             raise await self.not_replayed(call, letter_id)
-        call.after.append(lambda: self.ring(hints))
+        call.after.append(lambda: self.events.publish(TasksStored(hints=hints)))
         call.note("dead_letter.replay", str(letter_id), replayed_as=made[letter_id])
         task = await read_task(call.session, call.tenant, made[letter_id])
         assert task is not None
@@ -211,7 +212,7 @@ class DeadLetterRoutes:
             pace = ReplayRate(asked.rate_per_s, start_at)
             await replay_dead_letters(call.session, self.environment, call.tenant, ids, hints, pace)
         if hints:
-            call.after.append(lambda: self.ring(hints))
+            call.after.append(lambda: self.events.publish(TasksStored(hints=hints)))
             note_many(call, "dead_letter.replay_many", asked, len(hints))
         return Answer(
             200,

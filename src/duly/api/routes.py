@@ -1,7 +1,6 @@
 """All the doors of the API, put together. The one list of what can be asked over HTTP."""
 
 import asyncio
-from collections.abc import Callable
 
 from duly.api.admission import Admission
 from duly.api.asgi import AsgiApplication, Endpoint
@@ -36,12 +35,12 @@ from duly.api.worker_protocol import WorkerRoutes
 from duly.domain.addresses import STRICT, OutboundRules
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
+from duly.events import TaskEvents
 from duly.execution.worker_leases import WorkerLeases
 from duly.store.database import Database
 from duly.store.explain import LaneDepth
 from duly.store.fire_schedules import ScheduleFirer
 from duly.store.group_commit import GroupCommit, ReadBatcher
-from duly.store.load import Hint
 from duly.store.submit import Submitter
 from duly.telemetry import Metrics
 
@@ -53,7 +52,7 @@ class ApiRoutes:
         environment: Environment,
         metrics: Metrics,
         submitter: Submitter,
-        ring: Callable[[list[Hint]], None],
+        events: TaskEvents,
         expect: Expect,
         health: HealthRoutes,
         tokens: JwtSettings | None = None,
@@ -71,7 +70,7 @@ class ApiRoutes:
         self.bulk = bulk or database
         self.environment = environment
         self.metrics = metrics
-        self.ring = ring
+        self.events = events
         self.backfilling = asyncio.Lock()
         self.health = health
         # A heartbeat that waits for a connection before it is let in is a lease lost.
@@ -86,8 +85,6 @@ class ApiRoutes:
         # Where the ready queue is in memory, the database cannot tell.
         self.lane_depth, self.lane_depth_max = lane_depth, lane_depth_max
         self.workers = workers
-        if workers is not None:
-            workers.settling.listeners.append(self.waiting.on_settled)
 
     def endpoints(self) -> list[Endpoint]:
         tasks = TaskRoutes(
@@ -99,7 +96,7 @@ class ApiRoutes:
             self.throttle,
             self.waiting,
         )
-        control = TaskControlRoutes(self.environment, self.waiting, self.ring, self.metrics)
+        control = TaskControlRoutes(self.environment, self.events)
         explain = ExplainRoutes(self.lane_depth, self.lane_depth_max)
         return [
             *tasks.endpoints(),
@@ -133,7 +130,7 @@ class ApiRoutes:
         tenants = TenantRoutes(self.database, self.authenticator, self.throttle)
         keys = KeyRoutes(self.environment, self.authenticator, self.rules)
         task_types = TaskTypeRoutes(self.environment, self.rules)
-        letters = DeadLetterRoutes(self.environment, self.ring)
+        letters = DeadLetterRoutes(self.environment, self.events)
         schedule_routes = (
             tenants,
             keys,

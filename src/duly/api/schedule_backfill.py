@@ -142,7 +142,7 @@ class BackfillRoutes:
             written = await self.changes.schedule_firer.fire_manually(
                 session, locked, OccurrenceDecision.BACKFILLED, planned
             )
-        await self.changes.schedule_firer.tell(written)
+        await self.changes.schedule_firer.publish(written)
 
     async def plan(
         self,

@@ -83,7 +83,7 @@ class ScheduleChanges:
 
     def tell(self, call: Call, written: FiredSchedules) -> None:
         if written.tasks:
-            call.after.append(lambda: self.schedule_firer.tell(written))
+            call.after.append(lambda: self.schedule_firer.publish(written))
 
     def expect_after(self, call: Call, schedule: Schedule) -> None:
         call.after.append(lambda: self.expect(schedule.id, schedule.due_at, schedule.now))

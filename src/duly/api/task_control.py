@@ -1,7 +1,6 @@
 """Changing tasks that exist, over HTTP: cancel one or many, reschedule, run now."""
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated
@@ -15,7 +14,6 @@ from duly.api.cursors import Cursor
 from duly.api.problems import ApiProblem, Code, invalid, later, not_found
 from duly.api.request import Answer, Call
 from duly.api.task_rules import permit_filter, permit_type
-from duly.api.task_wait import TaskWaits
 from duly.api.tasks import TAG, tag_of, task_id_of
 from duly.api.wire import Instant, Priority, Seconds, Target, TaskView, TypeName, in_utc, task_view
 from duly.domain.access import PRODUCERS
@@ -23,19 +21,24 @@ from duly.domain.limits import Problem, submission_problems
 from duly.domain.states import State
 from duly.domain.task import Submission
 from duly.environment import Environment
-from duly.store.control import ControlAnswer, TimerChange, cancel_tasks, reschedule_tasks, run_now
+from duly.events import TaskEvents, TasksRescheduled
+from duly.store.control import (
+    ControlAnswer,
+    TimerChange,
+    cancel_tasks,
+    cancelled_tasks,
+    ended_by_cancel,
+    reschedule_tasks,
+    run_now,
+)
 from duly.store.load import Hint
 from duly.store.read import PAGE_MAX, Filter, list_tasks, read_task
-from duly.store.task_metrics import note_cancelled
-from duly.telemetry import Metrics
 
 CANCEL_MANY_MAX = 1000
 # Tasks looked at in one call: seconds at most.
 LOOKED_AT_MAX = 10_000
 # Those that run come last: what has not started is cancelled before it can.
 LIVE_STATES = (State.WAITING, State.READY, State.SCHEDULED, State.RUNNING)
-
-Ring = Callable[[list[Hint]], None]
 
 
 class Reschedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -73,9 +76,7 @@ class CancelManyAnswer(msgspec.Struct, frozen=True):
 @dataclass(frozen=True)
 class TaskControlRoutes:
     environment: Environment
-    waiting: TaskWaits
-    ring: Ring
-    metrics: Metrics
+    events: TaskEvents
 
     def endpoints(self) -> list[Endpoint]:
         route = partial(Endpoint, access=PRODUCERS, tag=TAG, checks_types=True)
@@ -139,14 +140,16 @@ class TaskControlRoutes:
         await permit_task(call, task_id)
         answer = (await cancel_tasks(call.session, call.tenant, [task_id]))[task_id]
         if answer is ControlAnswer.CANCELLED:
-            call.after.append(lambda: self.waiting.tell(task_id))
-            call.after.append(lambda: note_cancelled(self.metrics, 1))
+            call.after.append(lambda: self.publish_cancelled(call, [task_id]))
         if answer in (ControlAnswer.CANCELLED, ControlAnswer.CANCEL_REQUESTED):
             call.note("task.cancel", str(task_id), answer=answer.value)
         elif answer is not ControlAnswer.ALREADY_CANCELLED:
             raise control_refusal(answer, task_id)
         status = 202 if answer is ControlAnswer.CANCEL_REQUESTED else 200
         return remembered_without_payload(status, await self.view_in(call, task_id))
+
+    def publish_cancelled(self, call: Call, ids: list[UUID]) -> None:
+        self.events.publish(cancelled_tasks(call.tenant, ids))
 
     async def view_in(self, call: Call, task_id: UUID) -> TaskView:
         """As this call's own transaction sees it."""
@@ -178,7 +181,7 @@ class TaskControlRoutes:
         answer = (await reschedule_tasks(call.session, call.tenant, [move], hints))[move.id]
         if answer is not ControlAnswer.MOVED:
             raise control_refusal(answer, move.id)
-        call.after.append(lambda: self.ring(hints))
+        call.after.append(lambda: self.events.publish(TasksRescheduled(hints)))
         call.note(action, str(move.id), **facts_of(move))
         return remembered_without_payload(200, await self.view_in(call, move.id))
 
@@ -188,21 +191,22 @@ class TaskControlRoutes:
         ids, has_more, next_cursor = await self.matching(call, asked.filter, asked.cursor)
         counts: Counter[ControlAnswer] = Counter()
         if ids and not asked.dry_run:
-            counts.update((await cancel_tasks(call.session, call.tenant, ids)).values())
+            answers = await cancel_tasks(call.session, call.tenant, ids)
+            counts.update(answers.values())
+            ended = ended_by_cancel(answers)
+            call.after.append(lambda: self.publish_cancelled(call, ended))
             call.note(
                 "task.cancel_many",
                 call.tenant_name,
                 filter=msgspec.to_builtins(asked.filter),
                 matched=len(ids),
             )
-        cancelled = counts[ControlAnswer.CANCELLED]
-        call.after.append(lambda: note_cancelled(self.metrics, cancelled))
         return Answer(
             200,
             CancelManyAnswer(
                 asked.dry_run,
                 len(ids),
-                cancelled,
+                counts[ControlAnswer.CANCELLED],
                 counts[ControlAnswer.CANCEL_REQUESTED],
                 has_more,
                 next_cursor,

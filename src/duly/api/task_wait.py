@@ -6,12 +6,11 @@ With nobody waiting there is no look at all.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from uuid import UUID
 
-from duly.domain.states import TERMINAL
+from duly.events import TasksFinished
 from duly.store.database import Database
-from duly.store.finish import SettleAnswer, Settlement
 from duly.store.read import read_ended
 
 POLL_EVERY_S = 0.1
@@ -53,14 +52,10 @@ class TaskWaits:
     def is_full(self) -> bool:
         return len(self.ended) >= WAITERS_MAX
 
-    def on_settled(
-        self, settlements: Sequence[Settlement], answers: Sequence[SettleAnswer]
-    ) -> None:
-        if not self.ended:
-            return
-        for settlement, answer in zip(settlements, answers, strict=True):
-            if answer.state in TERMINAL:
-                self.tell(settlement.id)
+    def on_finished(self, event: TasksFinished) -> None:
+        if self.ended:
+            for task in event.ended:
+                self.tell(task.id)
 
     def tell(self, task_id: UUID) -> None:
         entry = self.ended.get(task_id)

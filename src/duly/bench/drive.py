@@ -11,9 +11,10 @@ from typing import Any
 from duly.bench.figures import Meter
 from duly.bench.stage import BATCH, PAYLOAD, STALLED_S, TENANT, URL, ScenarioContext
 from duly.domain.task import Submission
+from duly.events import TasksFinished, TasksRescheduled
 from duly.execution.attempt import DONE, AttemptResult, Handler
-from duly.store.finish import SettleAnswer, Settlement
 from duly.store.lease import Lease
+from duly.store.submit import Submitter
 from duly.testing.engine import Engine
 
 SHOW_S = 0.2
@@ -27,7 +28,9 @@ class Driver:
     def __init__(self, stage: ScenarioContext, handler: Handler | None = None) -> None:
         self.stage = stage
         self.engine = Engine(stage.database, stage.environment, handler or self.handle)
-        self.engine.settling.listeners.append(self.on_settled)
+        events = self.engine.parts.events
+        events.subscribe(TasksFinished, self.on_ended)
+        events.subscribe(TasksRescheduled, self.on_ended)
         self.meter = Meter(stage.environment.clock)
         # Of each tenant: seconds from the fire time to the start of the handler.
         self.lags: dict[int, list[float]] = {}
@@ -41,10 +44,8 @@ class Driver:
         self.started[lease.tenant] += 1
         return DONE
 
-    def on_settled(
-        self, settlements: Sequence[Settlement], _answers: Sequence[SettleAnswer]
-    ) -> None:
-        self.meter.add(len(settlements))
+    def on_ended(self, event: TasksFinished | TasksRescheduled) -> None:
+        self.meter.add(len(event.ended))
         if self.meter.count >= self.goal:
             self.reached.set()
 
@@ -77,19 +78,22 @@ class Driver:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.reached.wait(), SHOW_S)
 
-    async def submit(self, count: int, tenants: Sequence[int] = (TENANT,)) -> Meter:
-        """In batches, the tenants in turn; the rate at which they were stored."""
+    async def submit(
+        self,
+        count: int,
+        tenants: Sequence[int] = (TENANT,),
+        submitter: Submitter | None = None,
+    ) -> Meter:
+        """In batches, the tenants in turn; the rate at which they were stored. By a `submitter` of
+        its own: not heard of here, and found by loading, as after a restart."""
+        submitter = submitter or self.engine.submitter
         meter = Meter(self.stage.environment.clock)
         for start in range(0, count, BATCH):
             size = min(BATCH, count - start)
             batch = [make_task(tenants[n % len(tenants)]) for n in range(start, start + size)]
-            await self.engine.submitter.submit(batch)
+            await submitter.submit(batch)
             meter.add(size)
         return meter
-
-    def stay_silent(self) -> None:
-        """What is submitted from here on is found by loading, as after a restart."""
-        self.engine.submitter.on_stored = None
 
 
 def make_task(tenant: int = TENANT, **facts: Any) -> Submission:
@@ -109,8 +113,8 @@ async def submit_then_drain(
 ) -> tuple[Meter, Meter]:
     """A backlog stored by a process whose scheduler sleeps, then worked off."""
     driver = Driver(stage)
-    driver.stay_silent()
-    submitted = await driver.submit(tasks, tenants)
+    silent = Submitter(stage.database, stage.environment)
+    submitted = await driver.submit(tasks, tenants, silent)
     driver.restart_meter(tasks)
     async with driver.running(is_settled_down=False):
         await driver.all_settled()

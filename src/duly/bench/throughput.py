@@ -11,6 +11,7 @@ from duly.execution.attempt import DONE, AttemptResult
 from duly.scheduler.ready_state import ReadyState
 from duly.store.lease import Lease
 from duly.store.load import DueTimer, TimerQueue
+from duly.store.submit import Submitter
 from duly.store.tenants import TenantLimits, create_tenant
 
 WHEEL_SPAN_S = 10.0
@@ -43,9 +44,9 @@ async def run_weights(stage: ScenarioContext) -> Figures:
         return DONE
 
     driver = Driver(stage, note_tenant)
-    driver.stay_silent()
     tasks = max(stage.tasks // BATCH, 1) * BATCH
-    await driver.submit(tasks, (big.id, small.id))
+    silent = Submitter(stage.database, stage.environment)
+    await driver.submit(tasks, (big.id, small.id), silent)
     driver.restart_meter(tasks)
     async with driver.running(is_settled_down=False):
         await driver.all_settled()

@@ -34,6 +34,7 @@ from duly.domain.errors import CarrierUnavailable, DatabaseUnavailable, DulyErro
 from duly.domain.execution_shares import UNSHARED, UnsharedSlots
 from duly.domain.lanes import Lane, Ticket, queue_of
 from duly.environment import Environment
+from duly.events import TaskEvents, TasksLeased
 from duly.store.database import Database
 from duly.store.insert import IdleConsumer
 from duly.store.lease import Lease, lease_tasks, read_held
@@ -48,9 +49,6 @@ LOOKS_MAX = 3
 CREDIT_MAX = 1000
 LOG_EVERY_S = 60.0
 
-# Tickets that are gone from the queue, and those of them that became leases.
-OnTaken = Callable[[list[Ticket], list[Lease]], None]
-
 log = get_logger("duly.broker.lease_queue")
 
 
@@ -64,7 +62,7 @@ class LeaseQueue:
         carrier: Carrier | LeasingCarrier,
         database: Database,
         environment: Environment,
-        on_taken: OnTaken | None = None,
+        events: TaskEvents | None = None,
         on_published: Callable[[list[Lane]], None] | None = None,
     ) -> None:
         self.carrier = carrier
@@ -77,8 +75,8 @@ class LeaseQueue:
             self.receiving = carrier
         self.database = database
         self.environment = environment
-        # Called in the process that took the tickets, before it sees its leases. Must not raise.
-        self.on_taken = on_taken
+        # Consumers see their leases after their event.
+        self.events = events or TaskEvents()
         # Told of lanes with more than our own consumers wait for, to `look` in other processes.
         self.on_published = on_published
         self.wake: Callable[[], None] = lambda: None
@@ -326,8 +324,7 @@ class LeaseQueue:
         self.local.note_taken(holder, count_lanes(taken))
         tickets = [each.ticket for each in taken]
         leases = in_ticket_order(tickets, received.leases)
-        if self.on_taken is not None:
-            self.on_taken(tickets, leases)
+        self.events.publish(TasksLeased(tickets, leases))
         return leases
 
     async def receive(
@@ -364,8 +361,8 @@ class LeaseQueue:
     async def lease_deliveries(
         self, holder: UUID, taken: list[Delivery], lease_s: float
     ) -> list[Lease]:
-        """In the order of the tickets. Whatever happens, `on_taken` hears what became of them. They
-        are acknowledged after the commit, or released where its outcome is not known."""
+        """In the order of the tickets. Whatever happens, `TasksLeased` says what became of them.
+        They are acknowledged after the commit, or released where its outcome is not known."""
         self.local.note_taken(holder, count_lanes(taken))
         tickets = [each.ticket for each in taken]
         wanted = without_repeats(tickets)
@@ -381,8 +378,7 @@ class LeaseQueue:
             leases, tokens = in_ticket_order(wanted, rows), self.done
         finally:
             self.finish_deliveries(taken, tokens)
-            if self.on_taken is not None:
-                self.on_taken(tickets, leases)
+            self.events.publish(TasksLeased(tickets, leases))
         return leases
 
     def finish_deliveries(self, taken: Iterable[Delivery], tokens: list[object]) -> None:

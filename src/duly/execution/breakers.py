@@ -36,6 +36,7 @@ from duly.domain.breaker import (
 from duly.domain.states import State
 from duly.domain.task import WEBHOOK_POOL
 from duly.environment import Environment
+from duly.events import TasksFinished, TasksRescheduled
 from duly.store.breakers import (
     open_breaker,
     ramp_breaker,
@@ -132,11 +133,12 @@ class Breakers:
         if (self.hear(now) or any(news)) and self.wake is not None:
             self.wake()
 
-    def on_lost(self, lost: Sequence[tuple[UUID, SettleAnswer]]) -> None:
-        """Leases that ran out. Those of webhooks were this installation's own."""
-        for task, answer in lost:
-            if is_worker_failure(answer):
-                self.on_worker_failure(answer.tenant or 0, answer.type, answer.pool, task)
+    def on_ended(self, event: TasksFinished | TasksRescheduled) -> None:
+        """Of leases that ran out: those of webhooks were this installation's own."""
+        if event.is_reaped:
+            for task, answer in zip(event.ended, event.answers, strict=True):
+                if is_worker_failure(answer):
+                    self.on_worker_failure(answer.tenant or 0, answer.type, answer.pool, task.id)
 
     def heard_workers(self) -> Collection[int]:
         """The tenants whose workers' successes count: mostly none."""

@@ -1,9 +1,10 @@
 """Settlements on their way to the database: those of webhooks and of workers share batches."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from duly.environment import Environment
+from duly.events import TaskEvents
 from duly.metric_families import Buckets
 from duly.store.batcher import Batcher
 from duly.store.database import Database
@@ -17,10 +18,13 @@ FLIGHTS_MAX = 2
 
 class SettleQueue:
     def __init__(
-        self, database: Database, environment: Environment, sizes: Buckets | None = None
+        self,
+        database: Database,
+        environment: Environment,
+        events: TaskEvents | None = None,
+        sizes: Buckets | None = None,
     ) -> None:
-        self.settler = Settler(database, environment)
-        self.listeners: list[Callable[[Sequence[Settlement], Sequence[SettleAnswer]], None]] = []
+        self.settler = Settler(database, environment, events)
         self.queue: Batcher[Settlement, SettleAnswer] = Batcher(
             "settle",
             self.flush,
@@ -36,10 +40,7 @@ class SettleQueue:
         return await self.queue.submit_all(settlements)
 
     async def flush(self, settlements: list[Settlement]) -> list[SettleAnswer]:
-        answers = await self.settler.settle(settlements)
-        for listener in self.listeners:
-            listener(settlements, answers)
-        return answers
+        return await self.settler.settle(settlements)
 
     async def close(self) -> None:
         await self.queue.close()

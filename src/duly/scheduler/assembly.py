@@ -4,7 +4,6 @@ Whoever composes a process gives each role a loop and connects `wake`; nothing e
 how loader, dispatcher, reaper and doorbell hang together.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -13,6 +12,14 @@ from duly.coordinator.ownership import Coordinator
 from duly.domain.fairness import AGING_S
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
+from duly.events import (
+    SettlementsReplayed,
+    TaskEvents,
+    TasksFinished,
+    TasksLeased,
+    TasksRescheduled,
+    TasksStored,
+)
 from duly.role import Role
 from duly.scheduler.closed_lanes import ClosedLanes
 from duly.scheduler.cron import CronRole
@@ -24,10 +31,9 @@ from duly.scheduler.freed import Freed
 from duly.scheduler.gatekeeper import Bounds, BoundsKeeper
 from duly.scheduler.loader import Loader
 from duly.scheduler.ready_state import ReadyState
-from duly.scheduler.reaper import OnLost, Reaper, forget_lost
+from duly.scheduler.reaper import Reaper
 from duly.scheduler.shard_spread import ShardSpread
 from duly.store.database import Database
-from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.fire_schedules import ScheduleFirer
 from duly.store.notify import Send
 from duly.store.submit import Submitter
@@ -64,25 +70,17 @@ class Scheduler:
         """Of a process that owns no slots: it is known, and places what it stores as owners do."""
         return [self.coordinator, self.bounds, self.spread]
 
-    def on_settled(
-        self, settlements: Sequence[Settlement], answers: Sequence[SettleAnswer]
-    ) -> None:
-        """Caps have room, and what is tried again soon is expected."""
-        self.dispatcher.on_settled(
-            (settlement.id, settlement.fence)
-            for settlement, answer in zip(settlements, answers, strict=True)
-            if answer.status is not SettleStatus.STALE
-        )
-        self.freed.tell(settlements, answers)
-        hints = [
-            (answer.place, answer.due_at)
-            for answer in answers
-            if answer.status is SettleStatus.SETTLED
-            and answer.place is not None
-            and answer.due_at is not None
-        ]
-        if hints:
-            self.doorbell.ring_hints(hints)
+    def subscribe(self, events: TaskEvents) -> None:
+        """What this node's scheduler learns from its own process."""
+        events.subscribe(TasksStored, self.doorbell.on_stored)
+        events.subscribe(TasksStored, self.spread.on_stored)
+        events.subscribe(TasksLeased, self.dispatcher.on_leased)
+        events.subscribe(TasksFinished, self.dispatcher.on_ended)
+        events.subscribe(TasksRescheduled, self.dispatcher.on_ended)
+        events.subscribe(SettlementsReplayed, self.dispatcher.on_ended)
+        events.subscribe(TasksFinished, self.freed.on_ended)
+        events.subscribe(TasksRescheduled, self.freed.on_ended)
+        events.subscribe(TasksRescheduled, self.doorbell.on_rescheduled)
 
 
 def make_scheduler(
@@ -92,10 +90,10 @@ def make_scheduler(
     lease_queue: LeaseQueue,
     metrics: Metrics,
     submitter: Submitter,
+    events: TaskEvents,
     send: Send | None = None,
     aging_s: float = AGING_S,
     lane_depth: int = LANE_DEPTH_MAX,
-    on_lost: OnLost = forget_lost,
 ) -> Scheduler:
     time = DatabaseTime(environment.clock)
     ready_state = ReadyState(0.0, aging_s=aging_s, lane_depth=lane_depth)
@@ -104,8 +102,7 @@ def make_scheduler(
     )
     loader = Loader(database, environment, coordinator, ready_state, time, dispatcher.scope)
     doorbell = Doorbell(dispatcher.scope, loader, dispatcher, send)
-    expect = doorbell.ring_hints
-    reaper = Reaper(database, environment, loader, dispatcher, metrics, expect, on_lost)
+    reaper = Reaper(database, environment, loader, dispatcher, metrics, events)
 
     def learn(bounds: Bounds) -> None:
         ready_state.weights = {tenant.id: tenant.weight for tenant in bounds.tenants.values()}
@@ -129,18 +126,19 @@ def make_scheduler(
         recur.change_slots()
 
     coordinator.on_change = change_slots
-    submitter.on_stored = doorbell.ring
     submitter.find_consumer = DirectDispatch(
-        coordinator, loader, dispatcher, lease_queue, metrics
+        coordinator, loader, dispatcher, lease_queue
     ).find_consumer
     submitter.load_tenant_limits = partial(load_tenant_limits, database, submitter)
-    spread = ShardSpread(database, environment, submitter, dispatcher.gatekeeper)
+    spread = ShardSpread(database, environment, dispatcher.gatekeeper)
     freed = Freed(dispatcher, send)
     schedule_firer = ScheduleFirer(submitter, environment)
     recur = CronRole(database, environment, coordinator, time, schedule_firer, metrics, send)
-    return Scheduler(
+    scheduler = Scheduler(
         coordinator, loader, dispatcher, reaper, bounds, spread, doorbell, freed, recur
     )
+    scheduler.subscribe(events)
+    return scheduler
 
 
 async def load_tenant_limits(database: Database, submitter: Submitter) -> None:

@@ -16,10 +16,7 @@ from duly.domain.task import band_of
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
 from duly.store.insert import IdleConsumer, InsertRow
-from duly.store.lease import Lease
 from duly.store.load import TimerQueue
-from duly.store.task_metrics import note_ready_waits
-from duly.telemetry import Metrics
 
 
 class DirectDispatch:
@@ -29,21 +26,18 @@ class DirectDispatch:
         loader: Loader,
         dispatcher: Dispatcher,
         lease_queue: LeaseQueue,
-        metrics: Metrics,
     ) -> None:
         self.coordinator = coordinator
         self.loader = loader
         self.dispatcher = dispatcher
         self.lease_queue = lease_queue
-        self.metrics = metrics
 
     def find_consumer(self, entries: list[InsertRow]) -> IdleConsumer | None:
         """Asked right before they are stored: a consumer that gets all of them, or none."""
         if not self.dispatcher.is_at_rest() or not all(map(self.may_pass, entries)):
             return None
         lanes = {lane_of_entry(entry) for entry in entries}
-        consumer = self.lease_queue.reserve(lanes.pop(), len(entries)) if len(lanes) == 1 else None
-        return None if consumer is None else MeteredConsumer(consumer, self.metrics)
+        return self.lease_queue.reserve(lanes.pop(), len(entries)) if len(lanes) == 1 else None
 
     def may_pass(self, entry: InsertRow) -> bool:
         task = entry.task
@@ -54,20 +48,6 @@ class DirectDispatch:
             and self.coordinator.owns(entry.shard) is not None
             and self.loader.has_read(TimerQueue(task.tenant, entry.shard, entry.queue))
         )
-
-
-class MeteredConsumer:
-    """What comes into these was ready for no time at all, and that counts, too."""
-
-    def __init__(self, consumer: IdleConsumer, metrics: Metrics) -> None:
-        self.consumer = consumer
-        self.metrics = metrics
-        self.holder = consumer.holder
-        self.lease_s = consumer.lease_s
-
-    def take(self, leases: list[Lease]) -> None:
-        note_ready_waits(self.metrics, [(lease.priority, 0.0) for lease in leases])
-        self.consumer.take(leases)
 
 
 def lane_of_entry(entry: InsertRow) -> Lane:

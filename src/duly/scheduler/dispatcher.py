@@ -37,12 +37,12 @@ from duly.domain.lanes import (
 )
 from duly.domain.task import WEBHOOK_POOL
 from duly.environment import Environment
+from duly.events import SettlementsReplayed, TasksFinished, TasksLeased, TasksRescheduled
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.gatekeeper import Gatekeeper
 from duly.scheduler.in_flight import Charge, InFlight, key_of
 from duly.scheduler.lane_backpressure import Member
 from duly.scheduler.ready_state import TICK_S, Obstacle, ReadyState, ReadyTimer
-from duly.store.lease import Lease
 from duly.store.load import TimerQueue
 from duly.store.task_metrics import note_ready_waits
 from duly.telemetry import Metrics
@@ -95,7 +95,8 @@ class Dispatcher:
         self.accounts = InFlight()
         self.gatekeeper = Gatekeeper(time, self.accounts, coordinator)
         self.scope = self.gatekeeper.scope
-        self.expired: list[Ticket] = []
+        # To be finished as expired, each with its tenant.
+        self.expired: list[tuple[int, Ticket]] = []
         self.has_parked = False
         # While a lane is full, when its depth is asked about again, by the node's monotonic clock.
         self.refresh_at = -math.inf
@@ -111,7 +112,6 @@ class Dispatcher:
         self.lanes: dict[tuple[int, int, int], Lane] = {}
         # Tickets that nobody took in time, by task and fence: the next is the same attempt again.
         self.voided: dict[UUID, int] = {}
-        lease_queue.on_taken = self.on_taken
 
     @property
     def is_informed(self) -> bool:
@@ -258,7 +258,7 @@ class Dispatcher:
         self.metrics.refused.add(1, refusal.gate.value)
         match refusal.gate:
             case Gate.EXPIRED:
-                self.expired.append(Ticket(entry.due.id, entry.due.fence))
+                self.expired.append((entry.due.tenant, Ticket(entry.due.id, entry.due.fence)))
                 self.ready_state.forget(entry)
             case Gate.LANE_FULL:
                 self.ready_state.put_back(entry)
@@ -319,9 +319,14 @@ class Dispatcher:
             del self.voided[task_id]
         return bool(voided)
 
-    def on_taken(self, tickets: list[Ticket], leases: list[Lease]) -> None:
-        """A consumer of this process says what became of its tickets. One that was not leased was
+    def on_leased(self, event: TasksLeased) -> None:
+        """What became of the tickets of this process's consumers. One that was not leased was
         stale, or a moment early: its place is looked at again."""
+        tickets, leases = event.tickets, event.leases
+        if not tickets:
+            # Direct leases were ready for no time at all, and that counts, too.
+            note_ready_waits(self.metrics, [(lease.priority, 0.0) for lease in leases])
+            return
         is_whole = len(leases) == len(tickets)
         leased = None if is_whole and not self.accounts.tickets else {each.id for each in leases}
         if leased is not None:
@@ -342,7 +347,7 @@ class Dispatcher:
         if self.ready_state.full or self.ready_state.turns:
             self.wake()
 
-    def account_for(self, tickets: list[Ticket], leased: set[UUID]) -> None:
+    def account_for(self, tickets: Iterable[Ticket], leased: set[UUID]) -> None:
         for ticket in tickets:
             self.accounts.taken(ticket.id, ticket.fence)
             if ticket.id in leased:
@@ -356,12 +361,16 @@ class Dispatcher:
                 # Cancelled while it was parked: its receiver was not asked, so the next one is.
                 self.ready_state.unpark(obstacle_of(entry, Gate.BREAKER), 1)
 
-    def on_settled(self, leases: Iterable[tuple[UUID, int]]) -> None:
-        """Leases, as (id, fence), ended in this process: their caps have room."""
-        if self.accounts.leases or self.accounts.tickets:
-            freed = [self.accounts.settled(task_id, fence) for task_id, fence in leases]
-            self.make_room([charge for charge in freed if charge is not None])
-            self.wake()
+    def on_ended(self, event: TasksFinished | TasksRescheduled | SettlementsReplayed) -> None:
+        """Leases ended in this process: their caps have room."""
+        if event.ended and (self.accounts.leases or self.accounts.tickets):
+            self.free((task.id, task.fence) for task in event.ended)
+
+    def free(self, leases: Iterable[tuple[UUID, int]]) -> None:
+        """These leases, as (id, fence), are over."""
+        freed = [self.accounts.settled(task_id, fence) for task_id, fence in leases]
+        self.make_room([charge for charge in freed if charge is not None])
+        self.wake()
 
     def capped_places(self, places: Iterable[TimerQueue]) -> list[tuple[int, int]]:
         """Where a count matters: shards of capped tenants, and those where keys were seen."""

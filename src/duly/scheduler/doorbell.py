@@ -4,11 +4,12 @@ In this process, the timers themselves; in another, a hint where to look. A lost
 until the next load, never a task.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
 
+from duly.events import TasksRescheduled, TasksStored
 from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
@@ -34,7 +35,16 @@ class Doorbell:
         self.dispatcher = dispatcher
         self.send = send
 
-    def ring(self, timers: list[DueTimer], database_now: datetime) -> None:
+    def on_stored(self, event: TasksStored) -> None:
+        if event.at is not None:
+            self.admit(event.timers, event.at)
+        if event.hints:
+            self.ring(event.hints)
+
+    def on_rescheduled(self, event: TasksRescheduled) -> None:
+        self.ring(event.hints)
+
+    def admit(self, timers: Sequence[DueTimer], database_now: datetime) -> None:
         """Just committed in this process, at that instant by the database's clock."""
         self.loader.observe(database_now)
         ours = [due for due in timers if self.scope.owns(due.tenant, due.shard) is not None]
@@ -45,7 +55,7 @@ class Doorbell:
             foreign = [due for due in timers if self.scope.owns(due.tenant, due.shard) is None]
             self.tell([(due.place, due.due_at) for due in foreign])
 
-    def ring_hints(self, hints: list[Hint]) -> None:
+    def ring(self, hints: Sequence[Hint]) -> None:
         """Something in these places is due at these instants: a retry, a release, a move."""
         ours = [hint for hint in hints if self.is_ours(hint[0])]
         for place, due_at in ours:

@@ -5,12 +5,11 @@ and no lease or ticket of that fence can come to life again: late or repeated, i
 is in use. A lost ring costs time until the owner counts again, never a place under a cap.
 """
 
-from collections.abc import Sequence
 from uuid import UUID
 
 from duly.domain.ids import shard_of
+from duly.events import TasksFinished, TasksRescheduled
 from duly.scheduler.dispatcher import Dispatcher
-from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.notify import FREED, Paced, Send
 from duly.telemetry import get_logger
 
@@ -22,18 +21,17 @@ class Freed:
         self.dispatcher = dispatcher
         self.bell = Paced(send, FREED) if send is not None else None
 
-    def tell(self, settlements: Sequence[Settlement], answers: Sequence[SettleAnswer]) -> None:
-        """Only what somebody counts, and somebody else."""
+    def on_ended(self, event: TasksFinished | TasksRescheduled) -> None:
+        """Only leases that count against a cap, and where another process counts them."""
         if self.bell is None:
             return
         capped, scope = self.dispatcher.gatekeeper.bounds.capped, self.dispatcher.scope
         self.bell.ring(
-            f"{settlement.id.hex} {settlement.fence}"
-            for settlement, answer in zip(settlements, answers, strict=True)
+            f"{task.id.hex} {task.fence}"
+            for task, answer in zip(event.ended, event.answers, strict=True)
             if (answer.has_key or answer.tenant in capped)
-            and answer.status is SettleStatus.SETTLED
             and answer.tenant is not None
-            and scope.owns(answer.tenant, shard_of(settlement.id)) is None
+            and scope.owns(answer.tenant, shard_of(task.id)) is None
         )
 
     def heard(self, rings: list[str]) -> None:
@@ -41,7 +39,7 @@ class Freed:
         accounts = self.dispatcher.accounts
         ours = [lease for lease in map(read_ring, rings) if lease and accounts.find(lease[0])]
         if ours:
-            self.dispatcher.on_settled(ours)
+            self.dispatcher.free(ours)
 
 
 def read_ring(ring: str) -> tuple[UUID, int] | None:

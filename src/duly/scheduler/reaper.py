@@ -1,30 +1,20 @@
 """Looking after what is leased: lost leases taken back, late starts ended, counts corrected."""
 
-from collections.abc import Callable, Sequence
-from datetime import datetime
+from collections.abc import Callable
 from itertools import islice
-from typing import TypeAlias
-from uuid import UUID
 
 from duly.domain.ids import shard_of
+from duly.domain.states import Outcome
 from duly.environment import Environment
+from duly.events import TaskEvents, TasksFinished
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.in_flight import Charge
 from duly.scheduler.loader import Loader
 from duly.store.database import Database
-from duly.store.finish import SettleAnswer, finish_unstarted
-from duly.store.load import TimerQueue, find_outstanding, list_capped_leases
+from duly.store.finish import expired_answer, finish_unstarted, unleased_end
+from duly.store.load import find_outstanding, list_capped_leases
 from duly.store.reap import EXPIRY_BATCHES_MAX, reap_leases
-from duly.store.task_metrics import note_lost, note_unstarted
 from duly.telemetry import Metrics
-
-# Told of leases that ran out: each task, and what became of it.
-OnLost: TypeAlias = Callable[[Sequence[tuple[UUID, SettleAnswer]]], None]
-
-
-def forget_lost(_lost: Sequence[tuple[UUID, SettleAnswer]]) -> None:
-    """For a scheduler without breakers."""
-
 
 REAP_S = 1.0
 REAP_PLACES_MAX = 5000
@@ -46,16 +36,14 @@ class Reaper:
         loader: Loader,
         dispatcher: Dispatcher,
         metrics: Metrics,
-        expect: Callable[[list[tuple[TimerQueue, datetime]]], None],
-        on_lost: OnLost,
+        events: TaskEvents,
     ) -> None:
         self.database = database
         self.environment = environment
         self.loader = loader
         self.dispatcher = dispatcher
         self.metrics = metrics
-        self.expect = expect
-        self.on_lost = on_lost
+        self.events = events
         self.next_place = 0
         self.wake: Callable[[], None] = lambda: None
 
@@ -73,17 +61,10 @@ class Reaper:
         places = self.some_places()
         if not places:
             return False
-        reaped = await reap_leases(self.database, self.environment, places, REAP_LEASES_MAX)
-        if reaped.lost:
-            self.metrics.leases_lost.add(len(reaped.lost))
-            self.on_lost(reaped.lost)
-            note_lost(self.metrics, [answer for _, answer in reaped.lost])
-            retried = [
-                (answer.place, answer.due_at)
-                for _, answer in reaped.lost
-                if answer.place is not None and answer.due_at is not None
-            ]
-            self.expect(retried)
+        reaped = await reap_leases(
+            self.database, self.environment, places, REAP_LEASES_MAX, events=self.events
+        )
+        self.metrics.leases_lost.add(len(reaped.lost))
         is_full = len(reaped.lost) + reaped.rearmed >= REAP_LEASES_MAX
         return is_full or reaped.expiry_batches >= EXPIRY_BATCHES_MAX
 
@@ -99,8 +80,13 @@ class Reaper:
     async def expire(self) -> None:
         late, self.dispatcher.expired = self.dispatcher.expired, []
         for start in range(0, len(late), EXPIRE_MAX):
-            ended = await finish_unstarted(self.database, late[start : start + EXPIRE_MAX])
-            note_unstarted(self.metrics, len(ended))
+            tenants = {ticket.id: tenant for tenant, ticket in late[start : start + EXPIRE_MAX]}
+            tickets = [ticket for _, ticket in late[start : start + EXPIRE_MAX]]
+            ended = await finish_unstarted(self.database, tickets)
+            if ended:
+                answers = [expired_answer(tenants[task_id]) for task_id in ended]
+                settlements = [unleased_end(task_id, Outcome.EXPIRED) for task_id in ended]
+                self.events.publish(TasksFinished(settlements, answers))
 
     async def correct(self) -> None:
         """Ask the database how much is in flight, where a cap makes the answer matter."""

@@ -5,10 +5,12 @@ its spread is doubled; the old shards stay among the new ones, so nothing moves.
 narrowed: an idle shard costs nothing.
 """
 
+from collections import Counter
+
 from duly.environment import Environment
+from duly.events import TasksStored
 from duly.scheduler.gatekeeper import Gatekeeper
 from duly.store.database import Database
-from duly.store.submit import Submitter
 from duly.store.tenants import raise_spread
 from duly.telemetry import get_logger
 
@@ -28,20 +30,22 @@ class ShardSpread:
         self,
         database: Database,
         environment: Environment,
-        submitter: Submitter,
         gatekeeper: Gatekeeper,
     ) -> None:
         self.database = database
         self.environment = environment
-        self.submitter = submitter
         self.gatekeeper = gatekeeper
         self.since = environment.clock.monotonic()
+        # Tasks of each tenant since then.
+        self.submitted: Counter[int] = Counter()
+
+    def on_stored(self, event: TasksStored) -> None:
+        self.submitted.update([row.task.tenant for row in event.rows])
 
     async def tick(self) -> float:
         now = self.environment.clock.monotonic()
         passed_s, self.since = now - self.since, now
-        counts = self.submitter.submitted.copy()
-        self.submitter.submitted.clear()
+        counts, self.submitted = self.submitted, Counter()
         if passed_s > 0:
             for tenant, count in counts.items():
                 await self.widen(tenant, count / passed_s)

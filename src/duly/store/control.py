@@ -9,7 +9,7 @@
 | another tenant's task | UNKNOWN, exactly as one that never was |
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -17,9 +17,10 @@ from typing import Any
 from uuid import UUID
 
 from duly.domain.ids import address_of, shard_of
-from duly.domain.states import State
+from duly.domain.states import Outcome, State
+from duly.events import TasksFinished
 from duly.store.database import Session
-from duly.store.finish import finish_cancelled
+from duly.store.finish import SettleAnswer, SettleStatus, finish_cancelled, unleased_end
 from duly.store.load import Hint, TimerQueue
 from duly.store.statements import statements_beside
 
@@ -66,6 +67,18 @@ async def cancel_tasks(
         return {task_id: ControlAnswer(answer) for task_id, answer in ended.items()}
 
     return await in_rounds(session, tenant, ids, change, cancel_refusal)
+
+
+def ended_by_cancel(answers: Mapping[UUID, ControlAnswer]) -> list[UUID]:
+    """The tasks that a cancel ended; a leased one is only asked to end."""
+    return [i for i, answer in answers.items() if answer is ControlAnswer.CANCELLED]
+
+
+def cancelled_tasks(tenant: int, ids: Sequence[UUID]) -> TasksFinished:
+    """To be published after the commit."""
+    answer = SettleAnswer(SettleStatus.SETTLED, State.CANCELLED, tenant=tenant)
+    ended = [unleased_end(task_id, Outcome.CANCELLED) for task_id in ids]
+    return TasksFinished(ended, [answer] * len(ended))
 
 
 async def reschedule_tasks(

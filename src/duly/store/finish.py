@@ -35,6 +35,8 @@ from duly.store.statements import statements_beside
 from duly.store.unnest import runs
 
 SQL = statements_beside(__file__)
+# The first lease of a task has fence 1.
+NO_LEASE, NO_HOLDER = 0, UUID(int=0)
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
@@ -155,6 +157,17 @@ async def finish_cancelled(
 def completed_answer(group: Any) -> SettleAnswer:
     tenant, has_key = group["tenant"], group["has_key"]
     return SettleAnswer(SettleStatus.SETTLED, State.COMPLETED, tenant=tenant, has_key=has_key)
+
+
+def unleased_end(task_id: UUID, outcome: Outcome) -> Settlement:
+    """Of a task that ended without a lease: its fence and holder are those of no lease."""
+    return Settlement(task_id, NO_LEASE, NO_HOLDER, outcome)
+
+
+def expired_answer(tenant: int) -> SettleAnswer:
+    """Of a task that `finish_unstarted` ended."""
+    reason = FailureReason.EXPIRED.value
+    return SettleAnswer(SettleStatus.SETTLED, State.FAILED, tenant=tenant, reason=reason)
 
 
 def terminal_answer(row: Any, end: AttemptEnd) -> SettleAnswer:

@@ -29,7 +29,7 @@ from duly.domain.occurrence_plan import (
 )
 from duly.domain.recurrence import Recurrence
 from duly.environment import CrashPoint, Environment
-from duly.store.control import cancel_tasks
+from duly.store.control import cancel_tasks, cancelled_tasks, ended_by_cancel
 from duly.store.database import Database, Session
 from duly.store.insert import InsertRow
 from duly.store.partitions import RETENTION_S
@@ -63,17 +63,24 @@ class SweptSchedule(NamedTuple):
 
 
 Batch = tuple[list[InsertRow], dict[int, SubmitAnswer]]
+# Tasks of a tenant that `cancel_previous` ended before they were leased.
+Cancelled = tuple[int, list[UUID]]
 
 
 @dataclass(frozen=True, slots=True)
 class FiredSchedules:
-    """The schedules that moved on, and the tasks that were stored for them."""
+    """The schedules that moved on, the tasks that were stored for them, and those that ended."""
 
     moved: set[UUID] = field(default_factory=set)
     batches: list[Batch] = field(default_factory=list)
+    cancelled: list[Cancelled] = field(default_factory=list)
 
     def __add__(self, other: "FiredSchedules") -> "FiredSchedules":
-        return FiredSchedules(self.moved | other.moved, self.batches + other.batches)
+        return FiredSchedules(
+            self.moved | other.moved,
+            self.batches + other.batches,
+            self.cancelled + other.cancelled,
+        )
 
     @property
     def tasks(self) -> list[UUID]:
@@ -183,19 +190,21 @@ class ScheduleFirer:
         await self.environment.crash_point(CrashPoint.FIRE_BEFORE)
         async with database.transaction() as session:
             written = await self.write(session, firings)
-        await self.tell(written)
+        await self.publish(written)
         return written.moved
 
-    async def tell(self, written: FiredSchedules) -> None:
+    async def publish(self, written: FiredSchedules) -> None:
         """What follows the commit."""
         await self.environment.crash_point(CrashPoint.FIRE_AFTER_COMMIT)
         for stored, answers in written.batches:
-            await self.submitter.tell_stored(stored, answers)
+            await self.submitter.publish_stored(stored, answers)
+        for tenant, ids in written.cancelled:
+            self.submitter.events.publish(cancelled_tasks(tenant, ids))
 
     async def write(
         self, session: Session, firings: list[Firing], *, is_locked: bool = False
     ) -> FiredSchedules:
-        """Within the caller's transaction, who tells of it once that has committed."""
+        """Within the caller's transaction; the caller publishes it once that has committed."""
         rows = await session.fetch(SQL.move_schedules, *firing_columns(firings), is_locked)
         moved = {row["id"] for row in rows}
         won = [firing for firing in firings if firing.schedule.id in moved]
@@ -208,10 +217,13 @@ class ScheduleFirer:
         admitted = await record(session, SQL.record_occurrences, decisions)
         entries = [entry for _, _, entry in decisions if entry is not None and entry.id in admitted]
         batch = await self.store(session, entries)
+        cancelled: list[Cancelled] = []
         for firing in won:
             if firing.cancelled:
-                await cancel_tasks(session, firing.schedule.tenant, firing.cancelled)
-        return FiredSchedules(moved, [batch])
+                tenant = firing.schedule.tenant
+                answers = await cancel_tasks(session, tenant, firing.cancelled)
+                cancelled.append((tenant, ended_by_cancel(answers)))
+        return FiredSchedules(moved, [batch], cancelled)
 
     async def decide_due(
         self, session: Session, schedule: Schedule

@@ -19,6 +19,7 @@ from duly.domain.ids import address_of
 from duly.domain.retry import Failure
 from duly.domain.states import Outcome, State
 from duly.environment import CrashPoint, Environment
+from duly.events import TaskEvents
 from duly.store.database import Database
 from duly.store.finish import AttemptEnd, SettleAnswer, Settlement, key_columns
 from duly.store.lease import HANDED_OVER
@@ -49,6 +50,7 @@ async def reap_leases(
     places: Sequence[tuple[int, int]],
     limit: int,
     batches_limit: int = EXPIRY_BATCHES_MAX,
+    events: TaskEvents | None = None,
 ) -> Reaped:
     """One bounded pass over the (tenant, shard) pairs in `places`; both limits are per pair."""
     found = await database.fetch(
@@ -60,12 +62,13 @@ async def reap_leases(
     )
     await environment.crash_point(CrashPoint.REAP_BEFORE)
     rows = sorted((row for row in found if row["id"]), key=lambda row: address_of(row["id"]))
+    settler = Settler(database, environment, events)
     ended: list[tuple[UUID, SettleAnswer]] = []
     rearmed = 0
     for start in range(0, len(rows), CHANGED_MAX):
         some = rows[start : start + CHANGED_MAX]
         lost = {n: loss_end(row, environment) for n, row in enumerate(some) if row["is_lost"]}
-        answers = await Settler(database, environment).apply_ends(lost, expired=True)
+        answers = await settler.apply_ends(lost, expired=True)
         ended += [(some[n]["id"], answer) for n, answer in answers.items()]
         alive = [row for row in some if not row["is_lost"]]
         rearmed += await rearm(database, alive) if alive else 0

@@ -8,7 +8,7 @@
 | killed after the commit | the attempt is on record; the caller's repetition is a REPLAY |
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -18,6 +18,7 @@ from duly.domain.ids import in_address_order, shard_of
 from duly.domain.retry import Failure, GiveUp, decide
 from duly.domain.states import UNCHARGED, FailureReason, Outcome, State
 from duly.environment import CrashPoint, Environment
+from duly.events import SettlementsReplayed, TaskEvents, TasksFinished, TasksRescheduled
 from duly.store.database import Database
 from duly.store.finish import (
     REPLAY,
@@ -49,11 +50,15 @@ class TaskPolicy(NamedTuple):
 
 
 class Settler:
-    """Settles batches. Settlements are unique by (id, fence) within one call."""
+    """Settles batches, and publishes each commit. Settlements are unique by (id, fence) within one
+    call."""
 
-    def __init__(self, database: Database, environment: Environment) -> None:
+    def __init__(
+        self, database: Database, environment: Environment, events: TaskEvents | None = None
+    ) -> None:
         self.database = database
         self.environment = environment
+        self.events = events or TaskEvents()
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         await self.environment.crash_point(CrashPoint.SETTLE_BEFORE)
@@ -63,6 +68,7 @@ class Settler:
         answers: dict[int, SettleAnswer] = {}
         if completed:
             answers |= await finish_completed(self.database, completed)
+            self.publish_finished(settlements, answers, is_reaped=False)
         if len(completed) < len(ordered):
             others = [item for item in ordered if item[1].outcome is not Outcome.COMPLETED]
             ends = await self.decide_ends(others)
@@ -101,9 +107,13 @@ class Settler:
         """Run both kinds of end; a retry that a requested cancel forbids becomes a final end."""
         answers: dict[int, SettleAnswer] = {}
         remaining = dict(ends)
+        settlements = {ordinal: end.settlement for ordinal, end in ends.items()}
         for _ in range(ROUNDS_MAX):
-            answers |= await finish_terminal(self.database, remaining, expired=expired)
-            answers |= await retry_tasks(self.database, remaining, expired=expired)
+            finished = await finish_terminal(self.database, remaining, expired=expired)
+            self.publish_finished(settlements, finished, is_reaped=expired)
+            retried = await retry_tasks(self.database, remaining, expired=expired)
+            self.publish_rescheduled(settlements, retried, is_reaped=expired)
+            answers |= finished | retried
             remaining = {o: end for o, end in remaining.items() if o not in answers}
             again = {o: end for o, end in remaining.items() if end.state is None}
             if not again or expired:
@@ -121,7 +131,38 @@ class Settler:
 
     async def classify(self, items: list[tuple[int, Settlement]]) -> dict[int, SettleAnswer]:
         rows = await self.fetch_classes(items)
+        replayed = {row["ordinal"] for row in rows if row["is_replay"]}
+        if replayed:
+            ended = [settlement for ordinal, settlement in items if ordinal in replayed]
+            self.events.publish(SettlementsReplayed(ended))
         return {row["ordinal"]: REPLAY if row["is_replay"] else STALE for row in rows}
+
+    def publish_finished(
+        self,
+        settlements: Sequence[Settlement] | Mapping[int, Settlement],
+        answers: Mapping[int, SettleAnswer],
+        *,
+        is_reaped: bool,
+    ) -> None:
+        if answers:
+            ended = [settlements[ordinal] for ordinal in answers]
+            self.events.publish(TasksFinished(ended, list(answers.values()), is_reaped))
+
+    def publish_rescheduled(
+        self,
+        settlements: Mapping[int, Settlement],
+        answers: Mapping[int, SettleAnswer],
+        *,
+        is_reaped: bool,
+    ) -> None:
+        if answers:
+            ended = [settlements[ordinal] for ordinal in answers]
+            hints = [
+                (answer.place, answer.due_at)
+                for answer in answers.values()
+                if answer.place is not None and answer.due_at is not None
+            ]
+            self.events.publish(TasksRescheduled(hints, ended, list(answers.values()), is_reaped))
 
     async def fetch_classes(self, items: list[tuple[int, Settlement]]) -> list[Any]:
         asked = [item for _, item in items]

@@ -9,6 +9,7 @@
 | the node's clock is wrong | minutes follow the database's clock from the first flush on |
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
@@ -20,6 +21,7 @@ from duly.domain.histogram import BUCKETS, index_of, trimmed
 from duly.domain.ids import EPOCH, shard_of
 from duly.domain.states import Outcome, State
 from duly.environment import Environment
+from duly.events import TasksStored
 from duly.store.database import Database, Session
 from duly.store.statements import statements_beside
 from duly.telemetry import Metrics
@@ -146,6 +148,11 @@ class StatsBook:
         self.minutes_lost = 0
         clock = environment.clock
         self.offset_s = (clock.now() - EPOCH).total_seconds() - clock.monotonic()
+
+    def on_stored(self, event: TasksStored) -> None:
+        kinds = Counter([(row.task.tenant, row.task.type) for row in event.rows])
+        for (tenant, task_type), count in kinds.items():
+            self.note_submitted(tenant, task_type, count)
 
     def note_submitted(self, tenant: int, task_type: str, count: int) -> None:
         cell = self.cells_now().get((tenant, task_type))

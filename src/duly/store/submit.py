@@ -14,7 +14,6 @@
 | key held by an open transaction, with a consumer | it is let go at once, and the rest waits |
 """
 
-from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -35,6 +34,7 @@ from duly.domain.task import (
     timer_queue,
 )
 from duly.environment import CrashPoint, Environment
+from duly.events import TaskEvents, TasksLeased, TasksStored
 from duly.store.call_idempotency import CallKey, Remembered, claim_call, keep_answer
 from duly.store.database import LOCK_NOT_AVAILABLE, SERIALIZATION_FAILURE, Database, Session
 from duly.store.insert import (
@@ -54,7 +54,6 @@ from duly.store.lease import Lease, read_held
 from duly.store.load import DueTimer
 from duly.store.partitions import PlacementRange, placement_range
 from duly.store.pools import PoolNumbers
-from duly.store.stats import StatsBook
 
 # How a remembered batch is marked: its answer is the list of its tasks.
 STORED_STATUS = 201
@@ -106,9 +105,14 @@ class RollBackBatch(Exception):
 
 
 class Submitter:
-    def __init__(self, database: Database, environment: Environment) -> None:
+    """Stores tasks, and publishes each commit."""
+
+    def __init__(
+        self, database: Database, environment: Environment, events: TaskEvents | None = None
+    ) -> None:
         self.database = database
         self.environment = environment
+        self.events = events or TaskEvents()
         self.pools = PoolNumbers(database)
         self.placements: set[tuple[int, int, int]] = set()
         self.range: PlacementRange | None = None
@@ -119,11 +123,8 @@ class Submitter:
         self.at_home: Container[int] = frozenset()
         # Learns both before the first task is placed, where there is somebody to ask.
         self.load_tenant_limits: Callable[[], Awaitable[None]] | None = None
-        self.on_stored: Callable[[list[DueTimer], datetime], None] | None = None
         # A consumer that all of these may go to at once, if one waits.
         self.find_consumer: Callable[[list[InsertRow]], IdleConsumer | None] = lambda _entries: None
-        self.stats: StatsBook | None = None
-        self.submitted: Counter[int] = Counter()
 
     async def submit(self, tasks: Sequence[Submission]) -> list[SubmitAnswer]:
         """One commit for everything without a key; one for each tenant's tasks with keys.
@@ -133,16 +134,18 @@ class Submitter:
         entries = await self.address(tasks)
         keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
         if not keyed:
-            return await self.finish(entries, await self.store(self.database, entries))
+            return in_order(await self.store(self.database, entries))
         answers: dict[int, SubmitAnswer] = {}
         # Keys first: a refused call is sent again with new ids, and only a key makes that harmless.
         for tenant in sorted({entry.task.tenant for entry in keyed}):
             own = [entry for entry in keyed if entry.task.tenant == tenant]
             answers |= await self.store_claimed(self.database, own)
+        # Who loses a key is not stored, but its place is.
+        self.placements |= lanes_of(keyed)
         plain = [entry for entry in entries if entry.task.idempotency_key is None]
         if plain:
             answers |= await self.store(self.database, plain)
-        return await self.finish(entries, answers)
+        return in_order(answers)
 
     async def submit_all(
         self, tasks: Sequence[Submission], call: CallKey | None = None
@@ -155,13 +158,16 @@ class Submitter:
         entries = await self.address(tasks)
         keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
         if not keyed and call is None:
-            return await self.finish(entries, await self.store(self.database, entries))
+            return in_order(await self.store(self.database, entries))
         try:
             async with self.database.transaction() as session:
                 answers = await self.store_once(session, entries, call)
         except RollBackBatch as undone:
-            return [undone.answers[ordinal] for ordinal in range(len(tasks))]
-        return await self.finish(entries, answers)
+            return in_order(undone.answers)
+        self.placements |= lanes_of(entries)
+        stored = [entry for entry in entries if isinstance(answers[entry.ordinal], Stored)]
+        await self.publish_stored(stored, answers)
+        return in_order(answers)
 
     async def store_once(
         self, session: Session, entries: list[InsertRow], call: CallKey | None
@@ -179,34 +185,17 @@ class Submitter:
             await keep_answer(session, entries[0].task.tenant, call.key, STORED_STATUS, ids)
         return answers
 
-    async def finish(
-        self, entries: list[InsertRow], answers: dict[int, SubmitAnswer]
-    ) -> list[SubmitAnswer]:
-        stored = [entry for entry in entries if isinstance(answers[entry.ordinal], Stored)]
-        if len(stored) < len(entries):
-            # Who loses a key is not stored, but its place is.
-            self.placements |= lanes_of(entries)
-        await self.tell_stored(stored, answers)
-        return [answers[ordinal] for ordinal in range(len(entries))]
-
-    async def tell_stored(self, stored: list[InsertRow], answers: dict[int, SubmitAnswer]) -> None:
-        """What follows the commit."""
+    async def publish_stored(
+        self, stored: list[InsertRow], answers: dict[int, SubmitAnswer]
+    ) -> None:
+        """After the commit; a caller with a transaction of its own does it after that."""
         self.placements |= lanes_of(stored)
         await self.environment.crash_point(CrashPoint.SUBMIT_AFTER_COMMIT)
-        self.count(stored)
-        if self.on_stored is not None and stored:
-            created_at = max(
-                answer.created_at for answer in answers.values() if isinstance(answer, Stored)
-            )
-            self.on_stored(near_timers(stored, answers), created_at)
-
-    def count(self, stored: list[InsertRow]) -> None:
-        """For the statistics, and for whoever spreads busy tenants."""
-        kinds = Counter((entry.task.tenant, entry.task.type) for entry in stored)
-        for (tenant, task_type), count in kinds.items():
-            self.submitted[tenant] += count
-            if self.stats is not None:
-                self.stats.note_submitted(tenant, task_type, count)
+        if stored:
+            first = answers[stored[0].ordinal]
+            assert isinstance(first, Stored)
+            timers = near_timers(stored, answers)
+            self.events.publish(TasksStored(stored, timers, first.created_at))
 
     async def address(
         self, tasks: Sequence[Submission], session: Session | None = None
@@ -257,7 +246,8 @@ class Submitter:
     async def store(
         self, session: Session, entries: list[InsertRow], claims: Sequence[Claim] = ()
     ) -> dict[int, SubmitAnswer]:
-        """All but those that lost the key they claim, which have no answer here."""
+        """All but those that lost the key they claim, which have no answer here. Published, unless
+        it is part of a transaction."""
         # A consumer is told after the commit, so it must be ours; and whoever reaps must have heard
         # of a place before there is a lease in it.
         is_fit = session is self.database and lanes_of(entries) <= self.placements
@@ -270,7 +260,10 @@ class Submitter:
                     raise
         new = lanes_of(entries) - self.placements
         won, now = await insert_tasks(session, entries, new, claims)
-        return {entry.ordinal: stored_at(entry, now) for entry in won}
+        answers: dict[int, SubmitAnswer] = {e.ordinal: stored_at(e, now) for e in won}
+        if session is self.database:
+            await self.publish_stored(won, answers)
+        return answers
 
     async def store_in(
         self, consumer: IdleConsumer, entries: list[InsertRow], claims: Sequence[Claim]
@@ -285,7 +278,9 @@ class Submitter:
                 for entry in won
                 if (answer := answers[entry.ordinal]).is_leased
             ]
-            return dict(answers)
+            stored: dict[int, SubmitAnswer] = dict(answers)
+            await self.publish_stored(won, stored)
+            return stored
         except DatabaseUnavailable:
             # Perhaps they were stored before the connection broke. If this fails as well they run
             # out; the caller is told in either case.
@@ -293,6 +288,8 @@ class Submitter:
             leases = await read_held(self.database, consumer.holder, tickets)
             raise
         finally:
+            if leases:
+                self.events.publish(TasksLeased((), leases))
             consumer.take(leases)
 
     async def store_claimed(
@@ -327,6 +324,10 @@ class Submitter:
                 is_same = held.request_hash == hashes[entry.ordinal]
                 answers[entry.ordinal] = (Replayed if is_same else Mismatch)(held.task_id)
         return answers
+
+
+def in_order(answers: dict[int, SubmitAnswer]) -> list[SubmitAnswer]:
+    return [answers[ordinal] for ordinal in range(len(answers))]
 
 
 async def gone_among(session: Session, answers: dict[int, SubmitAnswer]) -> dict[int, SubmitAnswer]:

@@ -1,11 +1,12 @@
 """What the moves of tasks add to the metrics of a process: batches in, a few additions out."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from duly.domain.states import FailureReason, Outcome, State
+from duly.domain.states import Outcome
 from duly.domain.task import band_of
-from duly.store.finish import SettleAnswer, Settlement, SettleStatus
+from duly.events import TasksFinished, TasksRescheduled
+from duly.store.finish import NO_LEASE
 from duly.store.lease import Lease
 from duly.store.stats import StatsBook
 from duly.telemetry import BAND_NAMES, Metrics
@@ -30,44 +31,18 @@ def note_ready_waits(metrics: Metrics, waits: Sequence[tuple[int, float]]) -> No
         )
 
 
-def note_settled(
-    metrics: Metrics, settlements: Iterable[Settlement], answers: Iterable[SettleAnswer]
-) -> None:
-    """Only what changed something: a replay was counted before, a stale settlement is no end."""
+def note_ended(metrics: Metrics, event: TasksFinished | TasksRescheduled) -> None:
+    """Attempts and tasks that ended. A task cancelled before its first lease had no attempt."""
     ends = Counter(
         [
-            (settlement.outcome, answer.state, answer.reason)
-            for settlement, answer in zip(settlements, answers, strict=True)
-            if answer.status is SettleStatus.SETTLED
+            (settlement.outcome, settlement.fence == NO_LEASE, answer.state, answer.reason)
+            for settlement, answer in zip(event.ended, event.answers, strict=True)
         ]
     )
-    for (outcome, state, reason), count in ends.items():
-        metrics.attempts_ended.add(count, outcome.value)
-        note_ended(metrics, state, reason, count)
-
-
-def note_lost(metrics: Metrics, answers: Iterable[SettleAnswer]) -> None:
-    """Leases that ran out."""
-    for (state, reason), count in Counter((each.state, each.reason) for each in answers).items():
-        metrics.attempts_ended.add(count, Outcome.LEASE_LOST.value)
-        note_ended(metrics, state, reason, count)
-
-
-def note_unstarted(metrics: Metrics, count: int) -> None:
-    """Tasks that did not start by the instant that they had to."""
-    if count:
-        metrics.attempts_ended.add(count, Outcome.EXPIRED.value)
-        note_ended(metrics, State.FAILED, FailureReason.EXPIRED.value, count)
-
-
-def note_cancelled(metrics: Metrics, count: int) -> None:
-    """Tasks cancelled before a lease."""
-    if count:
-        note_ended(metrics, State.CANCELLED, None, count)
-
-
-def note_ended(metrics: Metrics, state: State | None, reason: str | None, count: int) -> None:
-    if state is not None:
-        metrics.tasks_ended.add(count, state.value)
-    if reason is not None:
-        metrics.dead_letters.add(count, reason)
+    for (outcome, is_unleased, state, reason), count in ends.items():
+        if outcome is not Outcome.CANCELLED or not is_unleased:
+            metrics.attempts_ended.add(count, outcome.value)
+        if state is not None:
+            metrics.tasks_ended.add(count, state.value)
+        if reason is not None:
+            metrics.dead_letters.add(count, reason)
