@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "execution": ACTORS,
     "maintenance": ACTORS,
     "client": {"domain", "duly", "validation"},
-    "cli": {"app", "bench", "client", "verify"} | SHARED,
+    "cli": {"app", "bench", "client", "observability", "verify"} | SHARED,
     # Composes a whole duly, as `app` does, and runs a worker on it.
     "testing": ACTORS | {"app", "client", "execution"},
     # Measures every part, alone and together; only the command line calls it.
@@ -36,6 +36,8 @@ ALLOWED: dict[str, set[str]] = {
     "events": {"domain", "store", "telemetry"},
     "telemetry": {"duly", "metric_families"},
     "metric_families": set(),
+    # Files for Prometheus and Grafana.
+    "observability": set(),
     "settings": {"domain"},
     "role": {"environment", "telemetry"},
     "__main__": {"cli"},

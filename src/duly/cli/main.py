@@ -43,6 +43,7 @@ COMMANDS = {
     "pauses": ("duly.cli.pauses", "Pause and resume a tenant, a type or a pool."),
     "nodes": ("duly.cli.nodes", "The processes of the installation."),
     "workers": ("duly.cli.workers", "The tenant's live workers."),
+    "alerts": ("duly.cli.alerts", "Print alerts for Prometheus and a dashboard for Grafana."),
     "bench": ("duly.cli.bench", "Measure duly on this machine."),
     "relay": ("duly.cli.relay", "Forward the outbox of a producer in another PostgreSQL."),
     "completion": ("duly.cli.completion", "Print the completion script for a shell."),
