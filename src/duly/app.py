@@ -41,7 +41,7 @@ from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
 from duly.domain.fairness import AGING_S
 from duly.domain.lanes import LANE_DEPTH_MAX, Lane
 from duly.environment import Environment
-from duly.events import TaskEvents, TasksFinished, TasksRescheduled, TasksStored
+from duly.events import TASK_EVENTS, TaskEvents, TasksFinished, TasksRescheduled, TasksStored
 from duly.execution.assembly import (
     DRAIN_SHARE,
     executor_roles,
@@ -65,13 +65,23 @@ from duly.store.embedded import open_lock, prepare_folder
 from duly.store.failover import FailoverWatch
 from duly.store.hosts import Hosts
 from duly.store.keys import is_any_key, make_first_key, make_missing_admin_key
-from duly.store.notify import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Channel, Notifier
+from duly.store.notify import (
+    CHANGED,
+    DOORBELL,
+    FREED,
+    OWNERSHIP,
+    READY,
+    SCHEDULES,
+    Channel,
+    Notifier,
+)
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.partitions import RETENTION_S
 from duly.store.stats import StatsBook
 from duly.store.submit import Submitter
 from duly.store.task_metrics import note_ended
 from duly.telemetry import Metrics, get_logger
+from duly.tenant_changes import TenantChanges
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 START_POLL_S = 0.01
@@ -135,6 +145,7 @@ class Parts:
     """Everything of one process that does work, before any of it runs."""
 
     events: TaskEvents
+    changes: TenantChanges
     roles: list[Role]
     lease_queue: LeaseQueue
     submitter: Submitter
@@ -313,6 +324,7 @@ async def stop_all(
     for loop in loops:
         loop.stop()
     await parts.lease_queue.close()
+    parts.changes.close()
     try:
         # A database that hangs answers nobody; the limit holds all the same.
         async with asyncio.timeout(limit_s / 2):
@@ -407,7 +419,8 @@ def make_parts(
         lane_depth=tuning.lane_depth,
     )
     settling = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
-    subscribe_process(events, stats, breakers, metrics)
+    changes = TenantChanges(notifier.ring if notifier is not None else None)
+    subscribe_process(events, changes, stats, breakers, metrics)
     connect_metrics(metrics, scheduler, lease_queue)
     workers = WorkerLeases(
         database, environment, lease_queue, settling, metrics, stats, beating, breakers
@@ -418,10 +431,10 @@ def make_parts(
     if MAINTENANCE in roles:
         ticking.append(make_maintenance(database, environment, metrics, coordinator, tuning))
     if notifier is not None:
-        listeners = make_listeners(scheduler, lease_queue, notifier)
+        listeners = make_listeners(scheduler, lease_queue, changes, notifier)
         ticking.append(Channel(database, environment, listeners, coordinator.look))
     return Parts(
-        *(events, ticking, lease_queue, submitter, scheduler),
+        *(events, changes, ticking, lease_queue, submitter, scheduler),
         *(stats, settling, workers, breakers, notifier),
     )
 
@@ -442,7 +455,7 @@ def make_maintenance(
 
 
 def make_listeners(
-    scheduler: Scheduler, lease_queue: LeaseQueue, notifier: Notifier
+    scheduler: Scheduler, lease_queue: LeaseQueue, changes: TenantChanges, notifier: Notifier
 ) -> dict[str, Callable[[list[str]], None]]:
     """Who hears what other processes tell."""
     return {
@@ -450,14 +463,21 @@ def make_listeners(
         DOORBELL: scheduler.doorbell.heard,
         FREED: scheduler.freed.heard,
         SCHEDULES: scheduler.recur.heard,
+        CHANGED: changes.heard,
         READY: LaneBell(lease_queue, notifier.ring).heard,
     }
 
 
 def subscribe_process(
-    events: TaskEvents, stats: StatsBook, breakers: Breakers, metrics: Metrics
+    events: TaskEvents,
+    changes: TenantChanges,
+    stats: StatsBook,
+    breakers: Breakers,
+    metrics: Metrics,
 ) -> None:
     """What a process counts and judges, whatever its roles are; see also `Scheduler.subscribe`."""
+    for kind in TASK_EVENTS:
+        events.subscribe(kind, changes.on_event)
     events.subscribe(TasksStored, stats.on_stored)
     events.subscribe(TasksFinished, breakers.on_ended)
     events.subscribe(TasksRescheduled, breakers.on_ended)

@@ -102,6 +102,13 @@ class SettlementsReplayed:
 TaskEvent: TypeAlias = (
     TasksStored | TasksLeased | TasksRescheduled | TasksFinished | SettlementsReplayed
 )
+TASK_EVENTS: tuple[type[Any], ...] = (
+    TasksStored,
+    TasksLeased,
+    TasksRescheduled,
+    TasksFinished,
+    SettlementsReplayed,
+)
 Event = TypeVar("Event")
 
 

@@ -1,17 +1,15 @@
 """Task events: one for each commit, after it, and no listener can harm the part that publishes."""
 
-from typing import Any
-
 import pytest
 
 from duly.api.task_wait import TaskWaits
 from duly.domain.states import Outcome, State
 from duly.events import (
+    TASK_EVENTS,
     SettlementsReplayed,
     TaskEvent,
     TaskEvents,
     TasksFinished,
-    TasksLeased,
     TasksRescheduled,
     TasksStored,
 )
@@ -20,19 +18,11 @@ from duly.store.submit import Mismatch
 from duly.telemetry import Metrics
 from tests.store.world import LEASE_S, TENANT, World, wish
 
-KINDS: tuple[Any, ...] = (
-    TasksStored,
-    TasksLeased,
-    TasksRescheduled,
-    TasksFinished,
-    SettlementsReplayed,
-)
-
 
 @pytest.fixture
 def heard(world: World) -> list[TaskEvent]:
     events: list[TaskEvent] = []
-    for kind in KINDS:
+    for kind in TASK_EVENTS:
         world.events.subscribe(kind, events.append)
     return events
 

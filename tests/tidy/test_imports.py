@@ -9,7 +9,10 @@ from tests.tidy.sources import Module, imports_of, modules_imported, source_modu
 
 # Configuration, environment, role loop, events, logs and metrics: every package of the server
 # uses them.
-SHARED = {"environment", "events", "settings", "telemetry", "metric_families", "role", "duly"}
+SHARED = {
+    *("environment", "events", "tenant_changes", "settings", "telemetry", "metric_families"),
+    *("role", "duly"),
+}
 ACTORS = {"domain", "store", "broker", "coordinator"} | SHARED
 ALLOWED: dict[str, set[str]] = {
     "domain": set(),
@@ -34,6 +37,7 @@ ALLOWED: dict[str, set[str]] = {
     "duly": {"client"},
     "environment": {"domain"},
     "events": {"domain", "store", "telemetry"},
+    "tenant_changes": {"domain", "events", "store"},
     "telemetry": {"duly", "metric_families"},
     "metric_families": set(),
     # Files for Prometheus and Grafana.

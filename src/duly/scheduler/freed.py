@@ -10,7 +10,7 @@ from uuid import UUID
 from duly.domain.ids import shard_of
 from duly.events import TasksFinished, TasksRescheduled
 from duly.scheduler.dispatcher import Dispatcher
-from duly.store.notify import FREED, Paced, Send
+from duly.store.notify import FREED, WAITING_MAX, Paced, Send
 from duly.telemetry import get_logger
 
 log = get_logger("duly.scheduler.freed")
@@ -19,7 +19,7 @@ log = get_logger("duly.scheduler.freed")
 class Freed:
     def __init__(self, dispatcher: Dispatcher, send: Send | None) -> None:
         self.dispatcher = dispatcher
-        self.bell = Paced(send, FREED) if send is not None else None
+        self.bell = Paced(send, FREED, waiting_max=WAITING_MAX) if send is not None else None
 
     def on_ended(self, event: TasksFinished | TasksRescheduled) -> None:
         """Only leases that count against a cap, and where another process counts them."""

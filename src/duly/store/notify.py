@@ -34,6 +34,7 @@ DOORBELL = "duly_doorbell"
 FREED = "duly_freed"
 READY = "duly_ready"
 SCHEDULES = "duly_schedules"
+CHANGED = "duly_changed"
 # PostgreSQL refuses a payload of 8,000 bytes.
 PAYLOAD_BYTES_MAX = 7999
 SEPARATOR = "\n"
@@ -232,18 +233,22 @@ class Notifier:
 
 
 class Paced:
-    """One channel, rung at most every `PACE_S`: the first ring goes at once, what comes soon after
+    """One channel, rung at most every `pace_s`: the first ring goes at once, what comes soon after
     it goes together and once. More than may wait is lost, like any ring may be."""
 
-    def __init__(self, send: Send, channel: str) -> None:
+    def __init__(
+        self, send: Send, channel: str, pace_s: float = PACE_S, waiting_max: int = PACED_MAX
+    ) -> None:
         self.send = send
         self.channel = channel
+        self.pace_s = pace_s
+        self.waiting_max = waiting_max
         self.waiting: dict[str, None] = {}
         self.rest: asyncio.TimerHandle | None = None
 
     def ring(self, rings: Iterable[str]) -> None:
         for ring in rings:
-            if len(self.waiting) >= PACED_MAX:
+            if len(self.waiting) >= self.waiting_max:
                 break
             self.waiting[ring] = None
         if self.waiting and self.rest is None:
@@ -253,7 +258,7 @@ class Paced:
         self.rest = None
         if self.waiting:
             rings, self.waiting = list(self.waiting), {}
-            self.rest = asyncio.get_running_loop().call_later(PACE_S, self.send_waiting)
+            self.rest = asyncio.get_running_loop().call_later(self.pace_s, self.send_waiting)
             self.send(self.channel, rings)
 
 
