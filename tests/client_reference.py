@@ -45,8 +45,8 @@ unknown: submit again with the same `idempotency_key` to find out. Other refusal
 that is not trusted, are raised at once.
 
 Submits of many callers share calls behind the scenes: what arrives while a call is on its way forms
-the next batch. A lone caller never waits for company, nobody is answered before the commit, and a
-task that is refused does not fail its neighbours.
+the next batch. A single caller never waits for a batch to fill, answers come after the commit, and
+a task that is refused does not fail its neighbours.
 """
 AWAITED = """### duly.AsyncClient
 

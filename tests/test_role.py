@@ -284,7 +284,7 @@ async def test_a_failure_that_repeats_is_logged_less_and_less_and_its_end_is_tol
         for _ in range(1000):
             await trial.tick(is_good=False, after_s=0.125)
         await trial.tick(is_good=True)
-    failed = [line for line in lines if line["event"] == "tick failed"]
+    failed = [line for line in lines if line["event"] == "role tick failed"]
     assert [line["failures"] for line in failed] == [1, 8, 16, 32, 64, 128, 256]
     assert "no database" in failed[0]["error"]
     (recovered,) = [line for line in lines if line["event"] == "role recovered"]

@@ -1,4 +1,4 @@
-"""The composition root: the only place that knows which parts make a running duly.
+"""Composition root: which parts make a running duly process.
 
 `run` reads as what happens: listen, find the database, migrate, open the pool, start the roles and
 the API, wait for a signal, undo all of it in reverse. `up` owns a whole installation and keeps the
@@ -124,7 +124,7 @@ class Ready:
     key: FirstKey
     # Webhooks may go to this machine and its network.
     allows_private: bool = False
-    # What runs, for whoever moves its clock.
+    # What runs, for tests that move its clock.
     loops: Sequence[RoleLoop] = ()
 
 
@@ -316,7 +316,8 @@ async def stop_all(
     running: list["asyncio.Task[None]"],
     limit_s: float,
 ) -> None:
-    """First nobody new is let in, then whoever is in is answered, then the roles hand over."""
+    """Stop in order: no new requests, answer admitted ones, then the roles release what they
+    hold."""
     log.info("stopping", limit_s=limit_s)
     clock = asyncio.get_running_loop()
     began = clock.time()
@@ -326,12 +327,12 @@ async def stop_all(
     await parts.lease_queue.close()
     parts.changes.close()
     try:
-        # A database that hangs answers nobody; the limit holds all the same.
+        # The limit holds also while the database hangs.
         async with asyncio.timeout(limit_s / 2):
             await front.close()
             await parts.settling.close()
     except TimeoutError:
-        log.warning("callers were left without an answer", limit_s=limit_s)
+        log.warning("requests cut off by the shutdown", limit_s=limit_s)
     await stop_roles(loops, running, limit_s, clock.time() - began)
     if parts.notifier is not None:
         await parts.notifier.close()
@@ -398,7 +399,7 @@ def make_parts(
     events = TaskEvents(metrics)
     submitter = Submitter(database, environment, events)
     stats = StatsBook(environment, metrics=metrics)
-    # Behind a transaction-mode pooler nobody can listen: loads and polls find everything.
+    # Behind a transaction-mode pooler there is no LISTEN: loads and polls find everything.
     is_heard = not is_alone and not database.is_pooled
     notifier = Notifier(database) if is_heard else None
     carrier = carrier or default_carrier(database, environment, is_alone=is_alone)
@@ -457,7 +458,7 @@ def make_maintenance(
 def make_listeners(
     scheduler: Scheduler, lease_queue: LeaseQueue, changes: TenantChanges, notifier: Notifier
 ) -> dict[str, Callable[[list[str]], None]]:
-    """Who hears what other processes tell."""
+    """Listeners for notifications of other processes."""
     return {
         OWNERSHIP: scheduler.coordinator.heard,
         DOORBELL: scheduler.doorbell.heard,
@@ -658,7 +659,7 @@ def keepers(place: DatabaseTarget, pools: list[Database]) -> list[Role]:
 
 
 def start_loop(role: Role, environment: Environment, metrics: Metrics) -> RoleLoop:
-    """A loop for the role, and for whoever wants to wake it."""
+    """A loop for the role."""
     loop = RoleLoop(role, environment, metrics)
     if hasattr(role, "wake"):
         role.wake = loop.wake

@@ -1,4 +1,4 @@
-"""Where time, randomness and crashes come from.
+"""Environment: the injected source of time, randomness and crash points.
 
 Everything that is not a pure function of its inputs is asked of one injected Environment, so that
 a test can hold the clock, fix the seed and crash a node between any two steps. No other module

@@ -66,7 +66,7 @@ class TasksRescheduled:
     hints: Sequence[Hint]
     ended: Sequence[Settlement] = ()
     answers: Sequence[SettleAnswer] = ()
-    # Nobody settled them: the reaper did.
+    # The reaper ended them, not a settlement.
     is_reaped: bool = False
 
     @property

@@ -92,7 +92,7 @@ class Failures:
         self.is_recovery_told = False
         self.untold += 1
         if now >= self.log_at:
-            log.warning("tick failed", role=self.role, error=repr(error), failures=self.untold)
+            log.warning("role tick failed", role=self.role, error=repr(error), failures=self.untold)
             self.untold = 0
             self.log_at = now + self.log_pause_s
             self.log_pause_s = min(self.log_pause_s * 2, LOG_PAUSE_MAX_S)
@@ -152,7 +152,7 @@ class RoleLoop:
         except Exception as error:
             self.failures.failed(error, self.environment.clock.monotonic())
             self.metrics.role_failures.labels(name).inc()
-            log.debug("tick failed at", role=name, exc_info=True)
+            log.debug("role tick failed at", role=name, exc_info=True)
             return self.backoff_s()
         self.failures.passed(self.environment.clock.monotonic())
         self.metrics.role_ticks.labels(name).inc()
@@ -165,7 +165,7 @@ class RoleLoop:
         return whole_s * self.environment.random.uniform(0.5, 1.0)
 
     async def pause(self, pause_s: float) -> None:
-        # A wake must not shorten a backoff: whoever is busy wakes a role a thousand times a second.
+        # A wake must not shorten a backoff: a busy process wakes a role a thousand times a second.
         waited_for = self.stop_asked if self.failures.in_a_row else self.awake
         if self.stopping:
             return
@@ -214,11 +214,11 @@ async def stop_roles(
         async with asyncio.timeout(limit_s / 2):
             await asyncio.gather(*(close_role(loop) for loop in roles.values()))
     except TimeoutError:
-        log.warning("roles did not hand over in time", limit_s=limit_s)
+        log.warning("roles did not stop in time", limit_s=limit_s)
 
 
 async def close_role(loop: RoleLoop) -> None:
     try:
         await loop.role.close()
     except Exception as error:
-        log.warning("role did not close", role=loop.role.name, error=repr(error))
+        log.warning("role close failed", role=loop.role.name, error=repr(error))

@@ -43,9 +43,7 @@ def default_data_dir() -> str:
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
     roles: Annotated[
         list[RoleName],
-        Meta(
-            description="What a `duly serve` does; others do the rest.", min_length=1, max_length=16
-        ),
+        Meta(description="Roles of this `duly serve` process.", min_length=1, max_length=16),
     ] = msgspec.field(default_factory=lambda: list(ROLES))
     host: Annotated[
         str, Meta(description="Address the API listens on.", min_length=1, max_length=255)
@@ -70,14 +68,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     tls_key_file: Annotated[
         str, Meta(description="Private key of the certificate, in PEM form.", max_length=4096)
     ] = ""
-    jwt_issuer: Annotated[
-        str, Meta(description="Whose JWT bearer tokens are believed.", max_length=2048)
-    ] = ""
-    jwt_audience: Annotated[
-        str, Meta(description="What a JWT must name as its audience.", max_length=2048)
-    ] = ""
+    jwt_issuer: Annotated[str, Meta(description="Accepted JWT issuer.", max_length=2048)] = ""
+    jwt_audience: Annotated[str, Meta(description="Accepted JWT audience.", max_length=2048)] = ""
     jwt_algorithms: Annotated[
-        list[str], Meta(description="How a JWT may be signed; HS* or others.", max_length=16)
+        list[str], Meta(description="Accepted JWT algorithms: HS*, or others.", max_length=16)
     ] = []
     jwt_key: Annotated[
         str,
@@ -88,7 +82,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     data_dir: Annotated[
-        str, Meta(description="Where the embedded PostgreSQL lives.", min_length=1, max_length=4096)
+        str,
+        Meta(
+            description="Data directory of the embedded PostgreSQL.", min_length=1, max_length=4096
+        ),
     ] = msgspec.field(default_factory=default_data_dir)
     database_url: Annotated[
         str,
@@ -107,10 +104,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = ""
     database_pooler: Annotated[
-        bool, Meta(description="database_url leads to a pooler in transaction mode.")
+        bool, Meta(description="database_url is a pooler in transaction mode.")
     ] = False
     allow_unsafe_durability: Annotated[
-        bool, Meta(description="Accept a server that may lose what it acknowledged.")
+        bool, Meta(description="Accept a server with unsafe durability settings.")
     ] = False
     carrier: Annotated[
         str,
@@ -129,7 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(description="Database connections of one process.", ge=2, le=200)
     ] = 10
     pg_bin: Annotated[
-        str, Meta(description="Folder of PostgreSQL's programs, before any other.", max_length=4096)
+        str, Meta(description="Folder of PostgreSQL's programs.", max_length=4096)
     ] = ""
     webhook_allow_private: Annotated[
         bool | None,
@@ -151,22 +148,23 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = msgspec.field(default_factory=lambda: list(BANDS))
     aging_s: Annotated[
-        float, Meta(description="Waiting that raises a due task by one band.", ge=1, le=86_400)
+        float, Meta(description="Waiting time that raises a due task by one band.", ge=1, le=86_400)
     ] = AGING_S
     lane_depth: Annotated[
-        int, Meta(description="Tickets that wait for one kind of consumer.", ge=2, le=100_000)
+        int, Meta(description="Tickets in one lane at most.", ge=2, le=100_000)
     ] = LANE_DEPTH_MAX
     retention_days: Annotated[
         int, Meta(description="Days for which finished tasks are kept.", ge=1, le=36_500)
     ] = 30
     log_level: Annotated[
-        Literal["debug", "info", "warning", "error"], Meta(description="Least severe line kept.")
+        Literal["debug", "info", "warning", "error"],
+        Meta(description="Minimum severity of log lines."),
     ] = "info"
     log_format: Annotated[
         Literal["auto", "text", "json"], Meta(description="auto: text on a terminal, else JSON.")
     ] = "auto"
     stop_timeout_s: Annotated[
-        float, Meta(description="Longest orderly stop before work is abandoned.", ge=0.1, le=600)
+        float, Meta(description="Longest graceful shutdown.", ge=0.1, le=600)
     ] = 10.0
 
 
@@ -186,7 +184,7 @@ def is_secret(name: str) -> bool:
 
 @dataclass(frozen=True)
 class SettingValue:
-    """One value as somebody wrote it, and where."""
+    """One value as it was given, and its origin."""
 
     value: Any
     origin: str

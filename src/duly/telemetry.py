@@ -1,4 +1,4 @@
-"""Logs and metrics: how a process tells what it does. No decision is ever taken here.
+"""Telemetry: structured logs and Prometheus metrics. No decision is taken here.
 
 Logs are structured: readable on a terminal, one JSON object per line otherwise. Metrics live in a
 registry that belongs to one application, so that two of them can share a process in a test.
@@ -102,7 +102,7 @@ class Metrics:
 
     def make_role_families(self) -> None:
         """What every process knows of itself, and of who owns what."""
-        self.role_ticks = self.counter("duly_role_ticks_total", "Ticks that ended well.", "role")
+        self.role_ticks = self.counter("duly_role_ticks_total", "Ticks that succeeded.", "role")
         self.role_failures = self.counter("duly_role_failures_total", "Ticks that raised.", "role")
         self.role_failing = Gauge(
             "duly_role_failing",
@@ -133,14 +133,20 @@ class Metrics:
         )
         maintenance = self.known_to("maintenance")
         self.maintenance_runs = Counts(
-            "duly_maintenance_runs_total", "Housekeeping that ended well.", maintenance, ["service"]
+            "duly_maintenance_runs_total",
+            "Runs of maintenance services that succeeded.",
+            maintenance,
+            ["service"],
         )
         self.maintenance_failures = Counts(
-            "duly_maintenance_failures_total", "Housekeeping that raised.", maintenance, ["service"]
+            "duly_maintenance_failures_total",
+            "Runs of maintenance services that raised.",
+            maintenance,
+            ["service"],
         )
         self.maintenance_changes = Counts(
             "duly_maintenance_changes_total",
-            "Rows and tables that housekeeping changed.",
+            "Rows and tables changed by maintenance services.",
             maintenance,
             ["service"],
         )

@@ -116,10 +116,10 @@ async def test_a_task_type_is_described_obeyed_and_forgotten(
     (item,) = (await duly.json("types", "list"))["items"]
     assert item == put
     assert "mail" in await duly("types", "list")
-    assert (await duly.json("types", "set", "mail", "--nobody"))["keys"] == []
-    assert await duly("types", "delete", "mail") == "mail is forgotten\n"
+    assert (await duly.json("types", "set", "mail", "--no-keys"))["keys"] == []
+    assert await duly("types", "delete", "mail") == "mail deleted\n"
     assert (await duly.problem("types", "delete", "mail"))["code"] == "not_found"
-    await duly("types", "set", "mail", "--key", key, "--nobody", code=2)
+    await duly("types", "set", "mail", "--key", key, "--no-keys", code=2)
     await duly("types", "set", "mail", "--schema", "{", code=2)
     refused = await duly.problem("types", "set", "mail", "--schema", '{"type": 7}')
     assert refused["errors"][0]["pointer"] == "/schema"

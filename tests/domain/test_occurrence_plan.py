@@ -11,10 +11,10 @@ from duly.domain.occurrence_plan import (
     GRACE_S,
     RULINGS_MAX,
     DecidedOccurrence,
+    FiringPlan,
     Misfire,
     OccurrenceDecision,
     Overlap,
-    Plan,
     Policies,
     ScheduleProgress,
     plan_firing,
@@ -172,5 +172,5 @@ def test_a_skipped_gap_is_on_record() -> None:
     ]
 
 
-def verdicts(plan: Plan) -> list[OccurrenceDecision]:
+def verdicts(plan: FiringPlan) -> list[OccurrenceDecision]:
     return [ruling.verdict for ruling in plan.decisions]

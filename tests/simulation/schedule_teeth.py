@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from duly.domain import occurrence_plan
-from duly.domain.occurrence_plan import Plan, Policies, ScheduleProgress, next_at, plan_firing
+from duly.domain.occurrence_plan import FiringPlan, Policies, ScheduleProgress, next_at, plan_firing
 from duly.domain.recurrence import Recurrence
 from duly.store import fire_schedules
 from duly.store.database import Database, Session
@@ -47,7 +47,7 @@ def plan_and_forget(
     now: datetime,
     *,
     with_held: bool = False,
-) -> Plan:
+) -> FiringPlan:
     """What does not fit into one bite is passed over."""
     plan = plan_firing(recurrence, policies, progress, offset_s, now, with_held=with_held)
     cursor_at = max(plan.cursor_at, now - timedelta(seconds=offset_s))

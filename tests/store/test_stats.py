@@ -13,7 +13,7 @@ from duly.environment import Environment
 from duly.store import stats
 from duly.store.database import Database
 from duly.store.stats import (
-    NOBODY,
+    NO_TENANT,
     OTHER_TYPE,
     Ending,
     StatsBook,
@@ -220,7 +220,7 @@ async def test_a_minute_has_a_bounded_number_of_keys(world: World) -> None:
         (TENANT, OTHER_TYPE): (2, 0),
         (100, OTHER_TYPE): (0, 1),
         (101, OTHER_TYPE): (0, 1),
-        (NOBODY, OTHER_TYPE): (0, 8),
+        (NO_TENANT, OTHER_TYPE): (0, 8),
     }
     world.advance(60)
     book.note_submitted(TENANT, "t4", 1)

@@ -24,7 +24,7 @@ from duly.store.finish import SettleAnswer, Settlement
 from duly.store.lease import Lease, lease_tasks
 from duly.store.load import Cursor, DueTimer, list_placements, load_due
 from duly.store.partitions import create_partitions
-from duly.store.read import Attempt, Task, read_attempts, read_task
+from duly.store.read import AttemptRecord, Task, read_attempts, read_task
 from duly.store.reap import Reaped, reap_leases
 from duly.store.settle import Settler
 from duly.store.submit import Stored, SubmitAnswer, Submitter
@@ -130,7 +130,7 @@ class World:
         assert task is not None
         return task
 
-    async def attempts(self, task_id: UUID, tenant: int = TENANT) -> list[Attempt]:
+    async def attempts(self, task_id: UUID, tenant: int = TENANT) -> list[AttemptRecord]:
         """Those on record: the one that runs is not yet."""
         found = await read_attempts(self.database, tenant, task_id)
         return [attempt for attempt in found if attempt.ended_at is not None]

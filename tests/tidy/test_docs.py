@@ -24,7 +24,7 @@ from tests.tidy.markdown import (
 )
 
 ARCHITECTURE = PROJECT / "docs" / "ARCHITECTURE.md"
-CORRIDOR = ("stop", "file", "function", "state after")
+REQUEST_PATH = ("stop", "file", "function", "state after")
 MAKE_TARGETS = set(re.findall(r"^([a-z]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
 
 
@@ -32,10 +32,10 @@ def by_place(block: Block) -> str:
     return block.where
 
 
-def test_every_stop_of_the_corridor_exists() -> None:
+def test_every_stop_of_the_request_path_exists() -> None:
     """The page that newcomers read first must not send them to what was renamed long ago."""
-    rows = table_rows(ARCHITECTURE, CORRIDOR)
-    assert rows, "docs/ARCHITECTURE.md has no corridor table"
+    rows = table_rows(ARCHITECTURE, REQUEST_PATH)
+    assert 8 <= len(rows) <= 10, "a path that is longer is read by few"
     missing = []
     for row in rows:
         path = PROJECT / row["file"].strip("`")
@@ -44,6 +44,31 @@ def test_every_stop_of_the_corridor_exists() -> None:
         elif row["function"].strip("`") not in functions_in(path):
             missing.append(f"{row['stop']}: no function {row['function']} in {row['file']}")
     assert not missing
+
+
+def test_every_file_and_name_of_the_architecture_exists() -> None:
+    """A map that names what is gone sends readers and contributors astray."""
+    text = ARCHITECTURE.read_text("utf-8")
+    package = PROJECT / "src" / "duly"
+    paths = set(re.findall(r"`((?:src|tests|[a-z_]+)/[\w/]+\.(?:py|sql))`", text))
+    assert len(paths) > 20
+    bases = (PROJECT, package)
+    missing = {path for path in paths if not any((base / path).is_file() for base in bases)}
+    assert missing == set()
+    source = "\n".join(path.read_text("utf-8") for path in package.rglob("*.py"))
+    names = set(re.findall(r"`([A-Z]\w+[a-z]\w*|[a-z]+_[a-z_]+)`", text))
+    tables = (package / "store" / "schema.sql").read_text("utf-8")
+    assert {name for name in names if not re.search(rf"\b{name}\b", source + tables)} == set()
+
+
+def test_the_architecture_lists_every_package() -> None:
+    """A package that is not on the map has no rule about its imports."""
+    packages = {path.parent.name for path in (PROJECT / "src" / "duly").glob("*/__init__.py")}
+    listed = {
+        row["package"].strip("`/")
+        for row in table_rows(ARCHITECTURE, ("package", "contents", "may import"))
+    }
+    assert listed == packages
 
 
 def functions_in(path: Path) -> set[str]:

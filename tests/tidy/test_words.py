@@ -2,6 +2,7 @@
 
 import ast
 import re
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,12 @@ TEXT_SUFFIXES = {".py", ".sql", ".md", ".toml", ".txt", ".cfg", ".yml", ".yaml",
 # Written so that this file does not contain what it looks for.
 REGISTRIES = re.compile(r"py[p]i\.(org|python)|python[h]osted\.org|/simp[l]e/|--extra-inde[x]-url")
 HOMES = re.compile(r"/hom[e]/(?!you\b|user\b)\w+|/User[s]/\w+")
+
+
+# Subjects that name no component: a sentence about them is not found by those who search for one.
+VAGUE = re.compile(r"\b(whoever|somebody|nobody)\b", re.IGNORECASE)
+# A user of the operating system has that name.
+VAGUE_ALLOWED = {"src/duly/store/server_user.py", "docs/operations.md"}
 
 
 def by_place(module: Module) -> str:
@@ -31,6 +38,30 @@ def opening_of(module: Module) -> list[str]:
 def test_a_module_opens_with_what_lives_in_it(module: Module) -> None:
     """Without it, the next thing is put wherever there is room."""
     assert 1 <= len(opening_of(module)) <= OPENING_LINES_MAX
+
+
+def test_class_names_are_unique() -> None:
+    """Two classes of one name in two packages, and every search and every log line is ambiguous."""
+    homes = defaultdict(list)
+    for module in source_modules():
+        if module.package != "client":
+            for node in ast.walk(module.tree):
+                if isinstance(node, ast.ClassDef):
+                    homes[node.name].append(module.where)
+    assert {name: places for name, places in homes.items() if len(places) > 1} == {}
+
+
+def test_sentences_name_the_component() -> None:
+    """A docstring about "whoever" cannot be found by the name of what it is about."""
+    pages = [
+        path
+        for path in project_files()
+        if path.suffix in {".py", ".sql", ".md"}
+        and path.relative_to(PROJECT).parts[0] in {"src", "docs", "README.md", "CHANGELOG.md"}
+        and path.relative_to(PROJECT).parts[:2] != ("docs", "adr")
+    ]
+    found = {str(path.relative_to(PROJECT)) for path in pages if VAGUE.search(path.read_text())}
+    assert found - VAGUE_ALLOWED == set()
 
 
 def test_no_file_is_named_after_nothing() -> None:

@@ -107,7 +107,7 @@ def test_an_erased_task_of_a_submit_of_unknown_outcome_is_no_ghost() -> None:
     story.call(Operation.SUBMIT, 1, 2, CallPhase.UNKNOWN, request="r2")
     store_unasked(story)
     story.tasks[-1] = replace(story.tasks[-1], request="nothing")
-    ghost = "is stored, and nobody submitted it"
+    ghost = "is stored, but was never submitted"
     assert ghost in [each.problem for each in story.violations()]
     story.tombstones.add(OTHER)
     assert ghost not in [each.problem for each in story.violations()]

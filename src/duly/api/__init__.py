@@ -1,1 +1,2 @@
-"""The front door: HTTP in, store calls, HTTP out. No SQL and no scheduling decision lives here."""
+"""HTTP API: routes, requests, problems; it calls the store and answers. No SQL and no scheduling
+decision lives here."""

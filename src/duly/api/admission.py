@@ -1,7 +1,7 @@
-"""How much of one process a caller may use at once; every bound has its name here.
+"""Admission control of one process: how much each tenant may use at once, every bound named.
 
 Two mechanisms. `FairLimiter` bounds units in use (calls, bytes), for all and for one tenant, and
-lets waiting tenants in by turns. `ConnectionTable` bounds open connections, and closes the one that
+admits waiting tenants in turn. `ConnectionTable` bounds open connections, and closes the one that
 has been silent for longest before it refuses a new one.
 
 | bound | what is past it |
@@ -9,7 +9,7 @@ has been silent for longest before it refuses a new one.
 | calls of a tenant in work | 429 `concurrency_limited` |
 | large bodies, batches, reads, changes: the tenant's share is in use | waits a while, then 429 |
 | the same, and the process has no room | waits a while, then 503 `overloaded` |
-| connections, and one is silent | that one is closed, strangers first |
+| connections, and one is silent | that one is closed, unauthenticated ones first |
 | connections, and all are in use | 503, except for probes and operators |
 """
 
@@ -27,7 +27,7 @@ MIB = 2**20
 
 @dataclass(frozen=True)
 class AdmissionLimits:
-    """Of one process. A share is what one tenant may have of it."""
+    """Limits of one process. A share is what one tenant may use of a limit."""
 
     calls_share: int = 800
     # Of bodies longer than `body_bytes_free`, from their first byte to the end of the call.
@@ -49,7 +49,8 @@ class AdmissionLimits:
 
 
 class FairLimiter:
-    """Units in use. What waits is let in as units come back, one tenant after the other."""
+    """Units in use, with a tenant-fair queue: as units come back, waiting tenants are admitted in
+    turn."""
 
     def __init__(self, what: str, most: int, share: int, limits: AdmissionLimits) -> None:
         self.what = what
@@ -61,11 +62,13 @@ class FairLimiter:
         self.used_by: Counter[Hashable] = Counter()
         # By tenant, in the order of their turns.
         self.waiting: OrderedDict[Hashable, deque[tuple[int, asyncio.Future[None]]]] = OrderedDict()
-        # Some tenant waits for the process, not for its own share: nothing may slip past it.
+        # A tenant waits for the process limit, not for its own share: no later call may overtake
+        # it.
         self.is_short = False
 
     async def acquire(self, tenant: Hashable, units: int = 1) -> None:
-        """Refused if there is no room within `wait_s`. No more units than a share are asked for."""
+        """ApiProblem if the units are not free within `wait_s`. A call never asks for more than a
+        share."""
         queue = self.waiting.get(tenant)
         if queue is None and not self.is_short and self.has_room(tenant, units):
             self.take(tenant, units)
@@ -105,7 +108,7 @@ class FairLimiter:
         self.let_in()
 
     def leave(self, tenant: Hashable, units: int, turn: "asyncio.Future[None]") -> None:
-        """Gives up waiting; a turn that had come already is given back."""
+        """Stop waiting; units that were granted meanwhile are released."""
         if turn.done() and not turn.cancelled():
             self.release(tenant, units)
             return
@@ -121,7 +124,7 @@ class FairLimiter:
         for tenant in list(self.waiting):
             queue = self.waiting[tenant]
             while queue and queue[0][1].done():
-                # Whoever waited is gone.
+                # The waiting caller has gone away.
                 queue.popleft()
             if not queue:
                 del self.waiting[tenant]
@@ -136,7 +139,7 @@ class FairLimiter:
             self.take(tenant, units)
             turn.set_result(None)
             if queue:
-                # Its next turn is after everybody else's.
+                # Its next turn is after those of all other tenants.
                 self.waiting.move_to_end(tenant)
             else:
                 del self.waiting[tenant]
@@ -161,7 +164,7 @@ class Admission:
         self.reads = FairLimiter("reads", limits.reads_max, limits.reads_share, limits)
         self.changes = FairLimiter("changes", limits.changes_max, limits.changes_share, limits)
         self.calls: Counter[int] = Counter()
-        # Of those who compute for long, one at a time does, in slices.
+        # Long computations run one at a time, in slices.
         self.turn = asyncio.Lock()
 
     def pace(self) -> "WorkSlicer":
@@ -181,8 +184,8 @@ class Admission:
 
 
 class WorkSlicer:
-    """Cuts long work into slices. Everybody else runs between two of them, and of those who compute
-    for long only one has a slice before the event loop comes round."""
+    """Slices of long work on the event loop. Other callers run between two slices, and only one
+    long computation runs a slice in each turn of the loop."""
 
     # About a millisecond or two: a small item costs as much as so many bytes.
     SLICE = 64 * 1024
@@ -218,7 +221,8 @@ class WorkSlicer:
 
 
 class ConnectionSlot(Enum):
-    """What a new connection got: one of the usual, one for probes and operators only, or none."""
+    """The kind of slot that a new connection gets: regular, reserved for probes and operators, or
+    none."""
 
     USUAL = auto()
     RESERVED = auto()
@@ -232,7 +236,7 @@ class OpenConnection(Protocol):
     def address(self) -> str: ...
 
     def close_silent(self) -> None:
-        """It has nothing in work; whoever is there sees the end."""
+        """Close a connection without a request in work."""
 
 
 class ConnectionTable:
@@ -244,8 +248,7 @@ class ConnectionTable:
         self.reserve = reserve
         self.count = 0
         self.by_address: Counter[str] = Counter()
-        # Without a call in work, longest silent first: those that never proved a credential, and
-        # those that did.
+        # Idle connections, longest idle first: unauthenticated ones, and authenticated ones.
         self.strangers: dict[OpenConnection, None] = {}
         self.known: dict[OpenConnection, None] = {}
 

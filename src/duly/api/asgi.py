@@ -1,14 +1,14 @@
-"""The front door itself: finds the endpoint, asks who calls, reads, runs, answers.
+"""ASGI application: route, authenticate, authorise, read the body, run the handler, answer.
 
 An endpoint is declared once (`Endpoint`); routing, validation, authorisation, audit, idempotency
 and the OpenAPI description all come from that declaration.
 
 | kind | what its handler gets |
 |---|---|
-| OPEN | nothing: anybody may ask |
+| OPEN | nothing: no credential is needed |
 | HOT | no transaction; it batches with other callers, and names its tenant in every row |
 | READ | a transaction bound to the tenant by row-level security |
-| CONTROL | the same, and audit and remembered answer commit with what it did |
+| CONTROL | the same; the audit entry and the idempotent answer commit with the change |
 | INSTALLATION | like CONTROL, but over all tenants; needs a credential with that reach |
 """
 
@@ -50,8 +50,8 @@ BODY_BYTES_MAX = 256 * 1024
 REQUEST_TIMEOUT_S = 30.0
 CONFLICT_TRIES_MAX = 3
 NO_CONTENT_TYPE = b""
-# In the scope: the call showed a sound credential; its connection is one that only probes and
-# operators may use.
+# In the scope: the call has a valid credential; its connection is reserved for probes and
+# operators.
 PROVEN = "duly.proven"
 RESERVED = "duly.reserved"
 ENDPOINT = "duly.endpoint"
@@ -89,23 +89,23 @@ class Endpoint:
     body_bytes_max: int = BODY_BYTES_MAX
     is_body_optional: bool = False
     media_types: tuple[str, ...] = ("application/json",)
-    # Of its answers; refusals are always problems.
+    # Media type of successful answers; refusals are always problem documents.
     answer_media_type: str = "application/json"
     # Longer for calls that wait on purpose.
     timeout_s: float = REQUEST_TIMEOUT_S
     # Decodes a body that holds many things, or is not one JSON document, in slices.
     decode: Callable[[Call, bytes, WorkSlicer], Awaitable[Any]] | None = None
-    # Also for a tenant that is suspended: what runs may come to its end.
+    # Also allowed for a suspended tenant: running tasks may finish.
     is_for_suspended: bool = False
-    # Looks through or changes many things: on connections of its own, a few of a tenant at a time.
+    # Reads or changes many rows: on connections of its own, a few calls of a tenant at a time.
     is_bulk: bool = False
-    # Stores many things; a few of a tenant at a time.
+    # Stores many rows; a few calls of a tenant at a time.
     is_batch: bool = False
-    # It compares the task types that it changes with those of the credential (`permit_type`). What
-    # does not is refused to a credential that is limited to task types, unless it only reads.
+    # The handler checks the task types it changes against the credential (`permit_type`). Endpoints
+    # that do not are refused to a credential limited to task types, unless they only read.
     checks_types: bool = False
-    # Before the transaction, for what takes long or needs a connection of its own: ten calls that
-    # each hold one and wait for a second would wait for one another.
+    # Runs before the transaction, for work that takes long or needs a connection of its own: calls
+    # that each hold one connection and wait for a second would deadlock.
     prepare: Callable[..., Awaitable[None]] | None = None
 
     @property
@@ -153,7 +153,7 @@ class Routes:
 
 
 def route_key(segments: list[str]) -> tuple[int, str]:
-    """`/v1/tasks/{id}` and its neighbours are looked for together."""
+    """Paths that can match the same request share one key."""
     return len(segments), segments[1] if len(segments) > 1 else ""
 
 
@@ -212,23 +212,24 @@ class AsgiApplication:
         self.metrics.http_time.of(route).observe(took_s)
 
     async def answer(self, scope: Scope, receive: Receive) -> Answer:
-        """Whatever happens, an answer: a problem for what is expected to go wrong, 500 else."""
+        """Answer every request: a problem document for an expected refusal, 500 for a fault of
+        ours."""
         try:
             call = Call(scope, receive)
             endpoint = scope[ENDPOINT] = self.endpoint_of(call)
             if endpoint.kind is Kind.HOT:
-                # Bounded by what it waits for: the statement's own limit, the body's, its wait_s.
+                # Bounded by what it waits for: the statement timeout, the body timeout, `wait_s`.
                 return await self.serve(endpoint, call)
             async with asyncio.timeout(endpoint.timeout_s):
                 return await self.serve(endpoint, call)
         except ApiProblem as refused:
             return refusal(refused)
         except DulyError as error:
-            log.warning("a call failed", path=scope["path"], error=str(error))
+            log.warning("request failed", path=scope["path"], error=str(error))
             return refusal(problem_of(error))
         except asyncio.CancelledError:
-            # Nobody but the server's own stop cancels a call; its task ends with this answer.
-            log.info("a call was cut off by the stop", path=scope["path"])
+            # Only the server's own stop cancels a request; its asyncio task ends with this answer.
+            log.info("request cancelled by the shutdown", path=scope["path"])
             return refusal(later(Code.UNAVAILABLE, "the server is stopping; try again"))
         except TimeoutError:
             return refusal(later(Code.TIMEOUT, "the call took too long and was ended; try again"))
@@ -258,7 +259,7 @@ class AsgiApplication:
     async def serve(self, endpoint: Endpoint, call: Call) -> Answer:
         if endpoint.kind is Kind.OPEN:
             if endpoint.access and (call.header(b"authorization") or call.header(b"x-duly-key")):
-                # Some may see more; who gives a credential wants to be one of them.
+                # Some open endpoints show more to a credential, so a given credential is checked.
                 call.optional_credential = await self.authenticator.identify(call, 0)
             return await endpoint.handler(call)
         try:
@@ -288,8 +289,8 @@ class AsgiApplication:
             self.admission.end_call(credential.tenant)
 
     async def serve_known(self, endpoint: Endpoint, call: Call, *, is_operator: bool) -> Answer:
-        """Bounds in the order of cost: bytes before they are read, then the work itself. Operators
-        wait for bytes only."""
+        """Admit in the order of cost: body bytes before they are read, then the work itself.
+        Operators are only limited in bytes."""
         await self.authorise(endpoint, call)
         raw = b""
         if endpoint.method != "GET":
@@ -332,7 +333,7 @@ class AsgiApplication:
         return await self.in_transaction(endpoint, call, arguments)
 
     async def authorise(self, endpoint: Endpoint, call: Call) -> None:
-        """May this credential do it, and whose things does it ask for?"""
+        """Check role and reach of the credential, and find the tenant that the request is about."""
         credential = call.credential
         if credential.access not in endpoint.access:
             needed = " or ".join(sorted(endpoint.access))
@@ -387,7 +388,7 @@ class AsgiApplication:
 
     @contextlib.asynccontextmanager
     async def in_session(self, endpoint: Endpoint, call: Call) -> AsyncIterator[None]:
-        """What follows the commit has no session: its connection is somebody else's by then."""
+        """Steps after the commit have no session: the connection is back in the pool by then."""
         database = self.bulk if endpoint.is_bulk or endpoint.kind is Kind.READ else self.database
         opened = (
             database.transaction()
@@ -401,7 +402,8 @@ class AsgiApplication:
                 call.open_session = None
 
     async def run_once(self, endpoint: Endpoint, call: Call, arguments: list[Any]) -> Answer:
-        """A second call with the same key gets the first one's answer and changes nothing."""
+        """A second request with the same idempotency key gets the first one's answer and changes
+        nothing."""
         key = call.header(b"idempotency-key") if endpoint.method != "GET" else None
         if key is not None:
             if reason := key_reason(key):

@@ -1,4 +1,5 @@
-"""The audit over HTTP: who did what to a tenant's control plane, newest first. Read only."""
+"""Audit endpoints: control-plane actions on a tenant with actor and time, newest first. Read
+only."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,7 +42,7 @@ class AuditRoutes:
             Endpoint(
                 method="GET",
                 path="/v1/audit",
-                summary="List what was done to the control plane, newest first",
+                summary="List audit entries, newest first",
                 handler=self.list_page,
                 kind=Kind.READ,
                 access=OPERATORS,

@@ -1,7 +1,7 @@
-"""JWT bearer tokens: which are believed, and what they say. Who they are of is asked elsewhere.
+"""JWT bearer tokens: verification and claims. Tenants are resolved in credentials.py.
 
-Algorithms, issuer, audience and key come from configuration alone. What a token's header says about
-where to find a key is ignored, and time is the environment's.
+Algorithms, issuer, audience and key come from configuration alone. Key locations in a token's
+header are ignored; time comes from the environment.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,7 +55,7 @@ class TokenReader:
         self.key = prepared_key(settings.algorithms[0], settings.key)
 
     def read(self, token: str) -> Claims | None:
-        """What a sound token says; None for every other one, whatever is wrong with it."""
+        """The claims of a valid token; None for an invalid one, whatever the reason."""
         try:
             found = jwt.decode(
                 token,
@@ -65,7 +65,7 @@ class TokenReader:
                 audience=self.settings.audience,
                 options={
                     "require": REQUIRED,
-                    # These three would be asked of the system's clock.
+                    # PyJWT would check these three against the system clock.
                     "verify_exp": False,
                     "verify_nbf": False,
                     "verify_iat": False,
@@ -82,7 +82,7 @@ class TokenReader:
         if not (isinstance(subject, str) and isinstance(tenant_name, str)):
             return None
         if text_reason(subject, SUBJECT_CHARACTERS_MAX):
-            # It stands in the audit.
+            # The subject is written to the audit.
             return None
         return Claims(subject, tenant_name, access, reach)
 
@@ -108,7 +108,7 @@ def prepared_key(algorithm: str, key: str) -> Any:
 def jwt_settings(
     issuer: str, audience: str, algorithms: Sequence[str], key: str
 ) -> JwtSettings | None:
-    """All four or none; what is wrong with them is said before anything starts."""
+    """JWT settings, all four or none; invalid ones stop the start."""
     given = {
         "jwt_issuer": issuer,
         "jwt_audience": audience,

@@ -1,4 +1,5 @@
-"""Breakers over HTTP: which hosts, types and pools get no work and why, and closing one by hand."""
+"""Circuit breaker endpoints: list open breakers of hosts, task types and pools; close one
+manually."""
 
 from dataclasses import dataclass
 from datetime import datetime

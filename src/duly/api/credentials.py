@@ -1,13 +1,13 @@
-"""Who calls: an API key, a JWT, or a signed request. What the caller may do is asked at the door.
+"""Authentication: API key, JWT, or signed request. Authorisation is in asgi.py.
 
 | event | what happens |
 |---|---|
 | no credential, two kinds at once | 401 |
-| one character changed, expired, revoked, unknown | 401, all with the same words |
+| one character changed, expired, revoked, unknown | 401, all with the same answer |
 | a signature older or newer than 300 s, or used before | 401 |
 | a random or mistyped key | 401 without a look-up: its check characters do not fit |
 | a key of another kind (bearer key signs, signing key bears) | 401 |
-| the database is away | 503: nobody is let in on trust |
+| the database is unreachable | 503: no request is accepted without authentication |
 """
 
 import base64
@@ -37,7 +37,7 @@ SIGNATURE_VERSION = "v1"
 NONCE_CHARACTERS_MAX = 128
 NONCE_CHARACTERS_MIN = 8
 TOKEN_CHARACTERS_MAX = 8192
-# Of a signed body that is read before its signature can be proven; all of these count as one
+# Bytes of a signed body that are read before its signature is verified; they all count as one
 # caller's.
 UNPROVEN_BYTES_MAX = 256 * 1024
 UNPROVEN = "unproven"
@@ -46,8 +46,8 @@ REFUSAL = "the credential is missing, wrong, expired or revoked"
 
 
 class Authenticator:
-    """Keys and tenants are looked up over `reserved` connections, where there are some: a worker's
-    heartbeat asks for its key, and must not wait behind those who wait for everything else."""
+    """Looks up keys and tenants over `reserved` connections where there are some: a worker's
+    heartbeat needs its key, and must not wait for the shared pool."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class Authenticator:
         return await find_tenant(self.reserved, name) if TENANT_PATTERN.fullmatch(name) else None
 
     async def identify(self, call: Call, bytes_max: int) -> Credential:
-        """Before the body is read, as far as that is possible: a stranger's is not worth memory."""
+        """Authenticate before the body is read where possible: an unauthenticated body takes no
+        memory."""
         bearer, signer = call.header(b"authorization"), call.header(b"x-duly-key")
         if (bearer is None) == (signer is None):
             raise unauthenticated()
@@ -109,9 +110,9 @@ class Authenticator:
         return key
 
     async def signed(self, call: Call, key_id: str, bytes_max: int) -> Credential:
-        """HMAC-SHA256 over all that decides what a call does; `sign` lists the parts. With the
-        body's digest in a header nothing of the body is read before the signature is proven;
-        without, only a short body is, and few of them at a time."""
+        """Verify HMAC-SHA256 over all that decides what a request does; `sign` lists the parts.
+        With the body's digest in a header the body is not read before the signature is verified;
+        without it only a short body is, and few at a time."""
         timestamp = call.header(b"x-duly-timestamp") or ""
         nonce = call.header(b"x-duly-nonce") or ""
         signature = call.header(b"x-duly-signature") or ""
@@ -151,7 +152,7 @@ class Authenticator:
         return credential_of(key)
 
     async def read_unproven(self, call: Call, bytes_max: int) -> bytes:
-        """A body whose sender is known only once it is read."""
+        """Read a body that must be complete before its signature can be verified."""
         is_told = b"content-length" in call.headers
         if is_told and call.body_size(bytes_max) > UNPROVEN_BYTES_MAX:
             detail = (
@@ -210,7 +211,7 @@ def sign(
     idempotency_key: str = "",
     body: bytes = b"",
 ) -> str:
-    """What a client computes too; docs/how-to/sign-requests.md says it in words."""
+    """The signature of a request, as clients compute it (docs/how-to/sign-requests.md)."""
     return signature_over(
         secret,
         method,
@@ -241,7 +242,7 @@ def signature_over(
 
 
 def digest_told(call: Call) -> bytes | None:
-    """What the caller says that its body is, in the form of RFC 9530."""
+    """The body digest that the request declares (RFC 9530)."""
     told = call.header(b"content-digest")
     if told is None:
         return None

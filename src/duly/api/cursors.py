@@ -1,8 +1,8 @@
 """Cursors of lists and bulk operations: opaque, and signed for one tenant and one query.
 
-A handler works with positions, texts of its own making ("after this id"). The door turns a position
-into a cursor on the way out and back on the way in, for every endpoint whose query or body has a
-field `cursor`; so no list can hand out or take a plain position. Nothing is stored for a cursor.
+A handler works with positions, texts of its own ("after this id"). `asgi.py` turns a position into
+a cursor in the answer and back in the request, for every endpoint whose query or body has a field
+`cursor`; so no list can return or accept a plain position. Nothing is stored for a cursor.
 
 | event | what happens |
 |---|---|

@@ -1,4 +1,4 @@
-"""Shapes on the wire of dead letters: what can be asked of them, and how they are answered."""
+"""Request and response bodies of dead letters."""
 
 from datetime import datetime
 from typing import Annotated, Literal
@@ -75,7 +75,7 @@ class ManyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayManyAnswer(ManyAnswer, frozen=True, kw_only=True):
-    """`last_at` is when the last of these is due: the `start_at` of the next bite."""
+    """`last_at` is when the last of these is due: the `start_at` of the next request."""
 
     last_at: datetime | None
 

@@ -1,7 +1,7 @@
-"""Dead letters over HTTP: list, group, inspect, and replay or purge one or many.
+"""Dead letter endpoints: list, group, inspect; replay or purge one or many.
 
-Many at once are taken in bites; the answer says whether more is left. A bite of replays is spread
-over time, and says when its last one is due, so that the next bite can begin there.
+Bulk operations run in bounded batches; the answer says whether more is left. A batch of replays is
+spread over time and returns the due time of its last task, so that the next batch can start there.
 """
 
 from collections.abc import Sequence
@@ -246,7 +246,7 @@ class DeadLetterRoutes:
 async def matching(
     call: Call, asked: ReplayMany | PurgeMany, is_replayed: bool | None
 ) -> tuple[list[UUID], bool]:
-    """One bite of what was asked for, and whether there is more."""
+    """One batch of the requested dead letters, and whether more match."""
     if (asked.filter is None) == (asked.ids is None):
         raise invalid([Problem("", "give filter or ids, and not both")])
     if asked.ids is not None:

@@ -1,7 +1,7 @@
-"""The API described for programs (`/openapi.json`) and for people (`/docs`).
+"""API description endpoints: OpenAPI (`/openapi.json`) and an HTML page (`/docs`).
 
-The page is made from the document alone, and is whole by itself: no script, and nothing that a
-browser would have to fetch from anywhere.
+The page is generated from the document and is self-contained: no script, nothing that a browser
+would have to fetch.
 """
 
 import base64
@@ -56,7 +56,7 @@ class DescriptionRoutes:
             Endpoint(
                 method="GET",
                 path="/openapi.json",
-                summary="This description, for programs",
+                summary="API description as OpenAPI",
                 handler=self.document,
                 kind=Kind.OPEN,
                 answers={200: dict[str, Any]},
@@ -65,7 +65,7 @@ class DescriptionRoutes:
             Endpoint(
                 method="GET",
                 path="/docs",
-                summary="This description, for people",
+                summary="API description as a page",
                 handler=self.page,
                 kind=Kind.OPEN,
                 answers={200: str},

@@ -1,7 +1,7 @@
-"""Erasing personal data over HTTP: of one task, of those that match a filter, of a whole tenant.
+"""Erasure endpoints: erase personal data of one task, of tasks that match a filter, of a tenant.
 
-Only what has ended is erased, in bites; the answer says where the next bite begins. A bite and its
-audit record are one transaction.
+Only ended tasks are erased, in bounded batches; the answer has the cursor of the next batch. A
+batch and its audit entry are one transaction.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from duly.store.purge import erase_tasks, find_outliving_letters, is_erased
 from duly.store.read import PAGE_MAX, Filter, ListOrder, list_tasks, read_task
 
 TAG = "Erasures"
-# Where a bite goes on once the stored tasks are through: dead letters that outlived theirs.
+# Cursor after the last stored task: dead letters that outlived their tasks.
 LETTERS = "letters"
 
 

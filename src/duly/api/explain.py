@@ -1,4 +1,4 @@
-"""Why has this task not run yet, over HTTP: the gates in order, the one that binds, what to do."""
+"""Explain endpoint: why a task has not run yet, the gates in order, the binding one, the remedy."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,7 @@ class GateView(msgspec.Struct, frozen=True):
 
 class ExplanationView(msgspec.Struct, frozen=True):
     """`binding` names the entry of `gates` to look at first; null if the task runs, has ended, or
-    is on its way. `estimate_at` is when it should start if nobody does anything."""
+    is on its way. `estimate_at` is the expected start without intervention."""
 
     state: State
     summary: str
@@ -47,7 +47,7 @@ class ExplainRoutes:
             Endpoint(
                 method="GET",
                 path="/v1/tasks/{id}/explain",
-                summary="Say why a task has not run yet, and what would help",
+                summary="Explain why a task has not run yet, and what would unblock it",
                 handler=self.explain,
                 kind=Kind.READ,
                 access=PRODUCERS,

@@ -1,10 +1,10 @@
-"""What each problem code means and what to do about it; a problem's `type` leads to its text."""
+"""Meaning and remedy of each problem code; a problem's `type` links to its text."""
 
 from duly.api.problems import Code
 
 EXPLANATIONS: dict[Code, tuple[str, str]] = {
     Code.MALFORMED_REQUEST: (
-        "The call is not sound HTTP, or could be read in two ways.",
+        "The request is not valid HTTP, or is ambiguous.",
         "Use a common HTTP client; send each header once, and one way of framing the body.",
     ),
     Code.MALFORMED_BODY: (
@@ -12,7 +12,7 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
             "The body is not JSON: empty, cut, not UTF-8, nested too deeply, with a member given "
             "twice, or with a number out of range."
         ),
-        "Mend what `detail` says. Nothing was done.",
+        "Correct what `detail` names. Nothing was done.",
     ),
     Code.INVALID: (
         (
@@ -47,12 +47,12 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
         ),
     ),
     Code.FORBIDDEN: (
-        "The credential is good, and may not do this.",
+        "The credential is valid, but not permitted to do this.",
         "Use a key with the role that `detail` names, or have an admin make one.",
     ),
     Code.TENANT_SUSPENDED: (
         "An admin of the installation suspended the tenant.",
-        "Ask them. Running tasks may be settled; everything else is refused until they resume it.",
+        "Ask an admin. Only settling running tasks is allowed until it is resumed.",
     ),
     Code.NOT_FOUND: (
         (
@@ -82,27 +82,27 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
         "It becomes due by itself when they have completed.",
     ),
     Code.STALE: (
-        "The lease is not the caller's any more: it ran out, and the task was given to another.",
+        "The lease is lost: it expired, and the task may run elsewhere.",
         "Stop working on it. Nothing was changed.",
     ),
     Code.CONFLICT: (
-        "The thing is not in a state in which this can be done, or exists already.",
-        "Read it again and decide anew.",
+        "The state of the resource does not allow this, or it exists already.",
+        "Read it again before the next try.",
     ),
     Code.TOO_MANY: (
-        "The tenant has as many of these as it may have.",
+        "The tenant has reached its maximum of these.",
         "Remove what is not needed.",
     ),
     Code.RATE_LIMITED: (
-        "The tenant submits faster than it may, or the key makes more calls than it may.",
+        "The tenant's submit rate or the key's request rate is exceeded.",
         "Wait for `Retry-After` seconds and send it again; the RateLimit headers say how many fit.",
     ),
     Code.QUOTA_EXCEEDED: (
-        "The tenant has as many unfinished tasks as it may have.",
+        "The tenant has reached its maximum of unfinished tasks.",
         "Wait until some have ended, or have the quota raised.",
     ),
     Code.CONCURRENCY_LIMITED: (
-        "The tenant has as many calls of this kind in work as it may have at once.",
+        "The tenant has too many concurrent calls of this kind.",
         "Wait for their answers, or for `Retry-After` seconds, and send it again.",
     ),
     Code.REQUEST_TIMEOUT: (
@@ -118,11 +118,11 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
         "Send fewer; look for cookies that do not belong here.",
     ),
     Code.TIMEOUT: (
-        "The call was given up after its longest time. What it did is unknown.",
+        "The request timed out in the server. What it did is unknown.",
         "Send it again with the same idempotency key.",
     ),
     Code.OVERLOADED: (
-        "There is more to do than can be done now.",
+        "The server is overloaded.",
         "Wait for `Retry-After` seconds, then send it again with the same idempotency key.",
     ),
     Code.UNAVAILABLE: (
@@ -133,7 +133,7 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
         "Wait for `Retry-After` seconds, then send it again with the same idempotency key.",
     ),
     Code.INTERNAL: (
-        "A mistake of ours. What the call did is unknown.",
+        "An internal error. What the request did is unknown.",
         "Send it again with the same idempotency key; report it with the line of the server's log.",
     ),
 }

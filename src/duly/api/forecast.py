@@ -1,4 +1,4 @@
-"""The herd forecast over HTTP: what is expected to fire in the coming hours, minute by minute."""
+"""Forecast endpoint: expected fires per minute in the coming hours."""
 
 import asyncio
 from collections.abc import Sequence
@@ -102,7 +102,7 @@ class ForecastAnswer(msgspec.Struct, frozen=True, kw_only=True):
 @dataclass(frozen=True)
 class ForecastRoutes:
     database: Database
-    # One at a time: threads share a processor with everybody who is served here.
+    # One forecast at a time: its thread shares a processor with the event loop.
     reckoning: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def endpoints(self) -> list[Endpoint]:
@@ -110,7 +110,7 @@ class ForecastRoutes:
             Endpoint(
                 method="GET",
                 path="/v1/forecast",
-                summary="What is expected to fire, where it crowds, and which jitter would help",
+                summary="Expected fires per minute, peaks, and the jitter that would spread them",
                 handler=self.forecast,
                 kind=Kind.HOT,
                 access=PRODUCERS,

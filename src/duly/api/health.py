@@ -1,4 +1,4 @@
-"""Is the process alive, is it ready, and what are its numbers: for probes and Prometheus."""
+"""Liveness, readiness and metrics endpoints, for probes and Prometheus."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ class HealthRoutes:
             Endpoint(
                 method="GET",
                 path="/healthz",
-                summary="Is the process alive?",
+                summary="Liveness of the process",
                 handler=self.alive,
                 kind=Kind.OPEN,
                 answers={200: Alive},
@@ -55,7 +55,7 @@ class HealthRoutes:
             Endpoint(
                 method="GET",
                 path="/readyz",
-                summary="Can it do its work?",
+                summary="Readiness of the process",
                 handler=self.ready,
                 kind=Kind.OPEN,
                 answers={200: Readiness, 503: Readiness},
@@ -64,7 +64,7 @@ class HealthRoutes:
             Endpoint(
                 method="GET",
                 path="/metrics",
-                summary="Numbers for Prometheus",
+                summary="Metrics in the Prometheus format",
                 handler=self.numbers,
                 kind=Kind.OPEN,
                 access=OPERATORS,
@@ -95,7 +95,7 @@ class HealthRoutes:
         return {"database": "ok", "schema": "ok"}
 
     async def numbers(self, call: Call) -> Answer:
-        """Whom the installation serves, and how much, is for its operators alone."""
+        """Tenant names and their numbers are shown to operators only."""
         self.metrics.show_failing_roles(self.problems())
         accept = call.header(b"accept") or ""
         numbers, kind = self.metrics.scrape(with_tenants=may_see_tenants(call), accept=accept)

@@ -1,13 +1,13 @@
-"""The bounds of one connection that uvicorn does not have: sizes, times and how many at once.
+"""HTTP connection limits that uvicorn lacks: sizes, timeouts, and connections at once.
 
-What goes over a bound is answered with a problem, as everything else, and the connection ends.
+A request over a limit is answered with a problem document, and the connection is closed.
 
 | what a caller does | what happens |
 |---|---|
 | too many connections | the longest silent one is closed; none is silent: 503 with Retry-After |
 | too many of one address | the same, among those of the address |
 | too many, for a probe or an operator | answered, over a few connections more |
-| says nothing, or drips its headers; drips its body | 408 |
+| sends nothing, or its headers or body too slowly | 408 |
 | a long URL; many or large headers | 414; 431 |
 | what is not HTTP, or two readers would read differently | 400 |
 | hides a header behind its body (a trailer) | the header is dropped |
@@ -31,7 +31,7 @@ from duly.api.admission import ConnectionSlot, ConnectionTable
 from duly.api.asgi import PROVEN, RESERVED
 from duly.api.problems import PROBLEM_CONTENT_TYPE, ApiProblem, Code, later
 
-# What we rely on and uvicorn does not promise; a version without it must not start silently.
+# uvicorn internals that this module relies on; a version without them must not start silently.
 OVERRIDDEN = (
     "connection_made",
     "connection_lost",
@@ -182,7 +182,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.watch()
 
     def watch(self) -> None:
-        """One clock for whatever the caller owes us; a call that came whole never starts one."""
+        """Start the one deadline for what the client still has to send; a complete request starts
+        none."""
         stage = self.stage
         if stage is Stage.BETWEEN and not self.is_quiet():
             self.cancel_deadline()
@@ -306,7 +307,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.refuse(self.refusal or malformed("the request is not valid HTTP"))
 
     def refuse(self, refused: ApiProblem) -> None:
-        """Say why, and end the connection. A call that came whole is owed its own answer first."""
+        """Answer with a problem and close the connection. A complete request before it is answered
+        first."""
         self.cancel_deadline()
         cycle: RequestResponseCycle | None = self.cycle
         if cycle is not None and not cycle.response_complete:
@@ -328,12 +330,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def is_body_long(self) -> bool:
-        """Not worth reading on only to drop it: who sends it has a while to see the answer."""
+        """Too long to read and drop: the client gets a while to see the answer."""
         lengths = [int(value) for name, value in self.headers if name == b"content-length"]
         return sum(lengths) > self.limits.dropped_bytes_max
 
     def end(self) -> None:
-        """Closed at once, a caller that still sends would lose our answer to a reset."""
+        """Closed at once, a client that still sends would lose the answer to a TCP reset."""
         self.cancel_deadline()
         self.is_ended = True
         if self.transport.can_write_eof():

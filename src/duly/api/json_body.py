@@ -1,4 +1,4 @@
-"""From bytes to a checked request: strict JSON, every error with a pointer to its place.
+"""Decode a request body: strict JSON, every error with a JSON pointer.
 
 What Python's own parser lets through is refused here: duplicate keys, NaN, numbers out of range,
 lone surrogates, other encodings than UTF-8, and nesting past a bound.
@@ -44,7 +44,7 @@ Model = TypeVar("Model")
 
 
 def decode(body: bytes, model: type[Model]) -> Model:
-    """A request of this shape, or Refused with everything that is wrong with it."""
+    """Decode into the model, or raise ApiProblem with all problems."""
     check_framing(body)
     try:
         return msgspec.json.decode(body, type=model)

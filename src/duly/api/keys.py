@@ -1,5 +1,5 @@
-"""API keys over HTTP: make, list, rotate, revoke. The text of a key leaves once, in the answer to
-whoever made it; no key can be made, rotated or revoked by one that reaches less far."""
+"""API key endpoints: create, list, rotate, revoke. The text of a key is returned once, by the
+request that created it; a key with less reach cannot create, rotate or revoke one."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -131,7 +131,7 @@ class KeyRoutes:
             Endpoint(
                 method="POST",
                 path="/v1/keys",
-                summary="Make a key; its text is shown once",
+                summary="Create a key; its secret is shown once",
                 handler=self.create,
                 checks_types=True,
                 kind=Kind.CONTROL,
@@ -149,7 +149,7 @@ class KeyRoutes:
             Endpoint(
                 method="GET",
                 path="/v1/keys/{id}",
-                summary="Read a key, without its text",
+                summary="Read a key, without its secret",
                 handler=self.get,
                 kind=Kind.READ,
                 access=ADMINS,
@@ -160,7 +160,7 @@ class KeyRoutes:
             Endpoint(
                 method="PATCH",
                 path="/v1/keys/{id}",
-                summary="Change how many calls a second a key may make",
+                summary="Change the request rate of a key",
                 handler=self.change,
                 checks_types=True,
                 kind=Kind.CONTROL,
@@ -185,7 +185,7 @@ class KeyRoutes:
             Endpoint(
                 method="POST",
                 path="/v1/keys/{id}/rotate",
-                summary="Make the successor of a key, which lives on for a while",
+                summary="Rotate a key; the old one stays valid for a while",
                 handler=self.rotate,
                 checks_types=True,
                 kind=Kind.CONTROL,
@@ -256,7 +256,7 @@ class KeyRoutes:
         return Answer(200, key_view(revoked))
 
     async def locked(self, call: Call) -> KeyFacts:
-        """The key of this call, if the caller may lay hands on it."""
+        """Lock the key of this request, if the caller may change it."""
         key = await lock_key(call.session, call.tenant, key_id_of(call))
         if key is None:
             raise not_found("key", call.params["id"])
@@ -298,7 +298,7 @@ def key_problems(asked: KeyRequest) -> list[Problem]:
 
 
 def check_reach(credential: Credential, reach: Reach, types: list[str] | None) -> None:
-    """Nobody hands out, takes over or takes away what reaches further than they do themselves."""
+    """A caller cannot create, rotate or revoke a key that reaches further than its own."""
     is_further = reach is Reach.INSTALLATION and credential.reach is not Reach.INSTALLATION
     is_wider = credential.types is not None and (
         types is None or not credential.types.issuperset(types)

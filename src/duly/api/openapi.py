@@ -26,7 +26,7 @@ DESCRIPTION = (
     "A durable task scheduler. Instants are RFC 3339 with an offset, durations are seconds, errors "
     "are problem details (RFC 9457) with a stable `code`. Unknown fields are refused."
 )
-# From anybody, to anybody: these come from the server before an endpoint is looked for.
+# Answers of any endpoint: the server gives these before it routes the request.
 OF_EVERY_CALL = (
     Code.MALFORMED_REQUEST,
     Code.INVALID_QUERY,

@@ -1,4 +1,4 @@
-"""What runs where: nodes, slots of shards, and a tenant's live workers. Read only."""
+"""Operator endpoints: nodes, slots with their owners, and a tenant's live workers. Read only."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,7 +58,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlotView(msgspec.Struct, frozen=True, kw_only=True):
-    """A range of shards, and who dispatches for it. `epoch` rises with every change of owner."""
+    """A range of shards and the scheduler that owns it. `epoch` rises with every change of
+    owner."""
 
     slot: int
     first_shard: int

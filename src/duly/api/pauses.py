@@ -1,5 +1,5 @@
-"""Pauses over HTTP: who stopped a tenant, a type or a pool, when, and why. The gates obey within
-seconds."""
+"""Pause endpoints: stop and resume a tenant, a type or a pool, with actor and reason. The gates
+apply a pause within seconds."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -68,7 +68,7 @@ class PauseRoutes:
             Endpoint(
                 method="GET",
                 path="/v1/pauses",
-                summary="List what is paused",
+                summary="List pauses",
                 handler=self.list_page,
                 kind=Kind.READ,
                 access=OPERATORS,
@@ -92,7 +92,7 @@ class PauseRoutes:
             Endpoint(
                 method="POST",
                 path="/v1/pauses/resume",
-                summary="Resume what is paused",
+                summary="End a pause",
                 handler=self.resume,
                 checks_types=True,
                 kind=Kind.CONTROL,

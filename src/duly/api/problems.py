@@ -1,7 +1,7 @@
-"""Everything that can be wrong with a call, as RFC 9457 problem details.
+"""Problem details (RFC 9457) of every refused request.
 
-The one edge where faults of the world become HTTP: `problem_of` translates them. A `detail` says
-what to do about it and never how duly is built.
+The one place where errors become HTTP answers: `problem_of` translates them. A `detail` says what
+to do about it and never exposes internals.
 """
 
 import re
@@ -125,7 +125,7 @@ class ProblemDetails(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ApiProblem(Exception):
-    """A call that is answered with a problem. Raised only inside the front door."""
+    """A request that is answered with a problem. Raised only inside `api/`."""
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ def later(code: Code, detail: str, retry_after_s: int = RETRY_AFTER_S) -> ApiPro
 
 
 def problem_of(error: DulyError) -> ApiProblem:
-    """What the caller is told when the world fails. The log has the rest."""
+    """The problem for a DulyError. The log has the rest."""
     match error:
         case Overloaded():
             return later(Code.OVERLOADED, "too many calls are waiting; try again")

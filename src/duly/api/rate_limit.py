@@ -1,4 +1,5 @@
-"""Bounds at the door: a tenant's submits a second and live tasks, and a key's calls a second.
+"""Rate limits and quotas of the API: submits a second and live tasks of a tenant, requests a second
+of a key.
 
 A rate is for the installation: its tokens are in the database, and each process that serves the API
 leases slices of them. The quota is counted in the database every few seconds and told of our own
@@ -47,7 +48,7 @@ class Quota:
     def __init__(self) -> None:
         self.count = 0
         self.count_again_at = 0.0
-        # Whoever comes while it is counted waits for the count, and is then added to it.
+        # A caller that comes during the count waits for it, and is then added to it.
         self.counting = asyncio.Lock()
 
 
@@ -62,7 +63,7 @@ class RateTokens:
         # As of that instant; others may have taken of it since.
         self.left = math.inf
         self.left_at = 0.0
-        # Of all calls that wait for the next lease; one of them asks at a time.
+        # Held by the one caller that leases tokens for all that wait.
         self.wanted = 0
         self.asking = asyncio.Lock()
 
@@ -97,7 +98,7 @@ class LeasedRate(Generic[Owner]):
     async def take(
         self, owner: Owner, rate: float, burst: float, count: int, detail: str
     ) -> dict[str, str]:
-        """Headers that tell the caller where it stands; Refused with `detail` if it is too fast."""
+        """Rate limit headers; ApiProblem with `detail` past the rate."""
         tokens = self.tokens_of(owner)
         if count > burst:
             detail = f"{count} tasks at once are more than the {burst:g} that may be saved up"
@@ -115,7 +116,8 @@ class LeasedRate(Generic[Owner]):
     async def lease(
         self, tokens: RateTokens, owner: Owner, rate: float, burst: float, count: int, detail: str
     ) -> None:
-        """Take what the call before us leased for all, or ask; Refused if it is too soon."""
+        """Take tokens that an earlier call leased for all, or lease; ApiProblem if it is too
+        soon."""
         now = self.clock.monotonic()
         if tokens.take(count, now):
             return
@@ -170,7 +172,7 @@ class Throttle:
         self.quotas: dict[int, Quota] = {}
 
     async def admit(self, tenant: int, count: int) -> dict[str, str]:
-        """Headers that tell the caller where it stands; Refused past a bound."""
+        """Rate limit headers; ApiProblem past a limit."""
         limits = await self.tenants.get(tenant)
         if limits is None or (limits.submit_rate is None and limits.stored_max is None):
             return {}

@@ -1,4 +1,4 @@
-"""One call on its way through the front door: what was sent, who sent it, and the answer to it."""
+"""One API request: what was sent, the credential that sent it, and its answer."""
 
 import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
@@ -40,7 +40,7 @@ SINGLE_HEADERS = frozenset(
 
 @dataclass(slots=True)
 class Answer:
-    """`kept` is what a remembered call is answered with, where `body` holds a secret."""
+    """`kept` is the body stored for idempotent repetitions, where `body` holds a secret."""
 
     status: int = 200
     body: object = None
@@ -60,7 +60,7 @@ class AuditNote:
 
 
 class Call:
-    """`tenant` is whose things are asked for: the credential's, or one that an operator named."""
+    """One request. `tenant` is the credential's, or one that an operator named."""
 
     __slots__ = (
         "admitted",
@@ -115,7 +115,7 @@ class Call:
 
     @property
     def session(self) -> Session:
-        """The transaction that the door opened for this call."""
+        """The transaction that `asgi.py` opened for this request."""
         assert self.open_session is not None
         return self.open_session
 
@@ -124,7 +124,7 @@ class Call:
         self.notes.append(AuditNote(action, subject, detail))
 
     async def admit(self, limiter: FairLimiter, caller: Hashable, units: int = 1) -> None:
-        """Waits for its turn; Refused if that does not come soon."""
+        """Wait for admission; ApiProblem if it takes too long."""
         await limiter.acquire(caller, units)
         self.admitted.append((limiter, caller, units))
 
@@ -152,7 +152,7 @@ class Call:
         while has_more:
             message = await self.receive()
             if message["type"] == "http.disconnect":
-                # Half a call is no call; nobody is there to read this.
+                # The client hung up before the body was complete: no answer is possible.
                 raise ApiProblem(
                     Code.MALFORMED_REQUEST, "the connection closed before the whole body arrived"
                 )
@@ -170,7 +170,7 @@ class Call:
         return self.raw_body
 
     async def gone(self) -> None:
-        """Returns when the caller hung up; for calls that wait."""
+        """Returns when the client hung up; for long polls."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 

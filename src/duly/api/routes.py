@@ -1,4 +1,4 @@
-"""All the doors of the API, put together. The one list of what can be asked over HTTP."""
+"""All endpoints of the API in one list, and the objects that they share."""
 
 import asyncio
 
@@ -155,7 +155,7 @@ class ApiRoutes:
         )
 
     async def close(self) -> None:
-        """Answer whoever was let in."""
+        """Answer the requests that were admitted."""
         await self.group_commit.close()
         await self.reading.close()
         await self.rules.close()

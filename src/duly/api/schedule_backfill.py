@@ -1,11 +1,11 @@
-"""Backfill over HTTP: tasks for past occurrences that made none, each bite in its own commit.
+"""Backfill endpoint: tasks for past occurrences without one, one batch in each commit.
 
 | event | what happens |
 |---|---|
 | asked twice, or broken off and asked again | what has a task is left alone, and counted |
-| killed between two bites | the tasks of the bites before it stand; ask again |
+| killed between two batches | the tasks of earlier batches stand; ask again |
 | the definition is edited meanwhile | it stops with 409; what was made stands |
-| the schedule has not ruled on an occurrence yet | it is left to the schedule |
+| the schedule has not decided an occurrence yet | it is left to the schedule |
 """
 
 import asyncio
@@ -124,7 +124,7 @@ class BackfillRoutes:
         batch: Sequence[datetime],
         progress: BackfillProgress,
     ) -> None:
-        """One commit. Who asked for it is on record with the first tasks, whatever comes after."""
+        """Store one batch in one commit. The audit entry commits with the first batch."""
         async with self.changes.database.tenant(call.tenant) as session:
             locked = await lock_schedule(session, call.tenant, schedule.id)
             if locked is None or locked.definition != schedule.definition:
@@ -133,7 +133,7 @@ class BackfillRoutes:
                     f"the schedule was changed meanwhile; {progress.made} tasks were made before",
                 )
             is_first = progress.made == 0
-            # By the clock of the beginning: the rate holds over all bites.
+            # Relative to the start: the rate holds over all batches.
             planned = await self.plan(session, asked, schedule, batch, progress)
             if not planned:
                 return

@@ -1,5 +1,5 @@
-"""What every change of a schedule does around the change itself: lock it, rule on what is due under
-the definition as it stands, and tell those who fire it once the call has committed."""
+"""Shared steps of every schedule change: lock it, decide due occurrences under the current
+definition, and notify the cron role after the commit."""
 
 import contextlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Schedules over HTTP: pause and resume, one or many, with who and why; and fire one by hand."""
+"""Schedule control endpoints: pause and resume one or many, with actor and reason; trigger one."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -114,7 +114,7 @@ class ScheduleControlRoutes:
     async def pause(self, call: Call, asked: PauseSchedule) -> Answer:
         """Who paused it first, and why, stands until it is resumed."""
         check_reason(asked.reason)
-        # What is due and was not fired yet is skipped with the rest: a brake works at once.
+        # Due occurrences that have not fired are skipped too: a pause takes effect at once.
         schedule = await self.changes.lock(call)
         if await pause_schedule(call.session, schedule, call.credential.actor, asked.reason):
             note_one(call, "schedule.pause", schedule, asked.reason)

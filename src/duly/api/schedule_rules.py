@@ -1,4 +1,4 @@
-"""From a definition as asked for to one that may be stored, or everything that is wrong with it.
+"""Validation of schedule definitions: a definition that may be stored, or all its problems.
 
 The template is held against the rules of `POST /v1/tasks`; what is read, is read in the transaction
 of the call.
@@ -35,8 +35,8 @@ class CheckedSchedule(NamedTuple):
 
 
 class ScheduleContext(NamedTuple):
-    """What a definition is held against. An interval without a start counts from `anchor_at`. What
-    is `known` stands already: it is not refused for a limit that was changed since."""
+    """What a definition is validated against. An interval without a start counts from `anchor_at`.
+    `known` fields are stored already: they are not refused for a limit that changed since."""
 
     now: datetime
     schedule_s_min: int
@@ -47,7 +47,7 @@ class ScheduleContext(NamedTuple):
 async def check_schedule(
     call: Call, asked: ScheduleRequest, context: ScheduleContext, outbound: OutboundRules
 ) -> CheckedSchedule:
-    """Refused with all that is wrong, so that its author can mend it in one go."""
+    """Validate a definition; ApiProblem with all its problems at once."""
     recurrence, found = check_recurrence(asked, context)
     template, wrong = await check_task(call, asked, asked.task, context.now, outbound)
     found += name_problems(asked.name) + wrong

@@ -1,4 +1,4 @@
-"""How schedules, their ledger and a look ahead are answered."""
+"""Response bodies of schedules, their occurrences and previews."""
 
 from datetime import date, datetime, timedelta
 from typing import Literal

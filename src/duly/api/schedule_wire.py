@@ -1,5 +1,5 @@
-"""What can be asked of schedules. How they are answered is in schedule_views.py; whether a
-definition may be stored, in schedule_rules.py; what it means, in domain/recurrence.py."""
+"""Request bodies of schedules. Response bodies are in schedule_views.py, validation in
+schedule_rules.py, recurrence in domain/recurrence.py."""
 
 from datetime import date, datetime
 from typing import Annotated, Any

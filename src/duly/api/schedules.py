@@ -1,5 +1,5 @@
-"""Schedules over HTTP: define, read, list, edit, delete, preview, and read the ledger. Pausing and
-firing by hand are in schedule_control.py."""
+"""Schedule endpoints: create, read, list, edit, delete, preview, and list occurrences. Pause,
+resume and trigger are in schedule_control.py."""
 
 import asyncio
 from dataclasses import dataclass
@@ -124,7 +124,7 @@ class ScheduleRoutes:
             route(
                 method="POST",
                 path="/v1/schedules/preview",
-                summary="When would it fire, and what do the next clock changes do to it?",
+                summary="Preview the next fires and clock changes of a definition",
                 handler=self.preview,
                 checks_types=True,
                 prepare=self.check_payload,
@@ -143,7 +143,7 @@ class ScheduleRoutes:
             route(
                 method="GET",
                 path="/v1/schedules/{id}/occurrences",
-                summary="List what became of each occurrence, newest first",
+                summary="List occurrences with their verdicts, newest first",
                 handler=self.occurrences,
                 query=OccurrencesQuery,
                 answers={200: Page[OccurrenceView]},

@@ -1,6 +1,6 @@
 """Costly payload checks, off the event loop: in a few processes with limits of time and memory.
 
-A tenant has one process at a time and waits in its own line, so that tenants take turns. A tenant
+A tenant has one process at a time and waits in its own queue, so that tenants take turns. A tenant
 whose payload exceeded a limit has its costly checks refused for a while; everything else of it, and
 all of the others', goes on.
 """
@@ -46,7 +46,7 @@ class SchemaChecks:
     async def problems(
         self, tenant: int, schema: str, payloads: Sequence[bytes]
     ) -> list[Problem | None]:
-        """What is wrong with each; Refused if that cannot be told now."""
+        """The problems of each payload; ApiProblem if it cannot be checked now."""
         return (await self.check(tenant, schema, payloads)).problems(len(payloads))
 
     async def unsound_reason(self, tenant: int, schema: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Numbers over HTTP: what happened, in steps of minutes, and how a tenant stands at this moment."""
+"""Statistics endpoints: counts per minute over time, and the current state of a tenant."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -122,7 +122,7 @@ class StatsRoutes:
             Endpoint(
                 method="GET",
                 path="/v1/stats",
-                summary="What happened, in steps of minutes",
+                summary="Statistics over time, in steps of minutes",
                 handler=self.over_time,
                 kind=Kind.READ,
                 access=PRODUCERS,
@@ -133,7 +133,7 @@ class StatsRoutes:
             Endpoint(
                 method="GET",
                 path="/v1/stats/now",
-                summary="What waits, runs and failed at this moment",
+                summary="Current backlog, running tasks and failures",
                 handler=self.now,
                 kind=Kind.READ,
                 access=PRODUCERS,

@@ -1,4 +1,4 @@
-"""Many tasks in one call: all or nothing, one commit, one key if the caller gives one."""
+"""Batch submit endpoint: all or nothing, one commit, one optional idempotency key."""
 
 import asyncio
 import hashlib

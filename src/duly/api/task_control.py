@@ -1,4 +1,4 @@
-"""Changing tasks that exist, over HTTP: cancel one or many, reschedule, run now."""
+"""Task control endpoints: cancel one or many, reschedule, run now."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -186,7 +186,7 @@ class TaskControlRoutes:
         return remembered_without_payload(200, await self.view_in(call, move.id))
 
     async def cancel_many(self, call: Call, asked: CancelMany) -> Answer:
-        """One bounded bite of the unfinished tasks that match."""
+        """Cancel one bounded batch of the unfinished tasks that match."""
         permit_filter(call.credential, asked.filter.type)
         ids, has_more, next_cursor = await self.matching(call, asked.filter, asked.cursor)
         counts: Counter[ControlAnswer] = Counter()
@@ -216,7 +216,7 @@ class TaskControlRoutes:
     async def matching(
         self, call: Call, asked: TaskFilter, start: str | None
     ) -> tuple[list[UUID], bool, str | None]:
-        """Unfinished tasks that were not asked to stop yet: so every bite finds other ones."""
+        """Unfinished tasks without a cancel request: every batch finds other ones."""
         ids: dict[UUID, None] = {}
         states = [state for state in LIVE_STATES if asked.state in (None, state)]
         place, _, cursor_text = (start or "0 ").partition(" ")

@@ -1,5 +1,5 @@
-"""What a tenant says of its task types, at the moment of a submit: may this key, is the payload
-as the schema says, which defaults apply. Compiled once and kept for a moment."""
+"""Task type rules at submit: permission of the key, payload schema, defaults. Compiled once and
+cached for a short time."""
 
 import asyncio
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ SLICE_COST_MAX = INLINE_COST_MAX
 
 @dataclass(frozen=True)
 class Rules:
-    """Of one task type; the empty ones for a type that nobody described."""
+    """Rules of one task type; empty for a type without a description."""
 
     schema: str | None = None
     defaults: TaskDefaults = NO_DEFAULTS
@@ -45,7 +45,7 @@ class TaskRules:
         outbound: OutboundRules = STRICT,
     ) -> None:
         self.database = database
-        # Where this installation lets webhooks go; asked again by whoever sends them.
+        # Allowed webhook destinations of this installation; the webhook sender checks them again.
         self.outbound = outbound
         self.known: TtlCache[tuple[int, str], Rules] = TtlCache(
             environment.clock, self.look, RULES_MAX
@@ -56,7 +56,7 @@ class TaskRules:
         return await read_rules(self.database, *name)
 
     async def check(self, credential: Credential, tenant: int, task: TaskRequest) -> TaskDefaults:
-        """The defaults for this task; Refused if it may not be submitted as it stands."""
+        """The defaults for this task; ApiProblem if it may not be submitted as it stands."""
         rules = await self.known.get((tenant, task.type))
         permit(rules, credential, task.type)
         if rules.schema is not None:
@@ -76,7 +76,8 @@ class TaskRules:
         return found
 
     async def check_costly(self, tenant: int, task: TaskRequest) -> None:
-        """Refused for a template's payload, where only a process of its own can tell."""
+        """Check a template's payload where that needs the check process; ApiProblem if it does not
+        fit."""
         rules = await self.known.get((tenant, task.type))
         if not isinstance(judge(rules, task), PayloadSchema):
             return
@@ -131,7 +132,7 @@ async def read_rules(session: Session, tenant: int, task_type: str) -> Rules:
 
 
 def permit(rules: Rules, credential: Credential, task_type: str) -> None:
-    """Refused if this credential may not submit tasks of the type."""
+    """ApiProblem if this credential may not submit tasks of the type."""
     permit_type(credential, task_type)
     if rules.keys is not None and credential.key_id not in rules.keys:
         detail = f"this credential may not submit {task_type}: the type lists the keys that may"
@@ -139,8 +140,8 @@ def permit(rules: Rules, credential: Credential, task_type: str) -> None:
 
 
 def permit_type(credential: Credential, task_type: str) -> None:
-    """Refused if the credential is limited to other task types. For every change of what belongs to
-    a type: its tasks, dead letters, schedules, pauses and its description."""
+    """ApiProblem if the credential is limited to other task types. For every change of what belongs
+    to a type: its tasks, dead letters, schedules, pauses and its description."""
     if credential.types is not None and task_type not in credential.types:
         detail = f"this credential is limited to other task types than {task_type}"
         raise ApiProblem(Code.FORBIDDEN, detail)

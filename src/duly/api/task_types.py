@@ -1,4 +1,4 @@
-"""Task types over HTTP: what a tenant says of a kind of task. What it means is in task_rules.py."""
+"""Task type endpoints: payload schema, defaults, permitted keys. task_rules.py applies them."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -80,7 +80,7 @@ class TaskTypeRoutes:
             Endpoint(
                 method="PUT",
                 path="/v1/task-types/{name}",
-                summary="Describe a task type: schema, defaults, who may submit it",
+                summary="Describe a task type: schema, defaults, permitted keys",
                 handler=self.put,
                 checks_types=True,
                 prepare=self.check_schema,
@@ -105,7 +105,7 @@ class TaskTypeRoutes:
             Endpoint(
                 method="DELETE",
                 path="/v1/task-types/{name}",
-                summary="Forget what was said of a task type; its tasks stay",
+                summary="Delete the description of a task type; its tasks stay",
                 handler=self.delete,
                 checks_types=True,
                 kind=Kind.CONTROL,

@@ -1,7 +1,7 @@
-"""Callers that wait for the end of a task: one look for all of them, now and then.
+"""Long polls for the end of a task: one query for all of them at each poll.
 
-An end that this process settled itself is told at once; ends elsewhere are seen at the next look.
-With nobody waiting there is no look at all.
+A task settled by this process wakes its long polls at once; others are found by the next poll.
+Without waiting callers no query runs.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ class TaskWaits:
         return POLL_EVERY_S
 
     async def close(self) -> None:
-        """Whoever waits is answered now: nobody will look for them any more."""
+        """Answer all waiting callers now: no further poll will run."""
         self.is_closed = True
         for event, _ in self.ended.values():
             event.set()

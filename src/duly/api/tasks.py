@@ -1,4 +1,4 @@
-"""Tasks over HTTP: submit, batch, read, list, wait, cancel, reschedule, run now."""
+"""Task endpoints: submit, read, list, wait, attempts. Control is in task_control.py."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,5 +1,5 @@
-"""Tenants and their limits over HTTP. Who shares the installation is its admins' affair; a tenant
-reads its own limits and never changes them."""
+"""Tenant endpoints: tenants and their limits. Only admins of the installation change them; a tenant
+reads its own."""
 
 from dataclasses import dataclass
 from typing import Annotated, TypeAlias

@@ -1,8 +1,8 @@
-"""A short memory for what nearly every call asks: keys, tenants, task types.
+"""TTL cache for what nearly every request needs: keys, tenants, task types.
 
-What is changed elsewhere takes effect within `KEEP_S`; what is changed through this process, at
-once. Many callers that ask for one thing at the same time make one look. What does not exist (None)
-is remembered apart: names that strangers make up push out no name that exists.
+A change made elsewhere takes effect within `KEEP_S`; one made through this process, at once.
+Concurrent requests for one key share one load. Missing entries (None) are cached apart, so that
+invented names evict no existing one.
 """
 
 import asyncio
@@ -47,13 +47,13 @@ class TtlCache(Generic[Name, Thing]):
             flight = asyncio.ensure_future(self.fetch(name))
             self.looking[name] = flight
             flight.add_done_callback(lambda ended: self.land(name, ended))
-        # A caller that goes away takes nobody else's answer along.
+        # A cancelled caller must not cancel the load that others wait for.
         return await asyncio.shield(flight)
 
     async def fetch(self, name: Name) -> Thing:
         thing = await self.look(name)
         if self.looking.get(name) is not asyncio.current_task():
-            # It was changed while we looked: what we saw may be what was before.
+            # Changed during the load: the loaded value may be outdated.
             return thing
         self.kept.pop(name, None)
         self.absent.pop(name, None)

@@ -1,5 +1,5 @@
-"""Webhook secrets over HTTP: list, make, delete. A secret leaves once, in the answer to whoever
-made it; making one is also how they are rotated, since those before sign on for a while."""
+"""Webhook secret endpoints: list, create, delete. A secret is returned once, when it is created;
+creating one is also the rotation, since earlier ones keep signing for a while."""
 
 import re
 from base64 import b64encode
@@ -62,7 +62,7 @@ class WebhookSecretRoutes:
             Endpoint(
                 method="GET",
                 path="/v1/webhook-secrets",
-                summary="List what webhooks are signed with, without the secrets",
+                summary="List webhook secrets, without their values",
                 handler=self.list_page,
                 kind=Kind.READ,
                 access=ADMINS,

@@ -1,7 +1,7 @@
-"""Shapes on the wire that several resources share: a task as asked for and as answered.
+"""Request and response bodies that several resources share, above all the task.
 
-The bounds in the annotations are those of `domain/limits.py`; from here they reach both the check
-at the door and the OpenAPI description.
+The bounds in the annotations are those of `domain/limits.py`; request validation and the OpenAPI
+description both read them here.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from duly.domain import limits
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import State
 from duly.domain.task import DEFAULT_POLICY, DEFAULT_POOL, Policy, Submission
-from duly.store.read import Attempt, Task
+from duly.store.read import AttemptRecord, Task
 from duly.store.submit import Stored
 
 Item = TypeVar("Item")
@@ -107,8 +107,8 @@ NO_DEFAULTS = TaskDefaults()
 
 
 class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One task as its submitter asks for it; null means the same as not given. `run_at` or
-    `delay_s`, not both. No text in it, the payload's included, has the character U+0000."""
+    """A submitted task; null means the same as not given. `run_at` or `delay_s`, not both. No text
+    in it, the payload's included, has the character U+0000."""
 
     type: TypeName
     # Made by a call, because the description of the API cannot show a Raw as a default.
@@ -309,7 +309,7 @@ def target_view(url: str | None, pool: str | None, policy: Policy) -> Target:
     return Target(pool=pool)
 
 
-def attempt_view(attempt: Attempt) -> AttemptView:
+def attempt_view(attempt: AttemptRecord) -> AttemptView:
     return AttemptView(
         fence=attempt.fence,
         attempt=attempt.charged,

@@ -1,6 +1,6 @@
-"""How the users' workers come for tasks: lease with a long poll, heartbeat, settle; all in batches.
+"""Worker protocol endpoints: lease with a long poll, heartbeat, settle; all in batches.
 
-Also the one settlement that is no worker's: of a task that a webhook receiver took over.
+Also the settlement of an asynchronous webhook, which its receiver sends.
 """
 
 import asyncio
@@ -238,7 +238,8 @@ class WorkerRoutes:
             leasing.cancel()
             gone.cancel()
         if granted.leases and gone.done() and not granted.again:
-            # Nobody is there to run them: somebody else may, and no attempt is charged.
+            # The worker hung up: release the leases, so that another worker can run them; no
+            # attempt is charged.
             await self.give_back(call.tenant, asked.worker_id, granted.leases)
             await self.worker_leases.hang_up(call.tenant, asked.worker_id)
             return Answer(200, LeaseAnswer([]))
@@ -301,7 +302,8 @@ class WorkerRoutes:
         if answer.status is SettleStatus.STALE and await self.worker_leases.hand_over(
             task_id, asked.fence
         ):
-            # The receiver was faster than our note that it took the task over.
+            # The receiver settled before the executor recorded that it accepted the task
+            # asynchronously.
             answer = await self.settle_handed_over(settlement, task)
         if answer.status is SettleStatus.STALE:
             detail = (

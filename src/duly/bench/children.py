@@ -1,4 +1,4 @@
-"""Real `duly` processes for scenarios: started with nobody's settings, always ended."""
+"""Real `duly` processes for scenarios: started with a clean environment, always ended."""
 
 import asyncio
 import contextlib
@@ -38,7 +38,7 @@ async def start_duly(
     """A process, and what it said when it was ready."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "duly", *arguments, "--json", "--port", "0"),
-        env={**nobodys_environ(stage), **(environ or {})},
+        env={**clean_environ(stage), **(environ or {})},
         stdout=PIPE,
         stderr=DEVNULL,
         # A Ctrl-C on the terminal is for the benchmark, which then ends this one in order.
@@ -56,8 +56,8 @@ async def start_duly(
     return process, ready
 
 
-def nobodys_environ(stage: ScenarioContext) -> dict[str, str]:
-    """Without the settings of whoever runs the benchmark: they would be measured too."""
+def clean_environ(stage: ScenarioContext) -> dict[str, str]:
+    """The environment without DULY_* settings, which would change the measurement."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DULY_")}
     given = {"DULY_PG_BIN": stage.order.pg_bin} if stage.order.pg_bin else {}
     return {**kept, **given, "XDG_CONFIG_HOME": stage.folder}

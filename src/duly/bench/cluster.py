@@ -1,4 +1,4 @@
-"""Two real `duly serve` on one database: how long slots are nobody's when one of them ends.
+"""Two real `duly serve` on one database: how long slots are without an owner when one of them ends.
 
 A round starts what is missing, waits until both have half of the slots, and ends one of them.
 """

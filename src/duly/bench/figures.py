@@ -66,7 +66,7 @@ def series(buckets: Sequence[int], passed_s: float) -> Figures:
     rates: list[float] = []
     for start in range(0, len(buckets), width):
         lasted_s = min(step_s, passed_s - start * BUCKET_S)
-        # A sliver at the end would show a rate that nobody saw.
+        # A short interval at the end would show a rate that did not exist.
         if lasted_s >= step_s / 2 or not rates:
             rates.append(sum(buckets[start : start + width]) / max(lasted_s, BUCKET_S / 2))
     return {"step_s": step_s, "tasks_per_s": [round(rate, 1) for rate in rates]}

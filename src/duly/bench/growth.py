@@ -18,7 +18,7 @@ WAITING_MAX = 10_000_000
 WAITING_MAX_QUICK = 100_000
 TENANTS_MAX = 10_000
 TENANTS_MAX_QUICK = 100
-# So that they are nobody else's.
+# So that no other tenant has them.
 FIRST_TENANT = 1_000
 # A scheduler that has started looks at everything within this time, again and again.
 MEMORY_WATCH_S = 3.0

@@ -49,7 +49,7 @@ async def run_lone(stage: ScenarioContext) -> Figures:
 
 
 class LoneTask:
-    """One at a time. Its handler itself notes when it starts; whoever waits hears later."""
+    """One task at a time. Its handler records when it starts; the waiter is notified later."""
 
     def __init__(self, stage: ScenarioContext) -> None:
         self.stage = stage

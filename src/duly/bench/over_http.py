@@ -1,7 +1,7 @@
 """A real `duly up` in a process of its own, asked over HTTP: submits, reads, and an SDK worker.
 
 The load comes from this process, with as little HTTP as will do; server, PostgreSQL and load share
-the machine, as they do wherever somebody tries it.
+the machine, as they do on a laptop.
 """
 
 import asyncio

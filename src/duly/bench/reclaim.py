@@ -8,7 +8,7 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from typing import Any
 
-from duly.bench.children import Running, duly_up, nobodys_environ
+from duly.bench.children import Running, clean_environ, duly_up
 from duly.bench.figures import Figures, percentiles
 from duly.bench.over_http import POOL, make_worker, serving
 from duly.bench.stage import ScenarioContext
@@ -46,7 +46,7 @@ async def lose_worker(stage: ScenarioContext, running: Running) -> float:
     """The instant at which a worker was killed that had begun every task."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "duly.bench.reclaim", running.url, str(stage.tasks)),
-        env={**nobodys_environ(stage), "DULY_API_KEY": running.api_key},
+        env={**clean_environ(stage), "DULY_API_KEY": running.api_key},
         stdout=PIPE,
         stderr=DEVNULL,
         start_new_session=True,

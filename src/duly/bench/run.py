@@ -20,7 +20,7 @@ from duly.store.measure import read_server_settings
 
 
 @dataclass
-class Report:
+class ScenarioReport:
     machine: dict[str, Any] = field(default_factory=machine_facts)
     results: list[dict[str, Any]] = field(default_factory=list)
 
@@ -37,7 +37,7 @@ class Audience:
 
 
 class Interrupted(Exception):
-    """Somebody wants the report now; never leaves this module."""
+    """Raised by Ctrl-C: report now; never leaves this module."""
 
 
 class Interruption:
@@ -69,7 +69,7 @@ async def run_scenarios(
     names: Sequence[str],
     order: BenchOptions,
     environment: Environment,
-    report: Report,
+    report: ScenarioReport,
     audience: Audience,
 ) -> bool:
     """Fills the report; False if it was interrupted."""

@@ -29,7 +29,7 @@ WAL_SEGMENTS = 32
 # The tenant that every database has.
 TENANT = 1
 URL = "http://127.0.0.1/noop"
-# Nothing has moved for so long: whoever was to move it is gone, however slow the machine.
+# No progress for so long means a stall, however slow the machine.
 STALLED_S = 120.0
 
 # How much is done, and of how much.
@@ -49,7 +49,7 @@ class BenchOptions:
 
 
 class StallWatch:
-    """For waits whose length nobody knows: as long as it goes on, and STALLED_S longer."""
+    """For waits of unknown length: as long as there is progress, and STALLED_S longer."""
 
     def __init__(self, clock: Clock, what: str) -> None:
         self.clock = clock

@@ -31,7 +31,7 @@ Queue = asyncio.Queue[list[DueTimer] | None]
 
 
 class StorePipeline:
-    """One process with one pool, and nobody else at work."""
+    """The store alone: one process with one pool, without API and roles."""
 
     def __init__(self, database: Database, environment: Environment, show: Show) -> None:
         self.database = database
@@ -63,7 +63,7 @@ class StorePipeline:
         return meter
 
     async def drain(self, tasks: int) -> Meter:
-        """A backlog, or what somebody submits meanwhile: loaded, leased, handled, settled."""
+        """A backlog, or tasks submitted meanwhile: loaded, leased, handled, settled."""
         meter = self.make_meter()
         queue: Queue = asyncio.Queue(maxsize=PIPELINES)
         async with asyncio.TaskGroup() as group:

@@ -32,7 +32,7 @@ async def run_end_to_end(stage: ScenarioContext) -> Figures:
 
 
 async def run_weights(stage: ScenarioContext) -> Figures:
-    """Both tenants have a backlog; whoever has more weight is served more often."""
+    """Both tenants have a backlog; the one with more weight is served more often."""
     big = await create_tenant(stage.database, "bench-big", TenantLimits(weight=3.0))
     small = await create_tenant(stage.database, "bench-small", TenantLimits(weight=1.0))
     assert big is not None

@@ -1,1 +1,1 @@
-"""The ready queue: one contract, and its carriers. No gate, no fairness, no truth."""
+"""The ready queue: the lease queue, the carrier contract, and carriers. A cache without gates."""

@@ -1,7 +1,7 @@
-"""Tickets in PostgreSQL, told to idle consumers of other processes, which would poll for them.
+"""Lane hints: tell other processes of tickets in PostgreSQL, so that idle consumers need not poll.
 
-A ring names lanes, each once and a bounded number of times a second: whoever is busy takes more by
-itself. A lost ring costs time until the next poll, never a ticket.
+A hint names lanes, each once and a bounded number of times a second: busy consumers take more by
+themselves. A lost hint costs time until the next poll, never a ticket.
 """
 
 from duly.broker.lease_queue import LeaseQueue
@@ -33,5 +33,5 @@ def read_ring(ring: str) -> Lane | None:
         tenant, pool, band = ring.split()
         return Lane(int(tenant), int(pool), int(band))
     except ValueError:
-        log.warning("a ring was not understood", ring=ring[:100])
+        log.warning("lane hint not understood", ring=ring[:100])
         return None

@@ -1,4 +1,4 @@
-"""Consumers of this process with nothing to do: how they wait, and which of them are woken."""
+"""Idle consumers of this process: how they wait, and which of them are woken."""
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,8 @@ from duly.store.lease import Lease
 
 
 class WaitingConsumer:
-    """It is told once: that it should look, or what it got, by the submit that reserved it."""
+    """An idle consumer: woken once, to look for tickets or with leases of the submit that reserved
+    it."""
 
     __slots__ = (
         "count",
@@ -56,7 +57,7 @@ class WaitingConsumer:
         finally:
             timer.cancel()
         if self.is_reserved and not self.is_told:
-            # A statement is under way that may end in its hands.
+            # A statement is in flight that may give it leases.
             self.waking = loop.create_future()
             await self.waking
 

@@ -1,4 +1,5 @@
-"""Where each lane of the table begins for this process, so that nobody reads the dead rows again.
+"""Lane cursors: where each lane of the table starts for this process, so that dead rows are not
+read again.
 
 While a long transaction elsewhere keeps vacuum away, every ticket ever taken is still in the way of
 a scan from the beginning. A bookmark trails what was taken by a little, because sequences become

@@ -1,5 +1,5 @@
 """Queues in this process's memory, oldest ticket first: of one lane each, or of all tenants'
-webhooks of a band. Who may take from them, and when, is the lease queue's business."""
+webhooks of a band. The lease queue decides which consumer takes from them."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence

@@ -218,7 +218,7 @@ class LeaseQueue:
             self.look_now()
 
     async def close(self) -> None:
-        """Send waiting consumers home with nothing."""
+        """Wake waiting consumers without leases."""
         self.is_closed = True
         if self.late_check is not None:
             self.late_check.cancel()
@@ -430,7 +430,7 @@ class LeaseQueue:
                     self.accept(queues, found, left_out)
                     wait_s = 0.0
         except CarrierUnavailable as error:
-            log.debug("no look for tickets", error=str(error))
+            log.debug("carrier receive failed", error=str(error))
         except Exception as error:
             self.consumers.tell_all(error)
             raise
@@ -475,7 +475,7 @@ class LeaseQueue:
             if own:
                 await self.publish_to_carrier(own)
         except DulyError as error:
-            log.warning("tickets were lost on their way to other processes", error=str(error))
+            log.warning("tickets lost: publish to the carrier failed", error=str(error))
 
     def watch_local(self) -> None:
         """While tickets lie here, see in time whether they are taken."""

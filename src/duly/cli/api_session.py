@@ -1,4 +1,4 @@
-"""Commands that talk to duly over HTTP: their flags, their connection, how an answer is shown.
+"""API session of a command: connection flags, requests, and how an answer is shown.
 
 What a command asks is in its own file; what is refused becomes one line in main.py.
 """
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 class ApiSession:
-    """One command's conversation with the server."""
+    """One command's session with the API."""
 
     def __init__(self, connection: PlainConnection, tenant: str | None, *, as_json: bool) -> None:
         self.connection = connection
@@ -86,7 +86,7 @@ class ApiSession:
 
 
 def over_api(work: Callable[..., int | None]) -> Callable[..., int | None]:
-    """A click callback from a function of a Talk, which may return an exit code."""
+    """A click callback from a function of an ApiSession, which may return an exit code."""
 
     @functools.wraps(work)
     def callback(
@@ -111,5 +111,5 @@ def path(*parts: str) -> str:
 
 
 def given(**fields: object) -> Json:
-    """Only what was said."""
+    """Only the values that were given."""
     return {name: value for name, value in fields.items() if value is not None}

@@ -12,7 +12,7 @@ from duly.bench.catalog import SCENARIOS, Scenario
 from duly.cli.output import make_console, make_table, note, show
 
 if TYPE_CHECKING:
-    from duly.bench.run import Audience, Report
+    from duly.bench.run import Audience, ScenarioReport
     from duly.bench.stage import BenchOptions, Show
 
 REPEAT_MAX = 100
@@ -64,7 +64,7 @@ def usable_folder(
     default=1,
     show_default=True,
     metavar="N",
-    help="Run the whole list so many times.",
+    help="Repetitions of the whole list.",
 )
 @click.option(
     "--waiting",
@@ -90,17 +90,17 @@ def command(
     plots: Path | None,
     as_json: bool,
 ) -> None:
-    from duly.bench.run import Report
+    from duly.bench.run import ScenarioReport
     from duly.bench.stage import BenchOptions
     from duly.cli.options import load
 
     order = BenchOptions(quick, tasks, waiting, load({}).settings.pg_bin)
-    report = Report()
+    report = ScenarioReport()
     is_whole = is_drawn = False
     try:
         is_whole = measure(names * repeat, order, report, is_quiet=as_json)
     finally:
-        # What had finished is told whatever happened to the rest.
+        # Finished scenarios are reported whatever happened to the rest.
         folder = plots or (None if as_json else Path(PLOTS_FOLDER))
         is_drawn = tell(report.as_json(), folder, as_json=as_json)
     if not is_whole:
@@ -109,7 +109,9 @@ def command(
         raise click.exceptions.Exit(1)
 
 
-def measure(names: list[str], order: "BenchOptions", report: "Report", *, is_quiet: bool) -> bool:
+def measure(
+    names: list[str], order: "BenchOptions", report: "ScenarioReport", *, is_quiet: bool
+) -> bool:
     import asyncio
 
     import uvloop

@@ -12,14 +12,14 @@ KINDS = ("host", "type", "pool")
 
 @click.group("breakers")
 def command() -> None:
-    """List breakers, and close one by hand."""
+    """List circuit breakers, and close one manually."""
 
 
 @command.command("list")
 @list_flags
 @over_api
 def list_breakers(session: ApiSession, limit: int, cursor: str | None) -> None:
-    """List hosts, types and pools that get no work for now, and why."""
+    """List open breakers of hosts, types and pools, with the reason."""
     page = session.page("/v1/breakers", {}, limit, cursor)
     session.show_page(page, lambda items: print_table(items, COLUMNS, "no breaker is open"))
 

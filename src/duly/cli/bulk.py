@@ -1,5 +1,5 @@
-"""Work over many things, done in bites that the server bounds: a dry run, a question, then bite
-after bite until nothing is left."""
+"""Bulk operations in batches that the server bounds: dry run, confirmation, then batch after batch
+until nothing is left."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from duly.cli.output import confirm, progress
 
 @dataclass(frozen=True)
 class BulkOperation:
-    """`verb` and `things` are for people: "purge" and "dead letters". A bite that moved none of
+    """`verb` and `things` are for people: "purge" and "dead letters". A batch that changed none of
     `moved` is the last: what still matches would only match again."""
 
     path: str
@@ -24,7 +24,7 @@ class BulkOperation:
 def run_in_batches(
     session: ApiSession, work: BulkOperation, body: Json, *, dry_run: bool, yes: bool
 ) -> Json:
-    """The totals of all bites; `has_more` if it ended before everything was done."""
+    """The totals of all batches; `has_more` if it ended before everything was done."""
     looked: Json = session.ask("POST", work.path, {**body, "dry_run": True})
     if dry_run or not looked["matched"]:
         return {**looked, "dry_run": dry_run}
@@ -45,7 +45,7 @@ def run_in_batches(
             if not batch["has_more"] or not any(batch[name] for name in work.moved):
                 break
             if batch.get("last_at") is not None:
-                # Replays are spread over time: the next bite begins where this one ends.
+                # Replays are spread over time: the next batch starts where this one ends.
                 body = {**body, "start_at": batch["last_at"]}
     totals = {name: sums[name] for name in work.counted}
     return {**batch, **totals}

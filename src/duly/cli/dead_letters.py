@@ -21,9 +21,9 @@ PURGE = BulkOperation("/v1/dead-letters/purge", "purge", "dead letters", ("done"
 
 filter_flags = with_flags(
     [
-        click.option("--type", "task_type", metavar="TYPE", help="Of tasks of this type."),
-        click.option("--reason", type=click.Choice(REASONS), help="Why it failed for good."),
-        click.option("--fingerprint", metavar="HEX", help="Of one cause, as `groups` names it."),
+        click.option("--type", "task_type", metavar="TYPE", help="Only of tasks of this type."),
+        click.option("--reason", type=click.Choice(REASONS), help="Only with this failure reason."),
+        click.option("--fingerprint", metavar="HEX", help="Only of one cause, from `groups`."),
     ]
 )
 replayed_flag = click.option(
@@ -33,7 +33,7 @@ replayed_flag = click.option(
 
 @click.group("dead-letters")
 def command() -> None:
-    """Look at tasks that failed for good; replay or purge them."""
+    """List and inspect dead letters; replay or purge them."""
 
 
 @command.command("list")
@@ -78,9 +78,9 @@ def show(session: ApiSession, letter_id: str) -> None:
 @filter_flags
 @click.option("--all", "everything", is_flag=True, help="All that were not replayed yet.")
 @click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second."
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Replays per second."
 )
-@click.option("--start-at", type=instant, metavar="INSTANT", help="When the first is due.")
+@click.option("--start-at", type=instant, metavar="INSTANT", help="Due time of the first replay.")
 @dry_run_flag
 @yes_flag
 @over_api

@@ -1,4 +1,4 @@
-"""`duly doctor`: what is wrong with an installation, and what to do about each thing."""
+"""`duly doctor`: check an installation and print a remedy for each problem."""
 
 import asyncio
 from typing import Any
@@ -22,8 +22,8 @@ MARKS = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "FAIL"}
 @database_flags
 @json_flag
 def command(as_json: bool, **flags: Any) -> None:
-    """Look at the database behind duly: version, durability, clock, connections, pooler, whoever
-    pins old rows, autovacuum, partitions, slots, roles, and roles that fail on any node. Reads
+    """Check the database behind duly: version, durability, clock, connections, pooler, sessions
+    that pin old rows, autovacuum, partitions, slots, roles, and roles that fail on any node. Reads
     only. Exit code 1 if something is broken.
     """
     settings = load_to_look(flags).settings

@@ -27,11 +27,11 @@ RULES_SHOWN = 3
     metavar="N",
     help="How far to look ahead.",
 )
-@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Draw it there.")
+@click.option("--svg", type=click.Path(path_type=Path), metavar="FILE", help="Write an SVG chart.")
 @over_api
 def command(session: ApiSession, hours: int, svg: Path | None) -> None:
-    """Show what schedules and waiting tasks are expected to fire in the coming hours, minute by
-    minute: where it crowds, and which jitter would spread it.
+    """Show the expected fires of schedules and waiting tasks per minute in the coming hours: peaks,
+    and the jitter that would spread them.
 
     A line is an hour: the peak of each ten minutes, then the fires of the hour. Times are UTC.
     """

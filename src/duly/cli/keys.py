@@ -21,34 +21,34 @@ ROLES = ("producer", "worker", "operator", "admin")
 
 @click.group("keys")
 def command() -> None:
-    """Make, rotate and revoke API keys."""
+    """Create, rotate and revoke API keys."""
 
 
 @command.command("list")
 @list_flags
 @over_api
 def list_keys(session: ApiSession, limit: int, cursor: str | None) -> None:
-    """List the keys of the tenant, without their texts."""
+    """List the keys of the tenant, without their secrets."""
     page = session.page("/v1/keys", {}, limit, cursor)
     session.show_page(page, lambda items: print_table(items, COLUMNS, "no keys"))
 
 
 @command.command("create")
 @click.argument("name", required=False)
-@click.option("--role", type=click.Choice(ROLES), help="What it may do.")
-@click.option("--installation", is_flag=True, help="It reaches every tenant.")
+@click.option("--role", type=click.Choice(ROLES), help="Role of the key.")
+@click.option("--installation", is_flag=True, help="Access to every tenant.")
 @click.option(
-    "--type", "types", multiple=True, metavar="TYPE", help="It may submit and change only these."
+    "--type", "types", multiple=True, metavar="TYPE", help="Limit it to these task types."
 )
 @click.option("--signing", is_flag=True, help="Its secret signs requests and is never sent.")
 @click.option("--expires-in", type=duration, metavar="DURATION", help="Such as 90d.")
-@click.option("--request-rate", type=float, metavar="N", help="Calls a second at most.")
-@click.option("--first", is_flag=True, help="The first key, made in the database itself.")
+@click.option("--request-rate", type=float, metavar="N", help="Requests per second at most.")
+@click.option("--first", is_flag=True, help="First key, created in the database.")
 @database_flags
 @api_flags
 @click.pass_context
 def create(context: click.Context, /, first: bool, as_json: bool, **flags: Any) -> None:
-    """Make a key. Its text is shown this once.
+    """Create a key. Its secret is shown only now.
 
     With --first: the admin's key of an installation without a live one, because it is new or all of
     them were revoked. It needs no server, only the database, which the settings or --database-url
@@ -107,10 +107,12 @@ def create_over_api(
 
 @command.command("rotate")
 @click.argument("key_id", metavar="ID")
-@click.option("--grace", type=duration, metavar="DURATION", help="The old one lives on so long.")
+@click.option(
+    "--grace", type=duration, metavar="DURATION", help="How long the old key stays valid."
+)
 @over_api
 def rotate(session: ApiSession, key_id: str, grace: float | None) -> None:
-    """Make the successor of a key. Its text is shown this once."""
+    """Create the successor of a key. Its secret is shown only now."""
     asked = given(grace_s=grace)
     session.show(session.ask("POST", path("keys", key_id, "rotate"), asked), print_made)
 
@@ -120,7 +122,7 @@ def rotate(session: ApiSession, key_id: str, grace: float | None) -> None:
 @click.argument("request_rate", type=bound, metavar="N|none")
 @over_api
 def limit(session: ApiSession, key_id: str, request_rate: float | str) -> None:
-    """Let a key make so many calls a second at most, on all nodes together."""
+    """Set the request rate of a key, over all nodes."""
     asked = {"request_rate": None if request_rate == NO_BOUND else request_rate}
     session.show(session.ask("PATCH", path("keys", key_id), asked), print_key)
 

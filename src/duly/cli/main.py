@@ -27,19 +27,19 @@ COMMANDS = {
     "serve": ("duly.cli.serve", "Start one process of an installation with its own PostgreSQL."),
     "worker": ("duly.cli.worker", "Run the handlers of a worker in your own code."),
     "migrate": ("duly.cli.migrate", "Bring the database schema to this version of duly."),
-    "doctor": ("duly.cli.doctor", "Look for what is wrong with the database, and say what to do."),
-    "verify": ("duly.cli.verify", "Check all that is stored against duly's invariants."),
+    "doctor": ("duly.cli.doctor", "Check the database and roles, and print remedies."),
+    "verify": ("duly.cli.verify", "Check all stored rows against duly's invariants."),
     "config": ("duly.cli.config", "Show every setting, its value and where it came from."),
     "env": ("duly.cli.env", "Print the local duly's address, key and database for a shell."),
-    "status": ("duly.cli.status", "Show nodes, slots, what waits, lag and dead letters."),
-    "tasks": ("duly.cli.tasks", "Submit tasks, follow them, change them."),
-    "schedules": ("duly.cli.schedules", "Define what recurs, look at it, apply it from a file."),
-    "forecast": ("duly.cli.forecast", "Show what is expected to fire, and where it crowds."),
-    "dead-letters": ("duly.cli.dead_letters", "Look at tasks that failed; replay or purge them."),
-    "types": ("duly.cli.types", "Task types: schemas, defaults, who may submit them."),
+    "status": ("duly.cli.status", "Show nodes, slots, backlog, lag and dead letters."),
+    "tasks": ("duly.cli.tasks", "Submit, list, wait for, cancel and change tasks."),
+    "schedules": ("duly.cli.schedules", "Create, list and change schedules; apply a file."),
+    "forecast": ("duly.cli.forecast", "Show expected fires per minute, and peaks."),
+    "dead-letters": ("duly.cli.dead_letters", "List failed tasks; replay or purge them."),
+    "types": ("duly.cli.types", "Task types: schemas, defaults, permitted keys."),
     "tenants": ("duly.cli.tenants", "Tenants and their limits."),
-    "keys": ("duly.cli.keys", "Make, rotate and revoke API keys."),
-    "breakers": ("duly.cli.breakers", "List breakers, and close one by hand."),
+    "keys": ("duly.cli.keys", "Create, rotate and revoke API keys."),
+    "breakers": ("duly.cli.breakers", "List circuit breakers, and close one."),
     "pauses": ("duly.cli.pauses", "Pause and resume a tenant, a type or a pool."),
     "nodes": ("duly.cli.nodes", "The processes of the installation."),
     "workers": ("duly.cli.workers", "The tenant's live workers."),
@@ -119,7 +119,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         click.echo("duly: interrupted", err=True)
         return EXIT_FAILED
     except BrokenPipeError:
-        # Whoever read our output has seen enough; nothing more is written, also not at the exit.
+        # The reader of the output has gone (closed pipe): write nothing more, also not at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except Exception as error:
@@ -134,7 +134,7 @@ def wants_json(arguments: Sequence[str]) -> bool:
 
 
 def explain(error: Exception, *, as_json: bool = False) -> int:
-    """One clear line for a fault of the world; our own mistakes keep their traceback."""
+    """One line for a DulyError; a bug keeps its traceback."""
     from duly.client.errors import ApiError, Unreachable, WaitTimedOut
     from duly.domain.errors import DulyError, KeysExist, MigrationFailed
 

@@ -17,8 +17,10 @@ from duly.telemetry import configure_logs
 
 @click.command("migrate")
 @database_flags
-@click.option("--status", is_flag=True, help="Only show what is applied and what is pending.")
-@click.option("--to", type=click.IntRange(min=0), metavar="N", help="Go to version N, also back.")
+@click.option("--status", is_flag=True, help="Show applied and pending migrations.")
+@click.option(
+    "--to", type=click.IntRange(min=0), metavar="N", help="Migrate to version N, also back."
+)
 @json_flag
 def command(status: bool, to: int | None, as_json: bool, **flags: Any) -> None:
     """Bring the database schema to this version of duly, or to version N."""

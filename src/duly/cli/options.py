@@ -18,7 +18,7 @@ SHOWN_MAX = 100_000
 
 DATABASE_FLAGS = [
     click.option("--config", metavar="FILE", help="A TOML file with settings."),
-    click.option("--data-dir", metavar="FOLDER", help="Where the embedded PostgreSQL lives."),
+    click.option("--data-dir", metavar="FOLDER", help="Data directory of the embedded PostgreSQL."),
     click.option("--database-url", metavar="URL", help="An external PostgreSQL instead."),
     click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
 ]
@@ -30,7 +30,7 @@ API_FLAGS = [
         "--url",
         type=server_url,
         metavar="URL",
-        help="Where duly is. Default: DULY_URL, else the `duly up` of this machine.",
+        help="URL of duly. Default: DULY_URL, else the `duly up` of this machine.",
     ),
     click.option(
         "--api-key",
@@ -38,7 +38,7 @@ API_FLAGS = [
         metavar="KEY",
         help="An API key, or @FILE. Better: DULY_API_KEY, which other users cannot see.",
     ),
-    click.option("--tenant", metavar="NAME", help="Act for this tenant, if the key reaches it."),
+    click.option("--tenant", metavar="NAME", help="Tenant, for keys that reach several."),
     click.option("--json", "as_json", is_flag=True, help="Answer as one JSON document."),
 ]
 
@@ -51,7 +51,7 @@ LIST_FLAGS = [
         metavar="N",
         help="Show at most so many.",
     ),
-    click.option("--cursor", metavar="TEXT", help="Go on where an earlier list ended."),
+    click.option("--cursor", metavar="TEXT", help="Continue an earlier list."),
 ]
 
 TASK_FILTER_FLAGS = [
@@ -67,9 +67,9 @@ TASK_FILTER_FLAGS = [
 ]
 
 dry_run_flag = click.option(
-    "--dry-run", is_flag=True, help="Only say how many match; change nothing."
+    "--dry-run", is_flag=True, help="Only count the matches; change nothing."
 )
-yes_flag = click.option("--yes", is_flag=True, help="Do not ask whether to go on.")
+yes_flag = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 def with_flags(flags: Sequence[Callable[[Command], Command]]) -> Callable[[Command], Command]:

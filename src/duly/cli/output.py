@@ -1,4 +1,4 @@
-"""How answers look to people: tables, cards, progress. Nothing here asks a server.
+"""Terminal output: tables, cards, progress. Nothing here sends a request.
 
 Text that came from others is shown without its control characters: an error message must not be
 able to move the cursor, or to write over what stands above it.
@@ -177,7 +177,7 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
     if yes:
         return
     if as_json or not sys.stdin.isatty():
-        raise click.UsageError("there is nobody to ask: look with --dry-run, then say --yes")
+        raise click.UsageError("not a terminal: preview with --dry-run, then confirm with --yes")
     if not click.confirm(question, err=True):
         note("duly: not confirmed, nothing was changed")
         raise click.exceptions.Exit(1)

@@ -30,7 +30,7 @@ def list_pauses(session: ApiSession, limit: int, cursor: str | None) -> None:
 @command.command("pause")
 @kind_argument
 @name_argument
-@click.option("--reason", required=True, metavar="TEXT", help="For whoever finds it paused.")
+@click.option("--reason", required=True, metavar="TEXT", help="Shown with the pause.")
 @over_api
 def pause(session: ApiSession, kind: str, name: str | None, reason: str) -> None:
     """Pause the tenant, or the type or pool NAME. What runs goes on; nothing is lost."""

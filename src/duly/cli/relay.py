@@ -30,16 +30,16 @@ SERVER_FLAGS = API_FLAGS[:2]
     metavar="URL",
     help="The database with the outbox. Better: DULY_SOURCE_URL, which other users cannot see.",
 )
-@click.option("--create-table", is_flag=True, help="Make the tables of the outbox, and end.")
-@click.option("--sql", is_flag=True, help="Print the statements that make them, and end.")
-@click.option("--once", is_flag=True, help="End when the outbox is empty.")
+@click.option("--create-table", is_flag=True, help="Create the outbox tables, and exit.")
+@click.option("--sql", is_flag=True, help="Print the SQL that creates them, and exit.")
+@click.option("--once", is_flag=True, help="Exit when the outbox is empty.")
 @click.option(
     "--batch-max",
     type=click.IntRange(1, 10_000),
     default=BATCH_MAX,
     show_default=True,
     metavar="N",
-    help="Rows taken at once.",
+    help="Rows per batch.",
 )
 @click.option(
     "--poll-s",
@@ -47,7 +47,7 @@ SERVER_FLAGS = API_FLAGS[:2]
     default=POLL_S,
     show_default=True,
     metavar="SECONDS",
-    help="How often to look without being told.",
+    help="Poll interval, without notifications.",
 )
 @with_flags(SERVER_FLAGS)
 @json_flag

@@ -31,7 +31,7 @@ many_flags = with_flags(
 
 @click.command("pause")
 @many_flags
-@click.option("--reason", required=True, metavar="TEXT", help="For whoever finds it paused.")
+@click.option("--reason", required=True, metavar="TEXT", help="Shown with the pause.")
 @over_api
 def pause(session: ApiSession, reason: str, **asked: Any) -> int:
     """Pause schedules: those named, or all that match. What comes due is skipped, on record."""
@@ -87,7 +87,8 @@ def change_named(
 def change_matching(
     session: ApiSession, verb: str, body: Json, *, dry_run: bool, yes: bool
 ) -> Json:
-    """Counted first, then bite after bite: a bite follows the cursor, whatever it had to leave."""
+    """Count first, then change batch after batch; a batch follows the cursor past unchanged
+    schedules."""
     at = f"/v1/schedules/{verb}"
     matched = sum(each["matched"] for each in follow(session, at, {**body, "dry_run": True}))
     totals: Json = {"dry_run": dry_run, "matched": matched, "done": 0, "left": []}
@@ -131,7 +132,7 @@ def print_totals(totals: Json, verb: str) -> None:
 @click.argument("name_or_id", metavar="NAME|ID")
 @over_api
 def trigger(session: ApiSession, name_or_id: str) -> None:
-    """Fire a schedule now, also while it is paused."""
+    """Trigger a schedule now, also while it is paused."""
     task = session.ask("POST", path("schedules", find_id(session, name_or_id), "trigger"))
     session.show(task, print_changed)
 
@@ -141,7 +142,7 @@ def trigger(session: ApiSession, name_or_id: str) -> None:
 @click.option("--from", "since", type=instant, required=True, metavar="INSTANT", help="Included.")
 @click.option("--to", "until", type=instant, required=True, metavar="INSTANT", help="Included.")
 @click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="So many a second; 10."
+    "--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="Tasks per second; 10."
 )
 @dry_run_flag
 @yes_flag
@@ -155,7 +156,7 @@ def backfill(
     dry_run: bool,
     yes: bool,
 ) -> None:
-    """Make tasks for past occurrences that made none, spread over time. Asked twice, it makes no
+    """Create tasks for past occurrences without one, spread over time. Running it twice creates no
     task twice."""
     at = path("schedules", find_id(session, name_or_id), "backfill")
     body = given(**{"from": since, "to": until, "rate_per_s": rate})

@@ -1,5 +1,5 @@
 """The fields of a schedule on the command line and in files: flags, names, defaults, and finding
-the one that somebody named."""
+one by name or id."""
 
 import re
 from collections.abc import Sequence
@@ -52,18 +52,30 @@ WHEN_FLAGS = [
     click.option("--cron", metavar="TEXT", help="Such as '0 2 * * mon-fri' or @daily."),
     click.option("--every", type=duration, metavar="DURATION", help="Or an interval: 90, 5m, 2h."),
     click.option("--timezone", metavar="ZONE", help="Such as Europe/Berlin; UTC if not given."),
-    click.option("--misfire", type=click.Choice(MISFIRES), help="What becomes of late ones."),
+    click.option("--misfire", type=click.Choice(MISFIRES), help="Policy for late occurrences."),
     click.option(
         "--misfire-window", type=duration, metavar="DURATION", help="How late fire_all may fire."
     ),
-    click.option("--overlap", type=click.Choice(OVERLAPS), help="If an earlier task still lives."),
-    click.option("--max-running", type=bound, metavar="N|none", help="So many, with allow."),
-    click.option("--dst-gap", type=click.Choice(GAPS), help="Times that a clock change skips."),
-    click.option("--dst-repeat", type=click.Choice(REPEATS), help="Times that come twice."),
-    click.option("--jitter", type=duration, metavar="DURATION", help="Fixed part of it is added."),
+    click.option(
+        "--overlap", type=click.Choice(OVERLAPS), help="Policy if an earlier task is unfinished."
+    ),
+    click.option(
+        "--max-running", type=bound, metavar="N|none", help="Unfinished tasks at most, with allow."
+    ),
+    click.option(
+        "--dst-gap", type=click.Choice(GAPS), help="Policy for local times that do not exist."
+    ),
+    click.option(
+        "--dst-repeat", type=click.Choice(REPEATS), help="Policy for local times that occur twice."
+    ),
+    click.option(
+        "--jitter", type=duration, metavar="DURATION", help="Fixed delay per schedule, up to this."
+    ),
     click.option("--start-at", type=instant_or_none, metavar="INSTANT|none", help="Not before."),
     click.option("--end-at", type=instant_or_none, metavar="INSTANT|none", help="Not after."),
-    click.option("--max-fires", type=bound, metavar="N|none", help="It ends after so many."),
+    click.option(
+        "--max-fires", type=bound, metavar="N|none", help="Number of fires after which it ends."
+    ),
     click.option(
         "--exclude",
         type=date_or_none,

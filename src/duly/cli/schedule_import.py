@@ -25,7 +25,7 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 @click.command("import")
 @click.argument("file", type=click.File("rb"), metavar="CRONTAB")
-@click.option("--timezone", metavar="ZONE", help="Of lines without CRON_TZ, as Europe/Berlin.")
+@click.option("--timezone", metavar="ZONE", help="Zone of lines without CRON_TZ.")
 @click.option("--system", is_flag=True, help="Lines name a user, as those of /etc/crontab.")
 @click.option(
     "--type",
@@ -33,10 +33,10 @@ BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
     metavar="TYPE",
     default=TYPE_DEFAULT,
     show_default=True,
-    help="Of the tasks that they make.",
+    help="Type of the created tasks.",
 )
 @click.option("--pool", metavar="NAME", help="The worker pool that runs them.")
-@click.option("--webhook", metavar="URL", help="Or the address that duly calls.")
+@click.option("--webhook", metavar="URL", help="Or the webhook URL.")
 @click.option("--apply", "is_applied", is_flag=True, help="Create them instead of printing them.")
 @click.option("--dry-run", is_flag=True, help="With --apply, only show the plan.")
 @yes_flag

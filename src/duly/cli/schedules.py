@@ -1,5 +1,5 @@
-"""`duly schedules`: define what recurs, look at it, change it. Pausing and firing by hand, files
-and crontabs have files of their own."""
+"""`duly schedules`: create, list, show, edit, delete, preview. Pause, trigger, files and crontabs
+have modules of their own."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ named = click.argument("name_or_id", metavar="NAME|ID")
 
 @click.group("schedules")
 def command() -> None:
-    """Schedules: what recurs, by cron or by interval. A NAME is as good as an ID."""
+    """Schedules by cron or by interval. A NAME works like an ID."""
 
 
 for part in (pause, resume, trigger, backfill, apply, import_crontab):
@@ -78,7 +78,7 @@ def create(
 @click.option("--name-prefix", metavar="TEXT", help="Those whose name begins with it.")
 @click.option("--type", "task_type", metavar="TYPE", help="Those that make tasks of this type.")
 @click.option("--paused/--not-paused", default=None, help="Only what is, or is not, paused.")
-@click.option("--flagged", is_flag=True, help="Those that do not keep their cadence.")
+@click.option("--flagged", is_flag=True, help="Only those that do not fire on time.")
 @list_flags
 @over_api
 def list_schedules(
@@ -115,13 +115,15 @@ def show_one(session: ApiSession, name_or_id: str) -> None:
 @named
 @click.option("--name", metavar="TEXT", help="Another name.")
 @when_flags
-@click.option("--task", type=json_document, metavar="JSON", help="What it submits, as a whole.")
+@click.option(
+    "--task", type=json_document, metavar="JSON", help="The task to submit, replaced as a whole."
+)
 @over_api
 def edit(
     session: ApiSession, name_or_id: str, name: str | None, task: Raw | None, **flags: Any
 ) -> None:
-    """Change some fields of a schedule; `none` takes a bound away. What is due already is ruled on
-    as it was defined before."""
+    """Change some fields of a schedule; `none` removes a bound. Due occurrences are decided under
+    the earlier definition."""
     asked = fields_said({"name": name, "task": task, **flags})
     if not asked:
         raise click.UsageError("give at least one field, such as --cron '0 3 * * *'")
@@ -182,7 +184,7 @@ def occurrences(
     limit: int,
     cursor: str | None,
 ) -> None:
-    """List what became of each occurrence of a schedule, newest first."""
+    """List the occurrences of a schedule with their verdicts, newest first."""
     ledger = path("schedules", find_id(session, name_or_id), "occurrences")
     page = session.page(ledger, {"verdict": verdict, "since": since}, limit, cursor)
     session.show_page(

@@ -1,4 +1,4 @@
-"""`duly status`: how duly stands at this moment, on one screen. It only asks and shows."""
+"""`duly status`: the current state of the installation on one screen. Reads only."""
 
 import contextlib
 import sys
@@ -41,18 +41,18 @@ BREAKER_COLUMNS = ("tenant", "kind", "name", "open_until", "reason")
 
 
 @click.command("status")
-@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh until Ctrl-C.")
 @click.option(
     "--interval",
     type=duration,
     default="2s",
     show_default=True,
     metavar="DURATION",
-    help="How often, with --watch.",
+    help="Refresh interval, with --watch.",
 )
 @over_api
 def command(session: ApiSession, watch: bool, interval: float) -> None:
-    """Show nodes, slots, what waits, lag, dead letters and open breakers.
+    """Show nodes, slots, backlog, lag, dead letters and open breakers.
 
     A key that reaches the installation sees every tenant, others their own. With --watch --json,
     every look is a document on a line of its own.

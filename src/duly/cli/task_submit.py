@@ -25,25 +25,35 @@ Line = tuple[int, bytes]
 ONE_TASK_FLAGS = [
     click.option("--delay", type=duration, metavar="DURATION", help="From now on: 90, 5m, 2h, 1d."),
     click.option("--run-at", type=instant, metavar="INSTANT", help="Such as 2026-12-24T18:00:00Z."),
-    click.option("--start-by", type=instant, metavar="INSTANT", help="Else it fails as expired."),
-    click.option("--jitter", type=duration, metavar="DURATION", help="It may start so much later."),
-    click.option("--idempotency-key", metavar="TEXT", help="The same key: the same task."),
+    click.option(
+        "--start-by",
+        type=instant,
+        metavar="INSTANT",
+        help="Latest start; later it fails as expired.",
+    ),
+    click.option("--jitter", type=duration, metavar="DURATION", help="Random delay up to this."),
+    click.option("--idempotency-key", metavar="TEXT", help="Equal keys give one task."),
 ]
 ONE_TASK_OPTIONS = ("delay", "run_at", "start_by", "jitter", "idempotency_key")
 # Of a task, or of all that a schedule makes.
 TEMPLATE_FLAGS = [
     click.option("--pool", metavar="NAME", help="The worker pool that runs it."),
-    click.option("--webhook", metavar="URL", help="Or the address that duly calls."),
+    click.option("--webhook", metavar="URL", help="Or the webhook URL."),
     click.option(
         "--header", type=pair, multiple=True, metavar="NAME:VALUE", help="Sent to the webhook."
     ),
     click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, higher is more urgent."),
-    click.option("--max-attempts", type=click.IntRange(min=1), metavar="N", help="Tries in all."),
+    click.option(
+        "--max-attempts", type=click.IntRange(min=1), metavar="N", help="Attempts at most."
+    ),
     click.option("--retry", type=json_document, metavar="JSON", help="The whole retry policy."),
     click.option("--timeout", type=duration, metavar="DURATION", help="For one attempt."),
-    click.option("--concurrency-key", metavar="TEXT", help="Tasks that share it are limited."),
+    click.option("--concurrency-key", metavar="TEXT", help="Key of a concurrency limit."),
     click.option(
-        "--concurrency-limit", type=click.IntRange(min=1), metavar="N", help="How many at a time."
+        "--concurrency-limit",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Running tasks with the key at most.",
     ),
     click.option("--tag", "tags", type=pair, multiple=True, metavar="NAME:VALUE", help="A tag."),
 ]
@@ -61,7 +71,7 @@ TEMPLATE_FLAGS = [
     help="Submit many: a JSON task on each line; - is standard input.",
 )
 @click.option(
-    "--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Leave out N lines of it."
+    "--skip", type=click.IntRange(min=0), default=0, metavar="N", help="Skip the first N lines."
 )
 @over_api
 def submit(

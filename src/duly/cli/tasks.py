@@ -1,4 +1,4 @@
-"""`duly tasks`: submit, look, wait, change. Submitting has a file of its own."""
+"""`duly tasks`: list, show, wait, change. Submitting is in task_submit.py."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ ERASE = BulkOperation(
 
 @click.group("tasks")
 def command() -> None:
-    """Submit tasks, follow them, change them."""
+    """Submit, list, wait for, cancel and change tasks."""
 
 
 command.add_command(submit)
@@ -180,7 +180,7 @@ def cancel_by_id(session: ApiSession, task_ids: tuple[str, ...]) -> None:
 def reschedule(
     session: ApiSession, task_id: str, run_at: str | None, delay: float | None, priority: int | None
 ) -> None:
-    """Give a task another instant or priority."""
+    """Change the fire time or priority of a task."""
     asked = given(run_at=run_at, delay_s=delay, priority=priority)
     if not asked or (run_at is not None and delay is not None):
         raise click.UsageError("give --run-at or --delay, or --priority")
@@ -197,7 +197,7 @@ def run_now(session: ApiSession, task_id: str) -> None:
 
 @command.command("wait")
 @click.argument("task_id", metavar="ID")
-@click.option("--timeout", type=duration, metavar="DURATION", help="How long; else for ever.")
+@click.option("--timeout", type=duration, metavar="DURATION", help="Timeout; else wait for ever.")
 @over_api
 def wait(session: ApiSession, task_id: str, timeout: float | None) -> int:
     """Wait until a task has ended. Exit code 0 if it completed, 1 if not."""
@@ -224,7 +224,7 @@ def wait_for(session: ApiSession, task_id: str, timeout_s: float | None) -> Json
 @click.argument("task_id", metavar="ID")
 @over_api
 def explain(session: ApiSession, task_id: str) -> None:
-    """Say why a task has not run yet, and what would help."""
+    """Explain why a task has not run yet, and what would unblock it."""
     session.show(session.ask("GET", path("tasks", task_id, "explain")), print_explanation)
 
 

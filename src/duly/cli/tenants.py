@@ -1,4 +1,4 @@
-"""`duly tenants`: who shares the installation, and their limits."""
+"""`duly tenants`: the tenants of the installation, and their limits."""
 
 from typing import Any
 
@@ -24,17 +24,19 @@ COLUMNS = (
 
 limit_flags = with_flags(
     [
+        click.option("--weight", type=float, metavar="N", help="Fair share weight under load."),
         click.option(
-            "--weight", type=float, metavar="N", help="Share of the work when all is busy."
+            "--in-flight-max", type=bound, metavar="N|none", help="Running tasks at most."
         ),
         click.option(
-            "--in-flight-max", type=bound, metavar="N|none", help="Tasks running at a time."
+            "--dispatch-rate", type=bound, metavar="N|none", help="Dispatches per second."
         ),
-        click.option("--dispatch-rate", type=bound, metavar="N|none", help="Starts a second."),
-        click.option("--dispatch-burst", type=bound, metavar="N|none", help="Starts saved up."),
-        click.option("--submit-rate", type=bound, metavar="N|none", help="Submits a second."),
-        click.option("--submit-burst", type=bound, metavar="N|none", help="Submits saved up."),
-        click.option("--stored-max", type=bound, metavar="N|none", help="Unfinished tasks."),
+        click.option("--dispatch-burst", type=bound, metavar="N|none", help="Dispatch burst."),
+        click.option("--submit-rate", type=bound, metavar="N|none", help="Submits per second."),
+        click.option("--submit-burst", type=bound, metavar="N|none", help="Submit burst."),
+        click.option(
+            "--stored-max", type=bound, metavar="N|none", help="Unfinished tasks at most."
+        ),
         click.option(
             "--schedule-s-min",
             type=int,
@@ -82,7 +84,7 @@ def create(session: ApiSession, name: str, **limits: Any) -> None:
 @limit_flags
 @over_api
 def change(session: ApiSession, name: str, **limits: Any) -> None:
-    """Change some limits of a tenant; `none` takes a bound away."""
+    """Change some limits of a tenant; `none` removes a limit."""
     asked = said(limits)
     if not asked:
         raise click.UsageError("give at least one limit, such as --in-flight-max 100")

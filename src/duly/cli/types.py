@@ -1,4 +1,4 @@
-"""`duly types`: what a tenant says of its task types. The schema, the defaults, who may submit."""
+"""`duly types`: task types of a tenant: payload schema, defaults, permitted keys."""
 
 import click
 import msgspec
@@ -43,9 +43,9 @@ def show(session: ApiSession, name: str) -> None:
 @command.command("set")
 @click.argument("name")
 @click.option("--schema", type=json_document, metavar="JSON", help="A JSON Schema for payloads.")
-@click.option("--defaults", type=json_document, metavar="JSON", help="Where a task says nothing.")
+@click.option("--defaults", type=json_document, metavar="JSON", help="Defaults of task fields.")
 @click.option("--key", "keys", multiple=True, metavar="ID", help="Only these keys may submit it.")
-@click.option("--nobody", is_flag=True, help="No key may submit it.")
+@click.option("--no-keys", is_flag=True, help="No key may submit it.")
 @over_api
 def put(
     session: ApiSession,
@@ -53,13 +53,14 @@ def put(
     schema: msgspec.Raw | None,
     defaults: msgspec.Raw | None,
     keys: tuple[str, ...],
-    nobody: bool,
+    no_keys: bool,
 ) -> None:
-    """Describe a task type, in place of what was said of it. JSON may be @FILE, or - for stdin."""
-    if keys and nobody:
-        raise click.UsageError("give --key or --nobody")
+    """Set the description of a task type, replacing the earlier one. JSON may be @FILE, or - for
+    stdin."""
+    if keys and no_keys:
+        raise click.UsageError("give --key or --no-keys")
     asked = given(schema=schema, defaults=defaults, keys=list(keys) or None)
-    if nobody:
+    if no_keys:
         asked["keys"] = []
     session.show(session.ask("PUT", path("task-types", name), asked), print_card)
 
@@ -68,6 +69,6 @@ def put(
 @click.argument("name")
 @over_api
 def delete(session: ApiSession, name: str) -> None:
-    """Forget what was said of a task type; its tasks stay."""
+    """Delete the description of a task type; its tasks stay."""
     session.ask("DELETE", path("task-types", name))
-    session.show({"name": name, "deleted": True}, lambda _: click.echo(f"{name} is forgotten"))
+    session.show({"name": name, "deleted": True}, lambda _: click.echo(f"{name} deleted"))

@@ -47,7 +47,7 @@ def announce_json(ready: Ready) -> None:
     sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
     sys.stdout.flush()
     if not ready.key.is_any:
-        log.warning("there is no API key yet", make_it_with=FIRST_KEY_COMMAND)
+        log.warning("no API key yet", make_it_with=FIRST_KEY_COMMAND)
 
 
 def announce_text(ready: Ready) -> None:

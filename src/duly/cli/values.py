@@ -1,5 +1,5 @@
-"""What is written on the command line and must become something else: durations, instants, JSON,
-tags, bounds. A value that makes no sense is a usage error, before anything is asked of a server."""
+"""Parsers of command line values: durations, instants, JSON, tags, bounds. An invalid value is a
+usage error, before any request is sent."""
 
 import re
 import sys

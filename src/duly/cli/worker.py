@@ -30,16 +30,18 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @click.command("worker")
 @click.argument("target", metavar="MODULE:NAME")
-@click.option("--reload", "is_reloading", is_flag=True, help="Start again when a file changes.")
-@click.option("--pool", "pools", multiple=True, metavar="NAME", help="Instead of its own pools.")
+@click.option("--reload", "is_reloading", is_flag=True, help="Restart when a file changes.")
+@click.option(
+    "--pool", "pools", multiple=True, metavar="NAME", help="Pools, instead of the worker's own."
+)
 @click.option(
     "--bands",
     metavar="BAND,...",
     help="Only tasks of these priorities: high (7-9), normal (3-6), low (0-2).",
 )
-@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Handlers at once.")
+@click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Concurrent handlers.")
 @click.option("--drain-s", type=click.FloatRange(0), metavar="S", help="Time to end on SIGTERM.")
-@click.option("--url", type=server_url, metavar="URL", help="Where duly is. Default: DULY_URL.")
+@click.option("--url", type=server_url, metavar="URL", help="URL of duly. Default: DULY_URL.")
 @click.option(
     "--api-key", type=secret, metavar="KEY", help="An API key, or @FILE. Better: DULY_API_KEY."
 )

@@ -1,1 +1,1 @@
-"""For other people's programs: a client over HTTP. Nothing of the server is imported here."""
+"""The Python client and worker, over HTTP. Nothing of the server is imported here."""

@@ -1,4 +1,4 @@
-"""What a worker takes from the world: clocks, and chance. Nothing else here asks for either."""
+"""Clocks and randomness of the worker. No other module of the client reads either."""
 
 import time
 from datetime import UTC, datetime

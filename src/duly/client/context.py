@@ -1,4 +1,4 @@
-"""What a handler is given besides its payload: who it is, and how to tell about itself."""
+"""The context of a handler: its attempt, progress, logging, snooze and once."""
 
 import threading
 from collections.abc import Callable
@@ -113,7 +113,8 @@ class Context:
         )
 
     def progress(self, value: Any) -> None:
-        """Kept for whoever looks at the task, and for its next attempt. Any JSON, up to 4 KiB."""
+        """Report progress: shown with the task, and kept for its next attempt. Any JSON, up to 4
+        KiB."""
         encoded = msgspec.json.encode(value)
         if len(encoded) > PROGRESS_BYTES_MAX:
             raise ValueError(

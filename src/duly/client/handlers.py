@@ -1,4 +1,4 @@
-"""Which function runs which type of task, and how. What is wrong with one is said at the start."""
+"""Handlers: the function for each task type, and how it runs. Errors are raised at the start."""
 
 import functools
 import inspect

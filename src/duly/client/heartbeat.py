@@ -1,6 +1,6 @@
-"""The worker's heart: a thread of its own, with its own loop and connection, that keeps the leases.
+"""The heartbeat thread of a worker, with its own loop and connection: it extends the leases.
 
-It beats while a handler blocks the main loop, and stops handlers whose leases it cannot keep.
+It runs while a handler blocks the main loop, and stops handlers whose leases it cannot keep.
 
 | event | what happens |
 |---|---|
@@ -153,7 +153,7 @@ class HeartbeatLoop:
             try:
                 await self.beat()
             except Exception as error:
-                # Whatever it was, the heart goes on; handlers are stopped if that takes too long.
+                # Heartbeats go on after any error; handlers are stopped if that takes too long.
                 self.log.warning("heartbeat failed", error=str(error) or repr(error))
                 pause_s = min(jittered(PAUSE_S), self.beat_every_s)
 
@@ -186,7 +186,7 @@ class HeartbeatLoop:
 
     async def end_process(self) -> None:
         """The main loop did not end in time: what it holds goes back, and the process ends."""
-        self.log.error("did not end in time; leaving", held=len(self.book.held))
+        self.log.error("shutdown timed out, exiting", held=len(self.book.held))
         runs = self.book.runs()
         settlements = [settlement_of(*run.key, run.verdict or RELEASED) for run in runs]
         try:
@@ -194,5 +194,5 @@ class HeartbeatLoop:
                 for start in range(0, len(settlements), HEARTBEATS_MAX):
                     await self.desk.settle(settlements[start : start + HEARTBEATS_MAX])
         except (Unreachable, ApiError, TimeoutError) as error:
-            self.log.warning("not released", error=str(error))
+            self.log.warning("leases not released", error=str(error))
         os._exit(EXIT_LATE)

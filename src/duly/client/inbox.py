@@ -5,7 +5,7 @@
 | a second delivery, later | it finds the row: not the first |
 | a second delivery at the same time | it waits for the other's commit or rollback, then sees |
 | the effect raises | row and effect go back to before the block, whatever becomes of the rest |
-| nobody asks whether it is the first | raised at the end of the block, in every delivery |
+| `first` is never read | raised at the end of the block, in every delivery |
 | no table yet | made inside the caller's transaction |
 """
 
@@ -72,7 +72,7 @@ NO_TABLE, NO_TRANSACTION = "42P01", "25P01"
 SAVEPOINT = "duly_once"
 
 Result = TypeVar("Result")
-# Work as a row of calls, each to be made or awaited by whoever drives it.
+# Work as a generator of calls, which the sync or async driver makes or awaits.
 Steps = Generator[Callable[[], Any], Any, Result]
 
 
@@ -85,7 +85,8 @@ class StaleFence(DulyError):
 
 
 class FirstNotAsked(DulyError):
-    """nobody asked whether this is the first time: write `with ... as first:` and `if first:`"""
+    """the block never checked whether this is the first time: write `with ... as first:` and `if
+    first:`"""
 
 
 class First:

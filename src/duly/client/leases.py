@@ -1,8 +1,8 @@
 """The leases that a worker holds, and until when it may act on them by its own clock.
 
 All instants here are this process's monotonic seconds, and each is the earliest that it can have
-been: the lease can only last longer than we believe, never shorter.
-The dictionary is changed by the event loop's thread alone; the heart's thread works on copies.
+been: the lease can only last longer than we believe, never shorter. The dictionary is changed by
+the event loop's thread alone; the heartbeat thread works on copies.
 """
 
 from enum import Enum, auto
@@ -23,9 +23,9 @@ MARGIN_S_MAX = 1.0
 class Stop(Enum):
     """Why a handler has to stop before its end."""
 
-    CANCEL = auto()  # somebody cancelled the task
+    CANCEL = auto()  # the task was cancelled
     TIMEOUT = auto()  # the attempt's time is up
-    EXPIRING = auto()  # nobody answers our heartbeats, and the lease is about to run out
+    EXPIRING = auto()  # no heartbeat is answered, and the lease is about to run out
     STALE = auto()  # the server said that the lease is not ours any more
     RELEASE = auto()  # the worker is going down, or cannot get to it soon
 
@@ -104,7 +104,7 @@ class Run:
         return None
 
     def forced_verdict(self) -> HandlerOutcome | None:
-        """What is said of an attempt that was stopped; None when nobody wants to hear it."""
+        """The outcome of an attempt that was stopped; None when there is nothing to settle."""
         if self.stop is Stop.CANCEL:
             return CANCELLED
         if self.stop is Stop.TIMEOUT:

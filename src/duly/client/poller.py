@@ -1,4 +1,4 @@
-"""Coming for tasks: one long poll at a time, for as many as there is room for.
+"""The poller: one long poll at a time, for as many tasks as may run.
 
 One poll is enough: it is answered as soon as there is a task, and the next one is on its way while
 handlers run. Two would make it impossible for the server to tell which answer got lost.
@@ -92,7 +92,7 @@ class Taking:
             except (Unreachable, ApiError) as error:
                 if not self.has_succeeded and is_refusal(error):
                     raise
-                self.log.warning("asking for tasks failed", error=str(error))
+                self.log.warning("lease request failed", error=str(error))
                 await asyncio.sleep(jittered(pause_s))
                 pause_s = min(pause_s * 2, PAUSE_MAX_S)
                 is_repeated = True
@@ -100,7 +100,7 @@ class Taking:
         self.request = None
         if not self.has_succeeded:
             self.has_succeeded = True
-            self.log.info("at work", worker_id=self.desk.worker_id, pools=self.pools)
+            self.log.info("worker started", worker_id=self.desk.worker_id, pools=self.pools)
         if is_repeated:
             await self.accept_confirmed(tasks)
         else:
@@ -127,7 +127,7 @@ class Taking:
         return run
 
     async def accept_confirmed(self, tasks: list[LeasedTask]) -> None:
-        """Nobody here knows how old they are; the answer to a heartbeat says it."""
+        """Their age is unknown here; the answer to a heartbeat tells it."""
         # Apart from each other: a short task's moment is too short a lease for its neighbours.
         alike: dict[float, list[LeasedTask]] = {}
         for task in tasks:
@@ -184,7 +184,7 @@ class Taking:
                 for task in await self.ask(request):
                     self.runner.accept(task, monotonic())
         except (Unreachable, ApiError, TimeoutError) as error:
-            self.log.warning("the last request for tasks is unanswered", error=str(error))
+            self.log.warning("last lease request unanswered", error=str(error))
 
 
 def is_refusal(error: Exception) -> bool:

@@ -1,4 +1,4 @@
-"""For the programs that duly's webhooks call: is this request duly's, and which attempt is it?
+"""Webhook verification for receivers: check the signature, and read the attempt.
 
 `verify` is a plain function for any framework; `receiver_app.py` makes an ASGI middleware of it.
 The signature covers `webhook-id`, `webhook-timestamp` and the body, as Standard Webhooks says; the

@@ -5,7 +5,7 @@
 | the body is longer than allowed | 413, before all of it is read |
 | not signed by one of the secrets, or too long ago | 401 |
 | the very same request again | 425: if it was duly after all, it tries again with a new one |
-| a later attempt of the task was here | 409: nobody waits for this one any more |
+| a later attempt of the task was here | 409: this attempt is over |
 | all is well | the application is called; `scope["duly"]` is the Delivery |
 """
 
@@ -29,7 +29,7 @@ from duly.client.receiver import (
 # A payload has 64 KiB at most.
 BODY_BYTES_MAX = 128 * 1024
 REMEMBERED_MAX = 100_000
-# Longer than an attempt may last; whoever is this late finds its lease gone.
+# Longer than an attempt may last; later than this, its lease is gone.
 FENCES_KEPT_S = 24 * 3600.0
 RETRY_AFTER_S = 2
 
@@ -144,7 +144,7 @@ class WebhookReceiver:
         self.memory: Memory = LocalMemory(tolerance_s) if memory is None else memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Nobody but us may have put it there.
+        # Only this middleware may set it.
         scope.pop("duly", None)
         if scope["type"] != "http" or not scope["path"].startswith(self.path):
             await self.app(scope, receive, send)

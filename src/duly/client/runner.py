@@ -1,7 +1,7 @@
 """Running handlers: at most `concurrency` at once, each from its lease to a verdict.
 
-Everything here happens in the event loop's thread, but for `stop` and `abandon`, which the heart
-calls, and `post`, which handler threads call.
+Everything here happens in the event loop's thread, except `stop` and `abandon`, which the heartbeat
+thread calls, and `post`, which handler threads call.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from duly.domain.states import Outcome
 SHORT_S = 0.05
 # Each end moves the measured duration by this share.
 WEIGHT = 0.05
-# A task of a type that this worker does not know: somebody else may, or a later version of it.
+# A task of a type without a handler here: another worker or a later version may have one.
 UNKNOWN_DELAY_S = 30.0
 UNKNOWN_TYPES_MAX = 1000
 UNSETTLED_MAX = 2000
@@ -77,7 +77,7 @@ class Runner:
     def accept(self, task: LeasedTask, granted_at: float) -> Run | None:
         """The lease is ours now; what it became, or None for one that we cannot run."""
         handler = self.handlers.get(task.type)
-        run = Run(task, handler or NOBODY, granted_at)
+        run = Run(task, handler or NO_HANDLER, granted_at)
         self.book.add(run)
         if handler is None:
             self.warn_unknown(task)
@@ -97,7 +97,7 @@ class Runner:
         if task.type not in self.unknown and len(self.unknown) < UNKNOWN_TYPES_MAX:
             self.unknown.add(task.type)
             self.log.warning(
-                "no handler for this type; its tasks are put off",
+                "no handler for this task type, snoozing its tasks",
                 type=task.type,
                 task_id=task.id,
                 delay_s=UNKNOWN_DELAY_S,
@@ -225,7 +225,7 @@ class Runner:
         if not run.has_ended:
             run.is_abandoned = True
             self.log.warning(
-                "a handler does not stop",
+                "handler does not stop",
                 task_id=run.task.id,
                 type=run.task.type,
                 attempt=run.task.attempt,
@@ -257,4 +257,4 @@ async def refuse_to_run(*_: Any, **__: Any) -> None:
     raise AssertionError("a task without a handler is never started")
 
 
-NOBODY = Handler("none", refuse_to_run, "async")
+NO_HANDLER = Handler("none", refuse_to_run, "async")

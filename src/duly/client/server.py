@@ -1,4 +1,4 @@
-"""Where duly is: told, named in the environment, or the `duly up` of this machine."""
+"""Server discovery: explicit, from the environment, or the `duly up` of this machine."""
 
 import os
 from collections.abc import Mapping

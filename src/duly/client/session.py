@@ -117,7 +117,7 @@ class Session:
         ends_at = monotonic() + drain_s
         tell_s = min(drain_s * TELL_SHARE, TELL_S_MAX)
         if runner.running or runner.queue:
-            self.log.info("stopping", running=len(runner.running), limit_s=drain_s)
+            self.log.info("worker stopping", running=len(runner.running), limit_s=drain_s)
         runner.release_queue()
         await self.taking.stop(polling, ends_at - tell_s)
         await runner.wait_idle(ends_at - tell_s)
@@ -135,4 +135,4 @@ class Session:
             async with asyncio.timeout(min(limit_s, TELL_S_MAX)):
                 await self.desk.deregister()
         except (Unreachable, ApiError, TimeoutError) as error:
-            self.log.debug("not deregistered", error=str(error))
+            self.log.debug("deregister failed", error=str(error))

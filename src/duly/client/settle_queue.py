@@ -1,9 +1,9 @@
-"""Telling the server how attempts ended: what ends while a call is on its way goes with the next.
+"""The settle queue: attempts that end while a call is in flight go with the next one.
 
 | event | what happens |
 |---|---|
 | no answer, 429, 5xx | tried again, until the lease has been over for as long as it lasted |
-| `stale` | somebody else has the task; said in the log, and forgotten |
+| `stale` | another holder has the task; logged and dropped |
 | one settlement is refused | halved until it is found, and told again as a rejection |
 """
 
@@ -71,7 +71,7 @@ class Settling:
             if now >= run.deadline + self.lease_s:
                 self.forget(run, "its lease is long over")
         self.pending.extendleft(reversed(kept))
-        self.log.warning("settling failed", attempts=len(batch), error=str(error))
+        self.log.warning("settle request failed", attempts=len(batch), error=str(error))
         await asyncio.sleep(jittered(self.pause_s))
         self.pause_s = min(self.pause_s * 2, PAUSE_MAX_S)
 
@@ -121,7 +121,7 @@ class Settling:
         assert run.verdict is not None
         self.book.remove(run)
         self.log.warning(
-            "an attempt's end was not recorded",
+            "settlement refused",
             task_id=run.task.id,
             type=run.task.type,
             attempt=run.task.attempt,
@@ -137,7 +137,7 @@ class Settling:
             return
         await asyncio.wait({flight}, timeout=max(until - monotonic(), 0.0))
         if not flight.done():
-            self.log.warning("attempts were not settled in time", attempts=len(self.book.held))
+            self.log.warning("attempts not settled in time", attempts=len(self.book.held))
             flight.cancel()
             await asyncio.wait({flight})
 

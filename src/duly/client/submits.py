@@ -1,5 +1,6 @@
 """Submits of many callers, batched behind the scenes: what arrives while a call is on its way forms
-the next batch. A lone caller never waits for company, and nobody is answered before the server.
+the next batch. A single caller never waits for a batch to fill, and callers are answered after the
+server.
 
 One bad task in a batch is told so by itself; the others are sent again without it.
 """
@@ -49,7 +50,7 @@ class SubmitQueue:
         answer: asyncio.Future[bytes] = loop.create_future()
         self.waiting.append(PendingSubmit(body, key, answer))
         if len(self.waiting) == 1:
-            # After whoever puts several in a row has put them all.
+            # After a caller that puts several in a row has put them all.
             loop.call_soon(self.start_batches)
         return answer
 
@@ -105,7 +106,7 @@ class SubmitQueue:
         return msgspec.json.decode(answer, type=Items).items
 
     async def set_aside(self, batch: list[PendingSubmit], error: ApiError) -> None:
-        """The server stored nothing of the batch; whoever it pointed at is told, the rest go on."""
+        """The server stored nothing of the batch; those it pointed at fail, the rest go on."""
         if len(batch) == 1:
             fail(batch, error)
             return

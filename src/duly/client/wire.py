@@ -63,7 +63,7 @@ def distrust_of(error: Exception) -> str | None:
 
 
 def new_key() -> str:
-    """An idempotency key that nobody else has."""
+    """A unique idempotency key."""
     return secrets.token_hex(16)
 
 

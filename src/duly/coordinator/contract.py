@@ -1,12 +1,12 @@
-"""What a store of ownership has to offer, so that the coordinator can decide over it. PostgreSQL is
-the only one today.
+"""Contract of an ownership store, over which the coordinator decides. PostgreSQL is the only one
+today.
 
 | the store must | because otherwise |
 |---|---|
 | raise the epoch with every change of owner, also when it is replaced by an empty one | an old owner's claim looks like the new one's: a store that elects elsewhere registers its winner in `duly.ownership` (epoch + 1, compared and set) before it answers |
 | answer `renewed` only for what this node still holds under the epoch it named | two nodes dispatch one slot |
 | give `void_at` by the database's clock, one ticket lifetime after the former owner's last ticket | capped work runs above its cap |
-| call a claim or release of unknown outcome a stray of this node, until it is claimed again | slots that nobody serves |
+| call a claim or release of unknown outcome a stray of this node, until it is claimed again | slots without an owner |
 | raise a DulyError while it cannot be reached | the node would forget what it may still trust until its lease ends |
 | tell the other nodes of a release and of a new node, best effort | they find it a third of a lease later |
 """  # noqa: E501 (a table row is one line)

@@ -1,22 +1,23 @@
-"""The role that holds this node's seats: slots for dispatch, and singleton roles.
+"""The coordinator: holds this node's assignments, which are slots for dispatch and singleton roles.
 
-Who is right when nodes disagree: the row in `duly.ownership`. What a node remembers is a belief about
-it, good only until its lease may have run out by this process's own monotonic clock, reckoned from
-before the renewal was sent; so a node that cannot ask stops before anybody else can start.
+Who is right when nodes disagree: the row in `duly.ownership`. What a node remembers is a belief
+about it, good only until its lease may have run out by this process's own monotonic clock, reckoned
+from before the renewal was sent; so a node that cannot reach the database stops before another can
+start.
 
 | event | what happens |
 |---|---|
-| node joins | it announces itself and rings; the others release what is above their share; it claims |
-| node leaves | it releases everything and rings in one commit; the others claim at once |
+| node joins | it announces itself and notifies; the others release what is above their share; it claims |
+| node leaves | it releases everything and notifies in one commit; the others claim at once |
 | node dies | its leases run out; the others look at that very instant and claim |
-| node is stopped beyond its lease, then goes on | `owns` says None; its renewal names an old epoch, changes nothing, and it forgets the seat |
-| database cannot be reached | `owns` turns None before the lease ends; renewed after all if nobody took it |
+| node is stopped beyond its lease, then goes on | `owns` says None; its renewal names an old epoch, changes nothing, and it forgets the assignment |
+| database cannot be reached | `owns` turns None before the lease ends; renewed after all if it is still free |
 | renewal of unknown outcome | the belief stays as it was; the next renewal decides |
-| claim of unknown outcome | the seat has our name and we do not know: the next claim takes it again, one epoch higher |
+| claim of unknown outcome | the row has our name and we do not know: the next claim takes it again, one epoch higher |
 | release of unknown outcome | forgotten before it is sent, sent again at the next tick |
-| ring lost | the next tick, a third of the lease later at most, sees the same |
-| rung before we listened, as two nodes start at once | `look`, as soon as we do |
-| database clock jumps ahead | everything looks expired; whoever comes first holds it under a new epoch |
+| hint lost | the next tick, a third of the lease later at most, sees the same |
+| notified before we listened, as two nodes start at once | `look`, as soon as we do |
+| database clock jumps ahead | everything looks expired; the first claim holds it under a new epoch |
 | database clock jumps back | expiries far ahead count as expired; waits are bounded by a lease and a ticket |
 | a zombie dispatches all the same | its tickets end at their deadline; capped work waited for that (`void_at`) |
 """  # noqa: E501 (a table row is one line)
@@ -41,7 +42,7 @@ class Coordinator:
     """Keeps, claims and releases what the policy says (policy.py), in a store (contract.py).
 
     `on_change(gained, lost)` is told the slots after `owns` answers accordingly and, for a release,
-    before anybody else can have them.
+    before another node can have them.
     """
 
     name = "coordinator"
@@ -99,7 +100,7 @@ class Coordinator:
         return self.free.get(role, 0) > 0 and Assignment(role, 0) not in self.assignments
 
     def owns(self, shard: int) -> Owned | None:
-        """Our claim to the shard's slot, or None as soon as somebody else might have it."""
+        """Our claim to the shard's slot, or None as soon as another node might have it."""
         return self.assignments.get(Assignment(SLOT, slot_of(shard))) if self.is_trusted else None
 
     def leads(self, role: str) -> Owned | None:
@@ -107,7 +108,7 @@ class Coordinator:
         return self.assignments.get(Assignment(role, 0)) if self.is_trusted else None
 
     def heard(self, rings: Iterable[str]) -> None:
-        """Somebody joined or released; our own rings are no news."""
+        """Another node joined or released; our own notifications are ignored."""
         if any(ring != str(self.node.id) for ring in rings):
             self.look()
 
@@ -153,7 +154,7 @@ class Coordinator:
         return len(claimed)
 
     async def release(self, leaving: list[Assignment]) -> None:
-        """First forget, then tell, then release: nobody else may start before we stopped."""
+        """Forget, notify listeners, then release: no other node may start before we stopped."""
         self.releasing |= {assignment: self.assignments[assignment] for assignment in leaving}
         self.forget(leaving)
         if self.releasing:
@@ -180,7 +181,7 @@ class Coordinator:
             self.on_change(slots_gained, slots_lost)
 
     async def close(self) -> None:
-        """Hand everything over; what cannot be released now runs out by itself."""
+        """Release everything; what cannot be released now expires by itself."""
         leaving = self.releasing | self.assignments
         self.forget(list(self.assignments))
         await self.store.release(self.node, leaving, is_leaving=True)

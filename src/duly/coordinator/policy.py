@@ -1,5 +1,5 @@
-"""What a node should hold, and when it looks again. Pure: from a view to a plan, no store and no
-clock."""
+"""Ownership policy: what a node should hold, and when it looks again. Pure: from a view to a plan,
+no store and no clock."""
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
@@ -17,14 +17,14 @@ CONTENDED_PER_LEASE = 12
 SINGLETONS = (MAINTENANCE,)
 
 
-class Plan(NamedTuple):
+class OwnershipPlan(NamedTuple):
     """What to give back, and how many of each kind to claim; never more than is free."""
 
     release: list[Assignment]
     claim: Mapping[str, int]
 
 
-def plan_changes(node: Node, held: Collection[Assignment], view: View) -> Plan:
+def plan_changes(node: Node, held: Collection[Assignment], view: View) -> OwnershipPlan:
     """The fair share of the slots, and each singleton role that this node may lead."""
     slots = sorted(assignment for assignment in held if assignment.kind == SLOT)
     lacking = slots_wanted(node, len(slots), view) - len(slots)
@@ -32,7 +32,7 @@ def plan_changes(node: Node, held: Collection[Assignment], view: View) -> Plan:
         role: 1 for role in SINGLETONS if role in node.roles and Assignment(role, 0) not in held
     }
     claim = {kind: min(count, view.free.get(kind, 0)) for kind, count in wanted.items()}
-    return Plan(
+    return OwnershipPlan(
         release=slots[lacking:] if lacking < 0 else [],
         claim={kind: count for kind, count in claim.items() if count > 0},
     )

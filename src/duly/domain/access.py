@@ -1,11 +1,11 @@
-"""Who may do what: the roles of a credential, and how far it reaches. Values only."""
+"""Access control values: the roles of a credential, and its reach."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
 
 class Access(StrEnum):
-    """A credential's role. Each admin is everything; an operator is also a producer."""
+    """A credential's role. An admin may do everything; an operator is also a producer."""
 
     PRODUCER = "producer"
     WORKER = "worker"
@@ -27,7 +27,7 @@ class Reach(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """Who calls. `types` are the task types it may submit and change; None is all."""
+    """An authenticated caller. `types` are the task types it may submit and change; None is all."""
 
     actor: str
     tenant: int
@@ -36,7 +36,7 @@ class Credential:
     reach: Reach = Reach.TENANT
     types: frozenset[str] | None = None
     key_id: str | None = None
-    # Its tenant is: it may finish what it has begun, and nothing else.
+    # Its tenant is suspended: it may finish what it has begun, and nothing else.
     is_suspended: bool = False
     # Calls a second, for all processes together; None is any number.
     request_rate: float | None = None

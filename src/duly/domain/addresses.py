@@ -1,7 +1,7 @@
-"""Where a webhook may go: the spelling of its URL, and the addresses that a name may lead to.
+"""Webhook destinations: the accepted spelling of URLs, and the addresses that names may resolve to.
 
-Pure rules. Whoever opens connections (`execution/http_client.py`) asks them of every address it is
-about to use: a name that was harmless at submit may lead elsewhere a second later.
+Pure rules. `execution/http_client.py` applies them to every address before it connects: a name that
+was harmless at submit may resolve to another address a second later.
 """
 
 import re
@@ -55,7 +55,7 @@ CLOUD_SERVICES = networks(
     "fd20:ce::/32",
     "fd00:42::42/128",
 )
-# Addresses of somebody's own network: allowed only where private targets are.
+# Private networks: allowed only where private targets are.
 PRIVATE = networks(
     "127.0.0.0/8",
     "10.0.0.0/8",
@@ -89,7 +89,7 @@ NAT64 = IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True)
 class OutboundRules:
-    """What this installation allows. The default is right where strangers submit tasks."""
+    """What this installation allows. The default is safe where tenants are not trusted."""
 
     allow_private: bool = False
     allow_networks: tuple[Network, ...] = ()
@@ -101,7 +101,7 @@ STRICT = OutboundRules()
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A URL as everybody must read it."""
+    """A URL in its one unambiguous reading."""
 
     scheme: str
     host: str
@@ -187,7 +187,7 @@ def port_reason(port: int, rules: OutboundRules) -> str | None:
 
 def address_reason(address: Address, scheme: str, rules: OutboundRules) -> str | None:
     """Why duly does not connect there. Says of what kind the address is, never which one it is:
-    where a name leads inside a private network is not for strangers."""
+    what a name resolves to inside a private network is not disclosed."""
     meant = meant_by(address)
     if is_within(meant, rules.allow_networks):
         return None

@@ -1,8 +1,8 @@
-"""How an API key is written: `duly_<id>_<secret>`. Pure; what a key may do is in access.py.
+"""Text form of API keys: `duly_<id>_<secret>`. Pure; what a key may do is in access.py.
 
 The id and the secret each end in check characters. A random or mistyped key is therefore refused
-without a look-up, and a scanner can tell a key from other text. They are no secret: who guesses a
-key still has to guess 200 random bits.
+without a look-up, and a scanner can tell a key from other text. They are no secret: an attacker
+still has to guess 200 random bits.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
-"""When a breaker opens, when it lets a probe through, and how fast work comes back. Pure.
+"""Circuit breaker rules: when one opens, when it sends a probe, and how fast work comes back. Pure.
 
 A breaker belongs to a tenant and one of: a host that it calls, a type of its workers' tasks, a pool
-of its workers. It opens when nearly everything fails, lets one probe through each minute, and after
-a success gives the work back at a growing rate.
+of its workers. It opens when nearly everything fails, sends one probe each minute, and after a
+success lets work through at a growing rate.
 """
 
 from collections import Counter, deque
@@ -83,7 +83,7 @@ class AttemptCounts:
 
 @dataclass(slots=True)
 class FailureWindow:
-    """How one subject did over the last minutes; time is handed in, in seconds."""
+    """Attempts and failures of one subject over the last minutes; time is passed in, in seconds."""
 
     buckets: deque[tuple[float, AttemptCounts]] = field(default_factory=deque)
 

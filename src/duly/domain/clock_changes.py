@@ -1,4 +1,4 @@
-"""What the next clock changes of a zone do to a schedule: for people, before it happens.
+"""The next clock changes of a zone and their effect on a schedule, for previews.
 
 Nothing is decided here; the occurrences are those that `recurrence.py` will give.
 """

@@ -1,4 +1,4 @@
-"""The grammar of cron expressions: text to masks, or the field that is wrong and why.
+"""Parser of cron expressions: text to bit masks, or the field that is wrong and why.
 
 Fields: [second] minute hour day_of_month month day_of_week; names, lists, ranges, steps, `L`,
 `LW`, `5L`, `MON#2`, and seven @macros. As in Vixie cron, both day fields must match if one of them
@@ -69,7 +69,7 @@ DAY_OF_WEEK = Field("day_of_week", 0, 7, WEEKDAYS, steps_max=7)
 
 
 class CronSyntaxError(Exception):
-    """How a problem leaves the depths of the grammar; never seen outside this module."""
+    """Carries a CronProblem out of the parser; never leaves this module."""
 
     def __init__(self, problem: CronProblem) -> None:
         self.problem = problem

@@ -1,4 +1,4 @@
-"""From the text of a crontab to what it asks for, line by line, or why a line cannot be taken.
+"""Parser of crontab files: each line as an entry, or the reason why it cannot be imported.
 
 | in the file | what becomes of it |
 |---|---|
@@ -52,7 +52,7 @@ class Crontab:
 
 
 class CrontabLineRefused(Exception):
-    """How a reason leaves the reading of a line; never seen outside this module."""
+    """Carries the reason out of the parser; never leaves this module."""
 
 
 def read_crontab(text: str, timezone: str | None, *, has_user: bool = False) -> Crontab:

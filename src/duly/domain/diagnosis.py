@@ -1,4 +1,5 @@
-"""What is wrong with an installation, and what to do about it: pure rules over facts.
+"""Checks of `duly doctor`: what is wrong with an installation and the remedy. Pure rules over
+facts.
 
 Each check answers with one finding: fine, worth knowing, or broken, and then with a remedy.
 """
@@ -32,7 +33,8 @@ class Severity(StrEnum):
 
 
 class Snapshot(NamedTuple):
-    """Who keeps dead rows from being removed; an age of None has no known beginning."""
+    """A holder of an old snapshot, which keeps dead rows from being removed; an age of None is
+    unknown."""
 
     kind: str
     who: str
@@ -135,7 +137,7 @@ def pooler(facts: Facts) -> Finding:
         remedy = "set database_pooler = true: without it prepared statements fail at random"
         return Finding("pooler", Severity.ERROR, "a transaction-mode pooler is in between", remedy)
     if facts.is_told_pooled:
-        return ok("pooler", "database_pooler is set; nobody listens, everything is polled")
+        return ok("pooler", "database_pooler is set: no LISTEN, everything is polled")
     return ok("pooler", "connections lead straight to the server")
 
 
@@ -144,7 +146,7 @@ def snapshots(facts: Facts) -> Finding:
         held for held in facts.snapshots if held.age_s is None or held.age_s > SNAPSHOT_AGE_S_MAX
     ]
     if not old:
-        return ok("xmin", "nobody keeps dead rows alive")
+        return ok("xmin", "no session keeps dead rows alive")
     names = "; ".join(
         f"{held.kind} {held.who}" + (f" for {held.age_s:.0f} s" if held.age_s is not None else "")
         for held in old
@@ -204,7 +206,7 @@ def slots(facts: Facts) -> Finding | None:
 
 
 def roles(facts: Facts) -> Finding | None:
-    """With roles apart, all that runs may be well while a part of the work has nobody."""
+    """With roles in separate processes, all processes may be well while a role has none."""
     if not facts.nodes or facts.roles is None:
         return None
     missing = [role for role in ROLES_NEEDED if not facts.roles.get(role)]

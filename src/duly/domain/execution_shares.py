@@ -1,4 +1,4 @@
-"""Fair shares of an executor's slots between tenants. Pure: the executor counts, carriers ask.
+"""Fair shares of an executor's slots between tenants. Pure.
 
 Slots are given work-conserving: while plenty are free, tickets go out in the order of their lane.
 Once half of the slots are in use, tenants that use more than their share (by weight, among the
@@ -27,7 +27,7 @@ NO_TENANTS: frozenset[int] = frozenset()
 
 
 class TakeRound(NamedTuple):
-    """One look for tickets: so many at most, and of which tenants none."""
+    """One round of taking tickets: a maximum, and the tenants that are excluded."""
 
     most: int
     left_out: frozenset[int]
@@ -103,7 +103,7 @@ class ExecutionShares:
 
 
 class UnsharedSlots:
-    """What a worker brings: slots of its own, all of one tenant."""
+    """Slots of a worker: its own, all of one tenant."""
 
     def rounds(self, count: int) -> list[TakeRound]:
         return [TakeRound(count, NO_TENANTS)]

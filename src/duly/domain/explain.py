@@ -1,8 +1,8 @@
-"""Why has this task not run yet, as a person would say it: facts of one instant in, words out.
+"""Explanation of why a task has not run yet: facts of one instant in, sentences out.
 
-The gates are those of dispatch, asked by the same function. After them stands what a task waits for
-without being refused by anybody: parents, its instant, an owner of its slot, a worker of its pool
-or, for a webhook, an executor.
+The gates are those of dispatch, asked by the same function. After them comes what a task waits for
+without a closed gate: parents, its fire time, an owner of its slot, a worker of its pool or, for a
+webhook, an executor.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from uuid import UUID
 from duly.domain.gates import Gate, GateFacts, refusals
 from duly.domain.states import TERMINAL, Outcome, State
 
-# Owners tell the levels of their buckets every few seconds, except of those that are full.
+# Owners report the levels of their buckets every few seconds, except full ones.
 LEVEL_FRESH_S = 10.0
 ERROR_CHARACTERS_MAX = 200
 # Gates that stand whatever is dispatched meanwhile: worth a word before a task is due.
@@ -23,7 +23,7 @@ STANDING = frozenset({Gate.PAUSED, Gate.BREAKER, Gate.HANDOVER})
 
 
 class WaitReason(StrEnum):
-    """What holds a task up beside the gates; the last three only once it is due."""
+    """Reasons to wait beside the gates; the last three apply only once it is due."""
 
     WAITING_PARENTS = "waiting_parents"
     NOT_DUE = "not_due"
@@ -44,7 +44,7 @@ class LastAttempt(NamedTuple):
 
 
 class RateLevel(NamedTuple):
-    """How full a tenant's dispatch bucket was when its owner last told."""
+    """How full a tenant's dispatch bucket was at its owner's last report."""
 
     tokens: float
     rate: float
@@ -54,7 +54,7 @@ class RateLevel(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """A task and all around it. `attempt` includes the one that runs; no `pool` is a webhook."""
+    """A task and its surroundings. `attempt` includes the one that runs; no `pool` is a webhook."""
 
     id: UUID
     state: State
@@ -78,7 +78,7 @@ class Situation:
     ahead: int = 0
     ahead_max: int | None = None
     dispatch_rate: float | None = None
-    # When enough of the key's leases end for it to have room, if nobody extends them.
+    # When enough of the key's leases end for it to have capacity, unless they are extended.
     key_free_at: datetime | None = None
 
 
@@ -262,7 +262,7 @@ def running(situation: Situation) -> Explanation:
     if situation.has_owner:
         return Explanation(State.RUNNING, f"{words}: it counts as lost now", [], None, None)
     entry = slot_entry(situation)
-    words += f"; nobody can try it again, because {entry.reason}"
+    words += f"; it cannot be tried again, because {entry.reason}"
     return Explanation(State.RUNNING, words, [entry], WaitReason.SLOT_WITHOUT_OWNER, None)
 
 
@@ -283,7 +283,7 @@ def ended_summary(situation: Situation) -> str:
 
 
 def estimate(situation: Situation, entries: Iterable[ExplainEntry]) -> datetime | None:
-    """When it should start, if everybody goes on as now; None if that is for somebody to decide."""
+    """The estimated start if nothing changes; None if that depends on a person's decision."""
     now = situation.facts.now
     if situation.due_at is None:
         return None
@@ -311,8 +311,8 @@ def next_token_at(
 ) -> datetime | None:
     """When the tenant's bucket has a token again, from the last that was heard of it.
 
-    Of a full bucket nothing is heard. If it was empty while tasks were waiting, they took whatever
-    came in since; else nobody did.
+    Of a full bucket nothing is heard. If it was empty while tasks were waiting, they took the
+    tokens that came in since; else no task did.
     """
     if level is None:
         return None

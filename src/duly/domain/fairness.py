@@ -1,4 +1,4 @@
-"""Who is next: between tenants by weight, within a tenant by band and priority.
+"""Fair dispatch order: between tenants by weight, within a tenant by band and priority.
 
 Between tenants, deficit round robin: each turn a tenant may spend its weight, and what it could not
 spend for lack of work is lost, not saved. Within a tenant, higher bands go first, but a band that
@@ -35,7 +35,7 @@ def band_order(turn: int) -> tuple[int, ...]:
 
 
 class RoundRobin(Generic[Member]):
-    """Deficit round robin over whoever has work. One pick costs one."""
+    """Deficit round robin over the members that have work. One pick costs one."""
 
     def __init__(self, weight_of: Callable[[Member], float]) -> None:
         self.weight_of = weight_of
@@ -56,7 +56,7 @@ class RoundRobin(Generic[Member]):
             self.turns.append(member)
 
     def leave(self, member: Member) -> None:
-        """The member has no work, or may not have any done now: its savings are void."""
+        """The member has no work, or may not be served now: its deficit is void."""
         if self.deficits.pop(member, None) is None:
             return
         if self.turns[0] == member:
@@ -66,7 +66,7 @@ class RoundRobin(Generic[Member]):
             self.turns.remove(member)
 
     def pick(self) -> Member | None:
-        """Whose turn it is; the caller serves one of its tasks, or makes it leave."""
+        """The member whose turn it is; the caller serves one of its tasks, or removes it."""
         while self.turns:
             member = self.turns[0]
             if not self.turn_is_open:

@@ -1,4 +1,4 @@
-"""Which failures are the same failure: an error with its accidents taken out, hashed."""
+"""Failure fingerprint: a hash of an error without its variable parts."""
 
 import re
 from hashlib import sha256

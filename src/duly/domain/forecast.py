@@ -1,4 +1,4 @@
-"""Expected fires per minute, where they crowd, and the jitter that would spread them.
+"""Forecast: expected fires per minute, hotspots, and the jitter that would spread them.
 
 Rules are reckoned with to the minute and by groups: of schedules that share a rule and a jitter,
 each has its own fixed moment within the jitter, so together they are taken as spread evenly over
@@ -22,7 +22,7 @@ FIRES_MAX = 200_000
 WORST_MAX = 10
 TOP_MAX = 5
 ADVICE_MAX = 5
-# Spreading fewer than these would be noise.
+# Hotspots with fewer fires are noise.
 HOTSPOT_MIN = 10.0
 HOTSPOT_MAX = 20
 JITTERS_S = (60, 120, 300, 600, 900, 1800, 3600)

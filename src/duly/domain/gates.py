@@ -1,4 +1,4 @@
-"""Why a due task may not be dispatched yet: the gates, in order, as one pure function.
+"""Gates: why a due task may not be dispatched yet, in order, as one pure function.
 
 Dispatch asks for the first closed gate; `explain` shows all of them. Both hand in the same facts,
 so they can never disagree. A gate never loses a task: what it holds back stays in its timer row.
@@ -33,7 +33,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateFacts:
-    """All that the gates look at, of one task at one instant."""
+    """The inputs of the gates, for one task at one instant."""
 
     now: datetime
     tenant: str = ""
@@ -127,7 +127,7 @@ def lane_full(facts: GateFacts) -> Refusal | None:
     ahead = f"{facts.lane_depth} tasks are ahead of it in its lane"
     if not facts.lane_depth:
         ahead = "the queue that webhooks of all tenants share is full"
-    reason = f"{ahead}, and nobody takes them fast enough"
+    reason = f"{ahead}, and consumers do not take them fast enough"
     return Refusal(Gate.LANE_FULL, reason, unblock=facts.lane_unblock)
 
 

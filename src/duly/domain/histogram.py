@@ -1,4 +1,4 @@
-"""Durations counted in buckets whose bounds never change, so that counts of any two minutes add up.
+"""Histogram of durations with fixed buckets, so that counts of any two minutes add up.
 
 Each bound is the square root of two times the one before it, from a millisecond to a day. A count
 list may be shorter than the list of buckets: what is missing at its end is zero.

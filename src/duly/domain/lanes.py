@@ -1,4 +1,4 @@
-"""Names for the ready queue: lanes, and the tickets they carry. No queue lives here."""
+"""Values of the ready queue: lanes, and the tickets in them. No queue is implemented here."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -33,9 +33,9 @@ class Lane(NamedTuple):
 class Ticket(NamedTuple):
     """A claim that a task was due and unleased at this fence; the timer row decides.
 
-    Past its deadline, by the database's clock, a ticket is void whoever carries it. `in_place`: its
-    lease may leave the row in its place, because nobody counts it there. `fires_at`: since when the
-    task is due, in seconds of the database's clock; None where nobody said.
+    Past its deadline, by the database's clock, a ticket is void. `in_place`: its lease may leave
+    the row in its queue, because no cap counts it there. `fires_at`: since when the task is due, in
+    seconds of the database's clock; None if unknown.
     """
 
     id: UUID

@@ -21,7 +21,7 @@ TENANT_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 # Words as people write them; not ending in a space, so that two names never look the same.
 SCHEDULE_NAME_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9 ._:/-]{0,126}[A-Za-z0-9._:/-])?")
 HEADER_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-# Visible ASCII: the same text in a header and in a body, whoever encodes it.
+# Visible ASCII: the same text in a header and in a body, in every encoding.
 IDEMPOTENCY_KEY_PATTERN = re.compile(r"[!-~]{1,255}")
 NOT_IN_KEYS = re.compile(r"[^!-~]")
 # What cannot be seen, or changes the direction of what can: two names that look alike must be one.
@@ -100,8 +100,8 @@ class Problem:
 def submission_problems(
     task: Submission, now: datetime, outbound: OutboundRules | None = None
 ) -> list[Problem]:
-    """Everything that is wrong with a submission, so that its author can mend it in one go. Without
-    `outbound`, where a webhook may go is left to whoever sends it."""
+    """Everything that is wrong with a submission, so that the submitter can correct it in one go.
+    Without `outbound`, webhook destinations are left to the sender."""
     checks = [
         ("/type", type_reason(task.type)),
         ("/payload", bytes_reason(task.payload, PAYLOAD_BYTES_MAX)),

@@ -1,4 +1,4 @@
-"""What becomes of the occurrences of a schedule that are due: one verdict each, and the next.
+"""Decisions on the due occurrences of a schedule: one verdict each, and the next occurrence.
 
 | policy | an occurrence that comes late, or several at once |
 |---|---|
@@ -33,7 +33,7 @@ Overlap = Literal["allow", "skip", "queue_one", "cancel_previous"]
 
 # Up to here an occurrence counts as being on time.
 GRACE_S = 60.0
-# What one call rules on, and how many tasks it makes: catching up goes in bites.
+# What one call decides, and how many tasks it makes: catching up goes in batches.
 RULINGS_MAX = 500
 FIRES_MAX = 20
 # How many excluded occurrences are looked through for one that is not.
@@ -76,8 +76,7 @@ class Policies:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleProgress:
-    """How far a schedule has come: ruled on up to `cursor_at`, fired so often, and so many of its
-    tasks live."""
+    """Progress of a schedule: decided up to `cursor_at`, number of fires, and its live tasks."""
 
     cursor_at: datetime
     fires: int = 0
@@ -97,7 +96,7 @@ class DecidedOccurrence:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class FiringPlan:
     """`next_at` is the next nominal time, also when that is due already; None ends the schedule."""
 
     decisions: list[DecidedOccurrence]
@@ -113,8 +112,8 @@ def plan_firing(
     now: datetime,
     *,
     with_held: bool = False,
-) -> Plan:
-    """Rule on what is due by `now`; each occurrence is due `offset_s` after its nominal time. With
+) -> FiringPlan:
+    """Decide what is due by `now`; each occurrence is due `offset_s` after its nominal time. With
     those that only the offset holds back, nothing up to `now` is left for another definition."""
     offset = timedelta(seconds=offset_s)
     decisions: list[DecidedOccurrence] = []
@@ -129,7 +128,7 @@ def plan_firing(
         if verdict in FIRING:
             fires += 1
             live = 1 if policies.overlap == "cancel_previous" else live + 1
-    return Plan(decisions, cursor_at, next_at(recurrence, policies, cursor_at, fires))
+    return FiringPlan(decisions, cursor_at, next_at(recurrence, policies, cursor_at, fires))
 
 
 def is_spent(policies: Policies, fires: int) -> bool:
@@ -170,7 +169,8 @@ def due_of(
 
 
 def has_candidate(recurrence: Recurrence, after: datetime, until: datetime) -> bool:
-    """Behind a whole bite of excluded ones; no further than `SEARCHED_MAX` of them."""
+    """Whether a candidate follows a whole batch of excluded ones; searches `SEARCHED_MAX` at
+    most."""
     found = due_of(recurrence, after, until, SEARCHED_MAX)
     return any(each.verdict_hint is None for each in found)
 
@@ -184,7 +184,7 @@ def rule(
     *,
     is_newest: bool,
 ) -> OccurrenceDecision:
-    """The definition is asked first, then people, then the misfire policy, then the overlap."""
+    """The order of rules: the definition, a pause, the misfire policy, the overlap policy."""
     if occurrence.verdict_hint is SkipReason.EXCLUDED:
         return OccurrenceDecision.EXCLUDED
     if occurrence.verdict_hint is SkipReason.SKIPPED_DST:

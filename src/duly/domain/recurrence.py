@@ -1,4 +1,4 @@
-"""When a schedule is expected to fire: the next occurrences of a cron expression or an interval.
+"""Recurrence: the next occurrences of a cron expression or an interval.
 
 | the hour field | in a gap (the clock jumps forward) | in a repeat (the clock goes back) |
 |---|---|---|
@@ -33,7 +33,7 @@ Repeat = Literal["first", "second", "both"]
 
 
 class SkipReason(StrEnum):
-    """Why an expected occurrence is not to fire."""
+    """Why an expected occurrence does not fire."""
 
     SKIPPED_DST = "SKIPPED_DST"
     EXCLUDED = "EXCLUDED"

@@ -1,6 +1,6 @@
-"""From the fields of a schedule, as somebody wrote them, to a recurrence, or to all their problems.
+"""Validation of a schedule's fields: a recurrence, or all their problems.
 
-The same reading serves the door and the engine, so that what was accepted once is understood later.
+The API and the engine share it, so that an accepted definition is understood later.
 """
 
 from dataclasses import dataclass

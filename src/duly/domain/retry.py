@@ -1,4 +1,5 @@
-"""Whether a failed attempt is tried again, and when. Pure: randomness is handed in."""
+"""Retry decision: whether a failed attempt is tried again, and when. Pure: randomness is passed
+in."""
 
 from dataclasses import dataclass
 from random import Random
@@ -6,7 +7,7 @@ from typing import Literal
 
 from duly.domain.states import FailureReason, Outcome
 
-# A receiver may ask us to wait; it may not park a task for ever.
+# Upper bound of a receiver's Retry-After: it must not park a task for ever.
 RETRY_AFTER_MAX_S = 24 * 3600.0
 # Losing this many leases in a row, each after the worker was seen alive, blames the task.
 POISON_LOSSES = 3
@@ -42,7 +43,7 @@ class Failure:
     outcome: Outcome
     kind: str = ""
     retry_in_s: float | None = None
-    # Whatever was chosen, not before this: a host that limps is spared.
+    # A lower bound of the delay: a failing host is spared.
     at_least_s: float | None = None
 
 

@@ -3,7 +3,7 @@
 A schema is run at every submit, in a process that serves all tenants. Size and depth are bounded,
 and so is what its references expand to: sixteen definitions that each refer twice to the next took
 six seconds for one number. `weigh` bounds the work for each byte of a payload where every keyword
-has a known cost. Whether it is a sound schema at all is for its compiler to say.
+has a known cost. Whether it is a valid schema is left to its compiler.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""How many of a number of equal seats each node should have. Pure; nobody is moved here.
+"""Slot balance: how many of a number of equal assignments each node should have. Pure.
 
-All nodes reckon alike from the same counts, so they agree without talking: each may hold the whole
-quotient, and the remainder stays with those who hold most already. Where counts are as even as they
-can be, everybody has what it should, and nothing moves.
+All nodes compute the same result from the same counts, so they agree without messages: each may
+hold the quotient, and the remainder stays with those that hold most already. Where counts are as
+even as possible, nothing moves.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from uuid import UUID
 
 def fair_shares(held: Mapping[UUID, int], assignments: int) -> dict[UUID, int]:
     """What each of the nodes in `held` should have; the shares add up to `seats`."""
-    assert held, "seats that nobody can have"
+    assert held, "no node to assign to"
     quotient, remainder = divmod(assignments, len(held))
     by_load = sorted(held, key=lambda node: (-held[node], node))
     return {node: quotient + (rank < remainder) for rank, node in enumerate(by_load)}

@@ -35,13 +35,13 @@ class TokenBucket:
         return True
 
     def spend(self, now: float, count: float = 1.0) -> None:
-        """For whoever has judged by `ready_at` already. Instants are rounded, so it may find a
-        trace too little; the trace is owed, or at one instant any number would pass for free."""
+        """Spend after a check by `ready_at`. Instants are rounded, so it may find a trace too
+        little; the trace is owed, or at one instant any number would pass for free."""
         self.refill(now)
         self.tokens -= count
 
     def ready_at(self, now: float, count: float = 1.0) -> float:
-        """When `count` tokens will be there, if nobody else takes any."""
+        """When `count` tokens will be available, if no other caller takes any."""
         self.refill(now)
         missing = count - self.tokens
         return now if missing <= 0 else now + missing / self.rate

@@ -2,7 +2,7 @@
 
 Time is counted in ticks. The lowest level has one slot per tick; each level above has one slot per
 whole turn of the level below, and is poured down when its turn comes. A slot becomes due as a
-whole. Entries are never removed: whoever takes one out asks the database whether it still stands.
+whole. Entries are never removed: the database decides later whether a due entry still stands.
 """
 
 from collections.abc import Iterator

@@ -1,1 +1,1 @@
-"""From a ticket in a lane to a settled attempt: lease, run, heartbeat, settle."""
+"""Execution: lease tickets, run handlers and webhooks, heartbeat, settle; leases of workers."""

@@ -1,4 +1,4 @@
-"""Putting an executor together: its roles, and what the settings say. Nothing runs here."""
+"""Composition of an executor from settings: its roles. Nothing runs here."""
 
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address, ip_network
@@ -62,8 +62,8 @@ def executor_roles(executor: Executor) -> list[Role]:
 
 
 def outbound_rules(settings: Settings, *, is_alone: bool) -> OutboundRules:
-    """Private targets are allowed by themselves only where nobody else can submit: a whole duly on
-    one machine, listening to that machine alone."""
+    """Outbound rules. Private targets are allowed by default only where no other machine can
+    submit: a whole duly on one machine, listening to that machine alone."""
     allow_private = settings.webhook_allow_private
     if allow_private is None:
         allow_private = is_alone and is_loopback(settings.host)

@@ -1,4 +1,4 @@
-"""Breakers, where attempts end: what a process learns from them, and tells the others.
+"""Circuit breakers on the execution side: count outcomes of attempts, open and close breaker rows.
 
 A process judges by the attempts that end in it: its own deliveries, what workers settle there, and
 leases that it found lost. What it finds is a row that every scheduler reads.
@@ -52,7 +52,7 @@ HOSTS_MAX = 10_000
 WATCH_EVERY_S = 5.0
 # What was read longer ago says nothing about a row that is not in it.
 STALE_S = 2 * WATCH_EVERY_S
-# Without a delivery for so long, nobody needs to know how the rows stand.
+# Without a delivery for so long, the rows need not be read.
 QUIET_S = 120.0
 IDLE_S = 60.0
 RAMP_ATTEMPTS_MIN = 5
@@ -113,7 +113,7 @@ class Breakers:
 
     def judge(self, place: Place, now: float, *, ok: bool) -> bool:
         """Keep what has to be told; whether there is something new."""
-        # It may have been a probe: until the rows were read, nobody can say that it was none.
+        # It may have been a probe: until the rows are read, that cannot be excluded.
         may_be_watched = place in self.watched or now - self.read_at > STALE_S
         if may_be_watched or (not ok and self.window_of(place).is_failing(now)):
             return self.keep(self.recovered if ok else self.failed, place)
@@ -235,7 +235,7 @@ class Breakers:
         if place not in self.watched or self.watched[place] is not None:
             return
         if await ramp_breaker(self.database, *place):
-            log.info("breaker in its ramp: a probe succeeded", tenant=place[0], of=place[1])
+            log.info("breaker ramp started: a probe succeeded", tenant=place[0], of=place[1])
             self.windows[place] = make_window(place[1])
             # Ours: what is read next must not look like a ramp that began elsewhere.
             self.watched[place] = self.environment.clock.now()

@@ -246,4 +246,4 @@ class Executor:
             try:
                 await self.leases.tick()
             except (DulyError, TimeoutError) as error:
-                log.warning("could not keep leases while stopping", error=repr(error))
+                log.warning("heartbeats failed while stopping", error=repr(error))

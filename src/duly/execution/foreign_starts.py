@@ -1,4 +1,4 @@
-"""Statistics of attempts that one process handed out and another settled: behind a load balancer a
+"""Statistics of attempts that one process leased out and another settled: behind a load balancer a
 worker's calls go to any. How long such an attempt ran is read from its record, a batch a second."""
 
 from duly.execution.worker_leases import WorkerLeases

@@ -1,4 +1,4 @@
-"""The one door to the outside: an HTTP client that connects only where the rules allow.
+"""HTTP client for webhooks: connects only to addresses that the outbound rules allow.
 
 What a tenant writes into a URL decides where this machine connects to; the rules are in
 `domain/addresses.py`, and here they are asked of every address, at the last moment.
@@ -42,7 +42,7 @@ ANY_SCHEME = "https"
 
 
 class AddressRefused(OSError):
-    """Nobody may connect there. An OSError, because that is what the client passes on."""
+    """The address is not allowed. An OSError, because the HTTP client passes those on."""
 
 
 class NameLookup:
@@ -75,7 +75,7 @@ def look_up(
     try:
         loop.call_soon_threadsafe(land, found, answer)
     except RuntimeError:
-        return  # the loop has ended, and nobody waits
+        return  # the loop has ended, and no caller waits
 
 
 def land(found: "asyncio.Future[list[AddressInfo]]", answer: "list[AddressInfo] | OSError") -> None:

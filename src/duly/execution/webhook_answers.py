@@ -1,9 +1,9 @@
-"""What a receiver's answer means for the attempt. No network here: an answer in, a verdict out.
+"""Outcome of a webhook from the receiver's answer. No network here.
 
 | answer | verdict |
 |---|---|
 | 2xx | completed; the body, bounded, is the result |
-| 202 with `Duly-Async: 1` | handed over to the receiver |
+| 202 with `Duly-Async: 1` | accepted asynchronously: the receiver settles later |
 | 408, 425, 429, 5xx | failed and tried again, after a clamped Retry-After if there is one |
 | 3xx | rejected: no redirect is followed |
 | other 4xx | rejected, unless the policy says that they are tried again |

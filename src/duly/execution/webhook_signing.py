@@ -43,7 +43,7 @@ class Keyring:
             flight = self.looking[tenant] = asyncio.ensure_future(self.look(tenant))
             flight.add_done_callback(lambda _: self.looking.pop(tenant, None))
         try:
-            # A request that is cancelled takes nobody else's answer along.
+            # A cancelled request must not cancel the load that others wait for.
             return await asyncio.shield(flight)
         except DulyError:
             if kept is None:

@@ -58,7 +58,7 @@ Stretch: TypeAlias = Callable[[int, str], float | None]
 
 
 def no_outcome(tenant: int, host: str, ok: bool, attempt: int) -> None:
-    """Nobody wants to know."""
+    """Without breakers, outcomes are not recorded."""
 
 
 def no_stretch(tenant: int, host: str) -> float | None:

@@ -48,7 +48,7 @@ Value = TypeVar("Value")
 
 
 class LeaseCall(NamedTuple):
-    """What a worker says when it comes for work."""
+    """One lease request of a worker."""
 
     tenant: int
     worker_id: str
@@ -61,14 +61,15 @@ class LeaseCall(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """What a worker gets. `again`: granted earlier, so that it cannot know how old they are."""
+    """The leases granted to a worker. `again`: granted earlier, so that it cannot know how old they
+    are."""
 
     leases: list[Lease]
     again: bool = False
 
 
 class WorkerLeases:
-    """The users' own workers, each known by its tenant and the id it gave itself."""
+    """Leases of workers; a worker is identified by its tenant and the id it gave itself."""
 
     def __init__(
         self,
@@ -166,7 +167,8 @@ class WorkerLeases:
         return [answers[settlement_key(item)] for item in settlements]
 
     async def hand_over(self, task_id: UUID, fence: int) -> bool:
-        """A receiver settles what nobody knows yet that it took over; False: not its any more."""
+        """Record that a receiver accepted the task asynchronously, when it settles first; False:
+        its lease is gone."""
         return bool(await hand_over(self.database, [(task_id, fence)]))
 
     def expect_end(self, task_id: UUID, fence: int, task_type: str, run_s: float) -> None:

@@ -1,4 +1,4 @@
-"""Months: made ahead, so that no submit lacks a place; dropped behind, so that no disk fills up."""
+"""Monthly partitions: created ahead for new tasks, dropped when expired."""
 
 from datetime import date
 

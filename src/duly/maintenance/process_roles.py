@@ -26,9 +26,9 @@ class EmbeddedServerRole:
 
     async def tick(self) -> float:
         if not self.embedded.is_alive():
-            log.warning("embedded PostgreSQL died; starting it again")
+            log.warning("embedded PostgreSQL died, restarting")
             server = await asyncio.to_thread(self.embedded.attach)
-            log.info("embedded PostgreSQL runs again", pid=server.pid)
+            log.info("embedded PostgreSQL restarted", pid=server.pid)
         return LOOK_S
 
     async def close(self) -> None:

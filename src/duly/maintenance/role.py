@@ -116,7 +116,7 @@ class Maintenance:
         except Exception as error:
             self.metrics.maintenance_failures.add(1, service.name)
             log.warning(
-                "housekeeping failed",
+                "maintenance service failed",
                 service=service.name,
                 error=repr(error),
                 retry_in_s=turn.retry_s(),
@@ -131,7 +131,12 @@ class Maintenance:
         self.metrics.maintenance_runs.add(1, service.name)
         if report.changed:
             self.metrics.maintenance_changes.add(report.changed, service.name)
-            log.info("housekeeping", service=service.name, changed=report.changed, note=report.note)
+            log.info(
+                "maintenance service done",
+                service=service.name,
+                changed=report.changed,
+                note=report.note,
+            )
 
     def step_down(self) -> None:
         if self.turns:

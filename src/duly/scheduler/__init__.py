@@ -1,1 +1,2 @@
-"""From "due soon" in the database to a ticket in a lane: load, wheel, gates, dispatch, reap."""
+"""The scheduler: load due timers, timing wheel, gates, dispatch tickets, reap leases, fire
+schedules."""

@@ -1,7 +1,7 @@
-"""One node's scheduler, put together: its roles, and the hands they lend each other.
+"""Composition of one node's scheduler: its roles and what they share.
 
-Whoever composes a process gives each role a loop and connects `wake`; nothing else needs to know
-how loader, dispatcher, reaper and doorbell hang together.
+The process gives each role a loop; nothing else needs to know how loader, dispatcher, reaper and
+doorbell are connected.
 """
 
 from dataclasses import dataclass
@@ -67,7 +67,8 @@ class Scheduler:
 
     @property
     def bystander_roles(self) -> list[Role]:
-        """Of a process that owns no slots: it is known, and places what it stores as owners do."""
+        """Roles of a process that owns no slots: it announces itself, and places tasks as owners
+        do."""
         return [self.coordinator, self.bounds, self.spread]
 
     def subscribe(self, events: TaskEvents) -> None:

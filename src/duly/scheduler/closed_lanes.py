@@ -1,7 +1,7 @@
-"""Telling people of lanes that stay full: their consumers are missing, or too slow.
+"""Log of lanes that stay full: their consumers are missing, or too slow.
 
-Under load a lane fills and opens many times a second, which is no news. One that was full at one
-look and has not opened until the next is told once, and once more when it opens.
+Under load a lane fills and opens many times a second. One that stays full from one check to the
+next is logged once, and once more when it opens.
 """
 
 from collections.abc import Iterable
@@ -24,12 +24,12 @@ class ClosedLanes:
         self.database = database
         self.ready_state = ready_state
         self.lane_depth = lane_depth
-        # Lanes that were full at the last look, and of those the ones that were told.
+        # Lanes that were full at the last check, and of those the logged ones.
         self.seen: dict[Lane, int] = {}
         self.told: dict[Lane, int] = {}
 
     async def look(self, tenants: dict[int, Tenant]) -> None:
-        """A statement only when there is something to tell."""
+        """Check for lanes to log; a statement runs only if there are any."""
         full = dict(self.ready_state.full)
         opened = [lane for lane, number in self.told.items() if full.get(lane) != number]
         closed = [

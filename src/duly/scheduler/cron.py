@@ -1,15 +1,15 @@
-"""The role that fires schedules: looks a little ahead, and at each instant hands over what is due.
+"""The cron role: loads schedules due within a short horizon, and fires them when due.
 
 | event | what happens |
 |---|---|
-| a schedule is made or edited in this process | it is told here at once (`expect`) |
-| in another process | that one rings, or the next look finds it |
+| a schedule is created or edited in this process | `expect` is called at once |
+| in another process | a hint comes, or the next load finds it |
 | a firing is lost to another node | that node did it; the next look shows what comes next |
 | a backlog after an outage | oldest first, at `CATCH_UP_PER_S` tasks, after what is due now |
 | one schedule cannot be stored | the batch is halved until it stands alone; it is paused |
-| a deadlock, or somebody holds its lock | the same, and it is tried again in a moment |
-| a zone that nobody knows any more | the schedule is paused, with the reason |
-| a zone's rules changed, a timer is lost | the sweep reckons the next instant anew, says so |
+| a deadlock, or another session holds its lock | the same, and it is tried again in a moment |
+| an unknown time zone | the schedule is paused, with the reason |
+| a zone's rules changed, a timer is lost | the sweep computes the next instant anew, and logs it |
 """
 
 import heapq
@@ -56,7 +56,7 @@ BATCH = 200
 # Tasks that catching up may make in a second, and at once; rulings without one cost less.
 CATCH_UP_PER_S = 200.0
 RULING_COST = 0.02
-# How long a schedule that stood in another's way is left alone.
+# How long a schedule that failed in a batch is deferred.
 AGAIN_S = 0.5
 # Classes of refusals that a row brings upon itself: data, constraints, program limits.
 OWN_FAULTS = ("22", "23", "54")
@@ -114,8 +114,7 @@ class CronRole:
         """Nothing is held: what is due stays due."""
 
     def expect(self, schedule_id: UUID, due_at: datetime | None, now: datetime) -> None:
-        """A schedule was made or changed, at that instant by the database's clock: here, or by its
-        owner, it is expected."""
+        """A schedule was created or changed, due at that instant by the database's clock."""
         if due_at is None or due_at - now > timedelta(seconds=HORIZON_S):
             return
         if self.coordinator.owns(shard_of(schedule_id)) is not None:
@@ -131,7 +130,7 @@ class CronRole:
             self.wake()
 
     def change_slots(self) -> None:
-        """What came to us is looked at at once."""
+        """Load newly owned slots at once."""
         self.look_at = self.sweep_at = 0.0
         self.wake()
 
@@ -148,7 +147,7 @@ class CronRole:
         return min(waits)
 
     async def look(self) -> None:
-        """What is due within the horizon replaces what was known: the database is right."""
+        """Load what is due within the horizon; it replaces what was known."""
         self.look_at = self.environment.clock.monotonic() + LOOK_S
         shards = self.owned_shards()
         if not shards:
@@ -232,7 +231,7 @@ class CronRole:
                 self.note(firing)
 
     async def halve(self, firings: list[Firing], refusal: StatementRefused) -> None:
-        """One bad schedule must not keep its neighbours from firing."""
+        """Split a batch: one bad schedule must not keep the others from firing."""
         if len(firings) > 1:
             middle = len(firings) // 2
             await self.fire_planned(firings[:middle])
@@ -246,7 +245,7 @@ class CronRole:
         self.look_at = min(self.look_at, now_s + AGAIN_S)
 
     def note(self, firing: Firing) -> None:
-        """Count it, pay for what was late, and remember what comes next."""
+        """Count the firing, charge late tasks to the catch-up rate, and keep the next instant."""
         for ruling in firing.plan.decisions:
             self.metrics.occurrences.add(1, ruling.verdict.value)
             if ruling.fires:
@@ -276,7 +275,7 @@ class CronRole:
         return found
 
     async def pause(self, schedule: Schedule, reason: str) -> None:
-        """It cannot fire as it is defined: its owner is told, and it is in nobody's way."""
+        """Pause a schedule that cannot fire as defined, with the reason."""
         async with self.database.transaction() as session:
             if not await pause_unreadable(session, schedule, reason):
                 return
@@ -306,7 +305,7 @@ class CronRole:
         if not lost:
             return
         for schedule_id in await rebuild_timers(self.database, lost):
-            log.warning("schedule had lost its timer", schedule=str(schedule_id))
+            log.warning("schedule timer restored", schedule=str(schedule_id))
 
     async def rearm(self, schedules: list[Schedule]) -> None:
         wanted = []
@@ -322,7 +321,7 @@ class CronRole:
             if schedule.id in changed:
                 self.metrics.schedules_rearmed.add(1)
                 log.warning(
-                    "schedule's next instant was reckoned anew",
+                    "schedule next instant recomputed",
                     schedule=str(schedule.id),
                     was=str(schedule.nominal_at),
                     now=str(expected),

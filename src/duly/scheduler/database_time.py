@@ -1,4 +1,4 @@
-"""What time it is for the database, reckoned here without asking it each time.
+"""Estimate of the database's clock, without a query each time.
 
 The estimate never runs ahead: the server stamped its answer before we received it, so the true
 time is the stamp plus what has passed since, or later. The stamp that travelled fastest is the best

@@ -1,10 +1,9 @@
-"""The short way: a task that is due at once, that no gate can hold back, and that a consumer of
-this process waits for, goes straight into its hands. Its lease is stored with it, in one commit;
-there is no ticket.
+"""Direct dispatch: a task that is due at once, ungated, and wanted by an idle consumer of this
+process. Its lease is stored with it, in one commit; there is no ticket.
 
 | event | what happens |
 |---|---|
-| something else waits for its turn | the ordinary way: nobody is overtaken |
+| another task waits for its turn | the ordinary way: no task is overtaken |
 | its slot is not ours, or may not be | the ordinary way: its owner decides |
 | killed after the commit | the lease runs out, as after any other |
 """
@@ -33,7 +32,7 @@ class DirectDispatch:
         self.lease_queue = lease_queue
 
     def find_consumer(self, entries: list[InsertRow]) -> IdleConsumer | None:
-        """Asked right before they are stored: a consumer that gets all of them, or none."""
+        """Find a consumer right before the tasks are stored; it gets all of them, or none."""
         if not self.dispatcher.is_at_rest() or not all(map(self.may_pass, entries)):
             return None
         lanes = {lane_of_entry(entry) for entry in entries}

@@ -1,4 +1,4 @@
-"""Which places this node dispatches.
+"""Dispatch scope: which timer queues this node dispatches.
 
 A place (tenant, shard, queue) is dispatched by the owner of its shard's slot. A tenant with an
 in-flight cap or a dispatch rate is dispatched as a whole by the owner of its home slot, wherever

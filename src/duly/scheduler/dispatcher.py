@@ -1,8 +1,8 @@
-"""From ready to published: fair order, gates, tickets with a deadline, backpressure from the lanes.
+"""The dispatcher: fair order, gates, tickets with a deadline, backpressure from full lanes.
 
 | event | what happens |
 |---|---|
-| nobody consumes a lane | it fills to its bound; its tasks wait in their rows |
+| a lane has no consumer | it fills to its bound; its tasks wait in their rows |
 | a ticket is lost or its consumer dies | void at its deadline; the sweep finds the task again |
 | a key, a pause or a breaker blocks | parked aside, so that it cannot hide the work behind it |
 | pauses and caps are not known yet | nothing is dispatched |
@@ -58,7 +58,8 @@ VOIDED_MAX = 100_000
 FULL_POLL_S = 0.05
 # After an outage the first dispatch waits for the coordinator's word, or for the carrier.
 UNCERTAIN_POLL_S = 0.1
-# Gates that hold a task back without a count: whoever waits for its key need not wait for it.
+# Gates that hold a task back without counting it: tasks with the same concurrency key need not wait
+# for it.
 PASSED_ON = frozenset({Gate.PAUSED, Gate.EXPIRED, Gate.BREAKER})
 
 
@@ -110,7 +111,7 @@ class Dispatcher:
         self.until: dict[Member, float] = {}
         # Lanes that were ever used, by (tenant, pool, band).
         self.lanes: dict[tuple[int, int, int], Lane] = {}
-        # Tickets that nobody took in time, by task and fence: the next is the same attempt again.
+        # Tickets that expired unleased, by task and fence: the next one is a republication.
         self.voided: dict[UUID, int] = {}
 
     @property
@@ -245,8 +246,8 @@ class Dispatcher:
 
     def may_stay(self, place: TimerQueue, count: int) -> bool:
         """Whether the leases of tasks without a key may leave their rows where they are: many of
-        one place, which share an expiry batch, of whom nobody counts how many run. Those of users'
-        workers are looked for by their holder."""
+        one place, which share an expiry batch, which no cap counts. Those of users' workers are
+        looked for by their holder."""
         return (
             count >= STAY_MIN
             and place.tenant not in self.gatekeeper.bounds.capped
@@ -284,7 +285,7 @@ class Dispatcher:
         self.ready_state.block(member)
 
     def reopen(self, now: float) -> None:
-        """Let back in whoever waited for this instant, or for room in a lane."""
+        """Readmit members that waited for this instant, or for capacity in a lane."""
         if self.handover_at <= now:
             # The old tickets are void; now their leases can be counted.
             self.handover_at = math.inf

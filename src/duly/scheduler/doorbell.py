@@ -1,7 +1,7 @@
-"""The doorbell: fresh near-term timers go straight to whoever owns their slot.
+"""The doorbell: fresh near-term timers go straight to the owner of their slot.
 
-In this process, the timers themselves; in another, a hint where to look. A lost ring costs time
-until the next load, never a task.
+In this process, the timers themselves; in another, a hint which queue to load. A lost hint costs
+time until the next load, never a task.
 """
 
 from collections.abc import Callable, Sequence
@@ -82,12 +82,12 @@ class Doorbell:
         )
 
     def heard(self, rings: list[str]) -> None:
-        """Another process rang. Hints for slots that are not ours are somebody else's."""
+        """A hint from another process; hints for slots of other owners are ignored."""
         for ring in rings:
             try:
                 tenant, shard, queue, due_at = DECODER.decode(ring)
             except msgspec.MsgspecError:
-                log.warning("a ring was not understood", ring=ring[:100])
+                log.warning("doorbell hint not understood", ring=ring[:100])
                 continue
             place = TimerQueue(tenant, shard, queue)
             if self.is_ours(place):

@@ -1,4 +1,4 @@
-"""Room under a cap, told to whoever counts it: a lease ended here, its owner is elsewhere.
+"""Freed capacity under a cap: notify the slot owner that counts it of leases that ended here.
 
 The ring names the lease, so that the owner need not ask the database. It is sent after the commit,
 and no lease or ticket of that fence can come to life again: late or repeated, it frees nothing that
@@ -35,7 +35,7 @@ class Freed:
         )
 
     def heard(self, rings: list[str]) -> None:
-        """Another process settled. What we do not count is somebody else's."""
+        """A hint from another process; leases that other owners count are ignored."""
         accounts = self.dispatcher.accounts
         ours = [lease for lease in map(read_ring, rings) if lease and accounts.find(lease[0])]
         if ours:
@@ -47,5 +47,5 @@ def read_ring(ring: str) -> tuple[UUID, int] | None:
         task_id, fence = ring.split()
         return UUID(hex=task_id), int(fence)
     except ValueError:
-        log.warning("a ring was not understood", ring=ring[:100])
+        log.warning("freed capacity hint not understood", ring=ring[:100])
         return None

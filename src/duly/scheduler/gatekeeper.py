@@ -1,7 +1,6 @@
-"""The facts behind the gates, for dispatch: tenants' bounds, pauses, breakers, what is in flight.
+"""Inputs of the gates for dispatch: tenants' limits, pauses, breakers, what is in flight.
 
-The rules are in `domain/gates.py`; here is only what they are asked about. Bounds are read again
-every few seconds by the role at the end.
+The rules are in `domain/gates.py`. The role at the end reloads the limits every few seconds.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Who has how much in flight: tickets before their deadline, and leases, of whatever has a cap.
+"""In-flight counts: tickets before their deadline, and leases, of everything that has a cap.
 
-Told by consumers, here and elsewhere, corrected from the database. Counting too much only delays;
-what could count too little waits instead.
+Updated by events of this and other processes, corrected from the database. Counting too much only
+delays; what could count too little waits instead.
 
 | event | what happens |
 |---|---|

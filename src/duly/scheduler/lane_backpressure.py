@@ -1,6 +1,6 @@
-"""Who waits for a full lane, lane by lane. All webhooks of an installation share three queues, and
-asking each of ten thousand tenants whenever two hundred tasks find room took most of the time: so
-they come back a few at a time, in the order in which they left."""
+"""Lane backpressure: tenants that wait for a full lane, per lane. All webhooks of an installation
+share three queues, and asking each of ten thousand tenants whenever two hundred tasks find room
+took most of the time: so they come back a few at a time, in the order in which they left."""
 
 from collections import deque
 

@@ -1,5 +1,5 @@
-"""When each place is to be looked at next. Asking costs what there is to do, not what there is:
-with ten thousand places, going through all of them in every tick took most of the time."""
+"""Load schedule: when each timer queue is loaded next. A tick costs only the queues that are due:
+with ten thousand queues, going through all of them in every tick took most of the time."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class LoadSchedule:
         # Also entries of other times that a place had, dropped when they come up; each once.
         self.heap: list[tuple[float, TimerQueue]] = []
         self.entries: set[tuple[float, TimerQueue]] = set()
-        # Due, and without room: whoever makes room asks again.
+        # Due, but memory is full: readmitted when there is capacity.
         self.full: set[TimerQueue] = set()
 
     def put(self, place: TimerQueue, at: float) -> None:

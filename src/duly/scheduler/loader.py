@@ -1,15 +1,16 @@
-"""Filling the board: what is due within the horizon, place by place, from cursors and from sweeps.
+"""The loader: timers due within the horizon go to the ready state, queue by queue, from cursors and
+from sweeps.
 
 | event | what happens |
 |---|---|
 | a doorbell is lost | the next load from the cursor, or the sweep, finds the timer |
-| a doorbell brings a timer of a place that is being read | kept until all before it is read |
+| a doorbell brings a timer of a queue that is being read | kept until all before it is read |
 | it brings only a hint | read once more, from there; before the last page, the sweep finds it |
 | a transaction commits late | loads overlap back to the oldest writer; the sweep finds the rest |
-| a page ends inside a herd | the cursor is (due_at, id), so the next page goes on there |
+| a page ends inside a burst | the cursor is (due_at, id), so the next page goes on there |
 | parked work was let go | read again from the first of it, once its obstacle has room |
 | blocked work fills the first page | the sweep goes on behind it, a page at a time |
-| a slot is gained or lost | the board is cleared and every place starts from the beginning |
+| a slot is gained or lost | the ready state is cleared and every queue starts from the beginning |
 | a tenant gets or loses a cap or a rate | its places start over where it is now dispatched |
 """
 
@@ -70,7 +71,7 @@ class PlaceState:
     brought: list[DueTimer] = field(default_factory=list)
 
     def covers(self, due: DueTimer) -> bool:
-        """Whether all that fires before it is on the board."""
+        """Whether all that fires before it is loaded."""
         return self.is_caught_up or Cursor(due.due_at, due.id) <= self.cursor
 
 
@@ -129,11 +130,11 @@ class Loader:
         return max(0.0, self.environment.clock.monotonic() - self.loads.next_at())
 
     async def close(self) -> None:
-        """Nothing is held: the board is a cache."""
+        """Nothing to release: the ready state is a cache."""
 
     def observe(self, database_now: datetime) -> None:
-        """What time it is; the wheel starts turning with the first word of it, whoever brings it:
-        a timer that is admitted before would lie decades ahead."""
+        """Observe the database's time; the wheel starts at the first observation: a timer that is
+        admitted before would lie decades ahead."""
         is_first = not self.time.is_known
         self.time.observe(database_now)
         if is_first:
@@ -141,7 +142,7 @@ class Loader:
             self.on_time_known()
 
     def notice_slots(self) -> None:
-        """After any change of ownership, start over: what we know may be somebody else's."""
+        """After a change of ownership, start over: what is loaded may belong to another owner."""
         slots = frozenset(self.coordinator.owned)
         if slots != self.slots:
             self.slots = slots
@@ -236,7 +237,7 @@ class Loader:
         wanted = self.loads.due(now, self.has_room, PLACES_PER_LOAD)
         if not wanted:
             return 0
-        # Asked before the load: whoever is still writing then may commit behind our cursor.
+        # Read before the load: a transaction still open then may commit behind the cursor.
         frontier = await read_frontier(self.database)
         self.observe(frontier.now)
         oldest_writer = Cursor(frontier.oldest_writer_at - timedelta(microseconds=1))
@@ -250,7 +251,7 @@ class Loader:
                 state.cursor = read.cursor
             state.is_caught_up = read is None or read.count < page
             if state.is_caught_up:
-                # Somebody may still commit a timer before this instant.
+                # Another transaction may still commit a timer before this instant.
                 state.cursor = min(state.cursor, oldest_writer, state.rung or state.cursor)
             is_done = state.is_caught_up and state.rung is None
             # What is not done goes behind those that waited as long.

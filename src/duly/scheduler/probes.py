@@ -1,5 +1,5 @@
-"""How much gets past a breaker: nothing, one probe a minute, or a growing rate. In memory only: a
-probe that is lost with its node is followed by another one from the next owner."""
+"""Probes and ramps of open breakers: nothing, one probe a minute, or a growing rate. In memory
+only: a probe that is lost with its node is followed by another one from the next owner."""
 
 from collections.abc import Container
 

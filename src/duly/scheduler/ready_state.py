@@ -1,4 +1,4 @@
-"""The scheduler's memory: what is loaded, ready or parked, who waits for a lane, what has a ticket.
+"""The ready state: timers in memory (loaded, ready, parked, ticketed), members waiting for lanes.
 
 Everything here is a cache of timer rows and may be thrown away at any time. No input or output:
 the loader fills it, the dispatcher empties it.
@@ -66,7 +66,7 @@ class ReadyState:
         # How often a lane was closed so far: one that opened in between has another number.
         self.closings = 0
         self.closed: dict[Member, frozenset[int]] = {}
-        # Lanes that have room again, and for which somebody waits still.
+        # Lanes with capacity again, for which members still wait.
         self.opened: dict[Lane, None] = {}
         self.held = LaneBackpressure()
         self.tickets: deque[tuple[float, list[Ticket]]] = deque()
@@ -182,7 +182,8 @@ class ReadyState:
         return member
 
     def let_back(self) -> None:
-        """Some of those who wait for a lane that has room; not only when nobody else has work."""
+        """Readmit some members that wait for a lane with capacity; not only when no other member
+        has work."""
         for lane in list(self.opened):
             for member in self.held.come_back(lane, self.come_back_max):
                 self.turns.join(member, self.savings_of(member))
@@ -213,7 +214,7 @@ class ReadyState:
             del self.closed[lanes]
 
     def may_go_on(self) -> bool:
-        """Whether somebody waits for a lane that has room."""
+        """Whether a member waits for a lane with capacity."""
         return bool(self.opened)
 
     def put_back(self, entry: ReadyTimer) -> None:

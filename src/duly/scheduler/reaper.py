@@ -1,4 +1,4 @@
-"""Looking after what is leased: lost leases taken back, late starts ended, counts corrected."""
+"""The reaper: ends expired leases and late starts, and corrects in-flight counts."""
 
 from collections.abc import Callable
 from itertools import islice

@@ -1,4 +1,4 @@
-"""Spreading busy tenants over more shards, so that more than one owner can dispatch them.
+"""Shard spread: busy tenants use more shards, so that more than one owner can dispatch them.
 
 A tenant starts in one shard. When its measured submit rate is more than one owner should carry,
 its spread is doubled; the old shards stay among the new ones, so nothing moves. It is never
@@ -60,7 +60,9 @@ class ShardSpread:
         if rate <= RATE_PER_SHARD_MAX * tenant.spread:
             return
         if await raise_spread(self.database, number, tenant.spread, tenant.spread * 2):
-            log.info("spread widened", tenant=tenant.name, shards=tenant.spread * 2, rate=int(rate))
+            log.info(
+                "shard spread widened", tenant=tenant.name, shards=tenant.spread * 2, rate=int(rate)
+            )
 
     async def close(self) -> None:
         """Nothing is held."""

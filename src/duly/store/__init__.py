@@ -1,1 +1,1 @@
-"""Every SQL statement of the server, and the database it runs on. No decision is taken here."""
+"""The store: every SQL statement of the server, and its database connections. No decisions here."""

@@ -1,6 +1,7 @@
 """What the driver asks on every new connection about the array types in its statements. To find the
 answer takes PostgreSQL 13 ms under our login's planner settings, twice before the first task of a
-process is dispatched; and of its own types it is the same on every server, so nobody asks.
+process is dispatched; and of its own types it is the same on every server, so the driver need not
+query it.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""Handing a webhook task over to its receiver, which answers later.
+"""Asynchronous webhooks: the receiver accepts a task and settles it later.
 
 | event | what happens |
 |---|---|
 | the lease was lost meanwhile | the fence rose: nothing, and the receiver's settlement is STALE |
-| the receiver settles before we could hand over | it hands over to itself first; ours is a repeat |
+| the receiver settles before we recorded it | its call records it; ours is a repeat |
 | the receiver never settles | the attempt's time limit ends the lease, as a timeout |
 """
 
@@ -18,7 +18,7 @@ SQL = statements_beside(__file__)
 
 
 async def hand_over(database: Database, leases: Sequence[tuple[UUID, int]]) -> set[UUID]:
-    """Those of the leases, by (id, fence), that are now the receiver's."""
+    """The leases, by (id, fence), that the receiver now holds."""
     beats = [Beat(task_id, fence) for task_id, fence in leases]
     rows = await database.fetch(SQL.hand_over, *ticket_columns(beats), HANDED_OVER)
     return {row["id"] for row in rows}

@@ -1,8 +1,9 @@
 -- name: hand_over
 -- The receiver of a webhook took the task over: from now on only its settlement, by the fence that
--- the request carried, or the attempt's time limit ends the lease. The fence names the one lease that
--- is meant, so saying it twice, or by either end, is the same. Nobody heartbeats for the receiver;
--- `confirmed` is taken back, so that its silence never looks like a task that kills its worker.
+-- the request carried, or the attempt's time limit ends the lease. The fence names the one lease
+-- that is meant, so saying it twice, or by either end, is the same. No heartbeat comes for the
+-- receiver; `confirmed` is taken back, so that its silence never looks like a task that kills its
+-- worker.
 UPDATE duly.timers
    SET holder = $4,
        queue = 0,

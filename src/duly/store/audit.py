@@ -1,4 +1,4 @@
-"""The record of control-plane actions: appended in the action's own transaction, never changed."""
+"""Audit entries of control-plane actions: appended in the action's transaction, never changed."""
 
 from datetime import datetime
 from typing import NamedTuple

@@ -1,7 +1,7 @@
 """Natural batching: what arrives while a statement is in flight forms the next batch.
 
-A lone caller never waits for a batch to fill, and nobody is answered before the commit. The batcher
-knows nothing of SQL: it is handed a `flush` that answers one batch, item by item.
+A single caller never waits for a batch to fill, and callers are answered after the commit. The
+batcher has no SQL: a `flush` function answers one batch, item by item.
 
 | event | what happens |
 |---|---|
@@ -9,7 +9,7 @@ knows nothing of SQL: it is handed a `flush` that answers one batch, item by ite
 | a caller is cancelled while waiting | its item is dropped, unless it is in flight already |
 | a batch is refused (data, too many pools) | split in halves: it fails one caller alone |
 | a deadlock or serialization failure | the same; a single caller's are tried again, a few times |
-| the connection fails | the outcome is unknown: every caller of that batch is told so |
+| the connection fails | the outcome is unknown: every caller of that batch gets the error |
 | too many wait | Overloaded, at once |
 """
 
@@ -53,8 +53,8 @@ class Batcher(Generic[Item, Answer]):
         self.batch_size_max = batch_size_max
         self.waiting_max = waiting_max
         self.flights_max = flights_max
-        # How many must wait before a flight takes off beside others: two half-empty ones cost more
-        # than one that is full.
+        # Items that must wait before another batch starts beside running ones: two half-empty
+        # batches cost more than a full one.
         self.company_min = company_min
         self.key = key
         # How many items share a flight, for the metrics.
@@ -174,6 +174,6 @@ class Batcher(Generic[Item, Answer]):
             batch[0].answers.set_exception(refusal)
 
     async def close(self) -> None:
-        """Land every flight; callers that still wait are answered by the flights they get."""
+        """Run all remaining batches; waiting callers get their answers."""
         while self.flights:
             await asyncio.wait(self.flights)

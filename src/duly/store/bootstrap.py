@@ -1,6 +1,6 @@
-"""Where the data lives: an external PostgreSQL or the embedded one, checked and migrated.
+"""Database bootstrap: an external PostgreSQL or the embedded one, checked and migrated.
 
-Everything a command needs before it may open a pool. Nothing here runs once duly is up.
+Everything a command needs before it opens a connection pool.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ class DatabaseTarget:
 async def open_target(
     settings: Settings, environment: Environment
 ) -> AsyncIterator[DatabaseTarget]:
-    """The configured database, or the embedded server for as long as we need it."""
+    """Open the configured database, or the embedded server for the length of the block."""
     if settings.database_url:
         if settings.database_pooler and not settings.migration_database_url:
             problem = "database_pooler needs migration_database_url, past the pooler: a migration"
@@ -65,7 +65,7 @@ async def open_target(
 async def prepare_target(
     place: DatabaseTarget, settings: Settings, environment: Environment
 ) -> Migrator:
-    """Refuse an unfit server, migrate, and see to it that the engine can log in and plan well."""
+    """Check the server, migrate, and prepare the engine's login with its planner settings."""
     with translated_faults(place.owner_url):
         migrator = await prepare_schema(place, settings, environment)
     with translated_faults(place.engine_url):

@@ -1,5 +1,6 @@
-"""Breakers as rows: opened where attempts end, read by every scheduler, closed by time or by a
-person. A row's `host` is its subject: a host, or `type/NAME` or `pool/NUMBER` of workers' tasks.
+"""Circuit breakers as rows: opened where attempts end, read by every scheduler, closed by time or
+by an operator. A row's `host` is its subject: a host, or `type/NAME` or `pool/NUMBER` of workers'
+tasks.
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,7 @@ async def reopen_breaker(session: Session, tenant: int, host: str, open_s: float
 
 
 async def ramp_breaker(session: Session, tenant: int, host: str) -> bool:
-    """False: somebody else began the ramp, or it is still open."""
+    """False: another process began the ramp, or it is still open."""
     return bool(await session.fetch(SQL.ramp_breaker, tenant, host))
 
 
@@ -72,7 +73,7 @@ async def list_breakers(
 
 
 def named(subject: str, pool_name: str | None) -> tuple[BreakerKind, str]:
-    """What people call the subject of a row."""
+    """The name of a row's subject, as users know it."""
     kind, name = kind_of(subject)
     return kind, pool_name or name if kind is BreakerKind.POOL else name
 

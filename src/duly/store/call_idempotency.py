@@ -1,4 +1,5 @@
-"""Control-plane calls that carried an idempotency key: run once, answered the same ever after.
+"""Idempotency of control-plane requests: a request with a key runs once and is answered the same
+afterwards.
 
 Claim, action, audit and answer are one transaction. Submits have their own keys, in `submit.py`.
 """

@@ -20,7 +20,7 @@ SELECT request_hash, status, answer FROM duly.remembered_calls WHERE tenant = $1
 UPDATE duly.remembered_calls SET status = $3, answer = $4 WHERE tenant = $1 AND key = $2
 
 -- name: bound_call_wait
--- Somebody else's call with the same key may take long; a caller must not hang behind it.
+-- Another request with the same key may take long; a caller must not hang behind it.
 SET LOCAL lock_timeout = '5s'
 
 -- name: delete_expired_calls

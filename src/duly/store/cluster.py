@@ -1,6 +1,6 @@
-"""What operators look at: nodes, slots, workers, and how much waits at this moment.
+"""Cluster state for operators: nodes, slots, workers, and how much waits now.
 
-Every look is bounded, whatever is stored. Nothing here decides anything.
+Every query is bounded, however much is stored. Nothing here decides anything.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from duly.store.tenants import count_in_flight
 SQL = statements_beside(__file__)
 # A count that reaches this stops; it is then a lower bound.
 COUNT_MAX = 10_000
-# Places of one tenant that a look at its depths goes through.
+# Timer queues of one tenant that a depth query reads.
 PLACES_MAX = 5_000
 BREAKERS_MAX = 200
 WORKER_SILENCE_S = 3600.0
@@ -74,7 +74,7 @@ class OpenBreaker(NamedTuple):
 
 
 class TenantStatus(NamedTuple):
-    """A tenant at this moment; counts end at COUNT_MAX, that of leases excepted."""
+    """The current state of a tenant; counts stop at COUNT_MAX, except that of leases."""
 
     depths: Sequence[Depth]
     in_flight: int

@@ -101,7 +101,7 @@ SELECT bands.band,
  ORDER BY bands.band
 
 -- name: count_letters
--- Letters that nobody has replayed, among a bounded number of the newest.
+-- Letters that were not replayed, among a bounded number of the newest.
 SELECT count(*) FILTER (WHERE replayed_as IS NULL) AS letters
   FROM (SELECT replayed_as
           FROM duly.dead_letters

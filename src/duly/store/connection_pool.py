@@ -1,19 +1,19 @@
-"""The connections of one process: lent for a statement or a transaction, and given back.
+"""Connection pool: connections are acquired for a statement or a transaction, and released.
 
-No session keeps state, so nothing is reset. The driver's own pool starts a task and a timer for
-every loan, and a task that comes alone waits for both: a tenth of a millisecond and more.
+No session keeps state, so nothing is reset. The driver's own pool starts an asyncio task and a
+timer for every acquire, which costs a lone task a tenth of a millisecond and more.
 
 | event | what happens |
 |---|---|
-| all are lent | whoever asks waits, first come first served |
-| one breaks, lent or not | forgotten; another is opened when somebody needs it |
-| whoever borrowed it is interrupted | ended: its protocol is somewhere in the middle |
-| it comes back inside a transaction, or one could not be begun | ended, which rolls back |
-| opening fails | whoever asked is told, and the next in line tries |
-| not needed for a while | ended, once another is given back, or instead of being lent |
-| close | what is lent is waited for, and nothing more is lent; interrupted, it ends all |
-| end_all | all are ended at once, also those that are lent |
-| terminate | all are ended at once, also those that are lent, and one that is being opened |
+| all are in use | the caller waits, first come first served |
+| one breaks, in use or not | dropped; another is opened when one is needed |
+| its user is interrupted | ended: its protocol is somewhere in the middle |
+| it is released inside a transaction, or one could not be begun | ended, which rolls back |
+| opening fails | that caller gets the error, and the next in line tries |
+| idle for a while | ended, once another is released, or instead of being acquired |
+| close | waits for connections in use; nothing more is acquired; interrupted, it ends all |
+| end_all | all are ended at once, also those in use |
+| terminate | all are ended at once, also those in use, and one that is being opened |
 """
 
 import asyncio
@@ -44,8 +44,8 @@ class Connections:
         self.room = asyncio.Semaphore(most)
         # Those that wait for a connection.
         self.waiting = 0
-        # With the instant since when. The last one used is lent first: it is the warmest, and those
-        # that are too many grow old.
+        # With the instant since when. The last one used is acquired first: it is the warmest, and
+        # surplus ones grow idle.
         self.idle: list[tuple[asyncpg.Connection, float]] = []
         self.lent: set[asyncpg.Connection] = set()
         self.is_closed = False
@@ -128,13 +128,13 @@ class Connections:
         self.end_all()
 
     def end_all(self) -> None:
-        """Also those that are lent; others are opened when they are needed."""
+        """End also those in use; others are opened when they are needed."""
         for connection in (*self.lent, *(each for each, _ in self.idle)):
             connection.terminate()
 
 
 class PooledConnection:
-    """A connection for the length of a block."""
+    """A pooled connection for the length of a block."""
 
     __slots__ = ("connection", "connections")
 
@@ -164,8 +164,8 @@ def is_interruption(error: BaseException) -> bool:
 
 
 class OpenTransaction:
-    """A transaction on a connection that was lent. The driver takes one whose beginning failed for
-    open, and every later one for a part of it: such a connection is of no more use."""
+    """A transaction on a pooled connection. The driver takes one whose beginning failed for open,
+    and every later one for a part of it: such a connection is of no more use."""
 
     __slots__ = ("connection", "transaction")
 

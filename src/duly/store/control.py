@@ -1,4 +1,4 @@
-"""What people do to tasks that exist: cancel, reschedule, change the priority, run now.
+"""Task control: cancel, reschedule, change the priority, run now.
 
 | event | what happens |
 |---|---|
@@ -84,7 +84,7 @@ def cancelled_tasks(tenant: int, ids: Sequence[UUID]) -> TasksFinished:
 async def reschedule_tasks(
     session: Session, tenant: int, moves: Sequence[TimerChange], hints: list[Hint] | None = None
 ) -> dict[UUID, ControlAnswer]:
-    """`hints` learns where something is due anew, for the doorbell to ring after the commit."""
+    """`hints` collects the new due times for the doorbell after the commit."""
     wanted = {move.id: move for move in moves}
 
     async def change(remaining: list[UUID]) -> dict[UUID, ControlAnswer]:
@@ -104,7 +104,7 @@ async def in_rounds(
     change: Callable[[list[UUID]], Awaitable[dict[UUID, ControlAnswer]]],
     refusal: Callable[[Any], ControlAnswer | None],
 ) -> dict[UUID, ControlAnswer]:
-    """Change, ask why not, and again for those that only lost a race."""
+    """Apply the change, classify what did not change, and repeat for those that lost a race."""
     answers: dict[UUID, ControlAnswer] = {}
     remaining = sorted(set(ids), key=address_of)
     for _ in range(ROUNDS_MAX):

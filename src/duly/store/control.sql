@@ -1,6 +1,6 @@
 -- name: reschedule_tasks
--- Another instant or another urgency for a task that nobody holds. The fence rises, so tickets that
--- were written for the old instant or queue are void. The new fire time stands beside `due_at`, which
+-- Another instant or priority for a task without a holder. The fence rises, so tickets that were
+-- written for the old instant or queue are void. The new fire time stands beside `due_at`, which
 -- retries and leases move too.
 WITH moved AS (
     UPDATE duly.timers

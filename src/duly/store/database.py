@@ -1,7 +1,7 @@
-"""A database that statements run in, and whether its server is fit. No statement of a feature.
+"""Database sessions and server checks. No statement of a feature is here.
 
-Store modules get a Database and call `fetch` (one statement, one commit) or `transaction`. What the
-driver raises when the world fails is translated here, once, into DatabaseUnavailable.
+Store modules get a Database and call `fetch` (one statement, one commit) or `transaction`. Driver
+errors are translated here, once, into DulyErrors such as DatabaseUnavailable.
 """
 
 import asyncio
@@ -69,7 +69,7 @@ def address_of(url: str) -> str:
 
 
 class translated_faults:  # noqa: N801 (reads as a word: `with translated_faults(url)`)
-    """What the driver raises inside the block, in our own words. A class and no generator: every
+    """Translates driver errors inside the block into DulyErrors. A class and no generator: every
     statement passes here."""
 
     __slots__ = ("url",)
@@ -118,9 +118,9 @@ async def open_session(hosts: Hosts, is_pooled: bool) -> asyncpg.Connection:
 
 
 def widen(connection: asyncpg.Connection) -> None:
-    """Room for a whole batch on its way to the server: the rest of one that does not fit waits
-    behind whatever this process prepares next. The system may grant less. Reaches for what the
-    driver keeps to itself; should a later one keep it elsewhere, batches are slower."""
+    """Enlarge the socket's send buffer to a whole batch: the rest of one that does not fit waits
+    behind whatever this process prepares next. The system may grant less. Uses a private attribute
+    of the driver; without it batches are only slower."""
     transport = getattr(connection, "_transport", None)
     wire = None if transport is None else transport.get_extra_info("socket")
     if wire is not None:
@@ -144,12 +144,12 @@ class Database:
 
     # A transaction-mode pooler stands between: no session state, no LISTEN.
     is_pooled = False
-    # So far: one more may lead to another server than those before.
+    # How often the host changed: a new connection may lead to another server.
     sessions_opened = 0
     # Where it may lead, and as of which change of that our connections were made.
     hosts: Hosts
     host_changes = 0
-    # Of what one tenant asks for.
+    # Statement timeout of queries for one tenant.
     tenant_statement_s = STATEMENT_TIMEOUT_S
 
     # In seconds, of statements in transactions of their own; for the metrics.
@@ -220,8 +220,8 @@ class Database:
             yield session
 
     def follow_host(self) -> None:
-        """Another host answers than when our connections were made: they lead to a server that is
-        gone, or takes no writes. Statements on them fail at once instead of at their timeout."""
+        """The database moved to another host: existing connections lead to a server that is gone or
+        takes no writes. Statements on them fail at once instead of at their timeout."""
         if self.host_changes != self.hosts.changes:
             self.host_changes = self.hosts.changes
             self.connections.end_all()

@@ -1,6 +1,6 @@
 -- name: server_facts
 -- One look at what decides whether duly may run here: version, durability, the login's planner
--- settings, and whether somebody overrode the clock for this database or role.
+-- settings, and whether the clock is overridden for this database or role.
 SELECT current_setting('server_version_num')::integer AS version,
        current_setting('server_version') AS version_text,
        current_setting('fsync') AS fsync,

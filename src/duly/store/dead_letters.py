@@ -1,5 +1,5 @@
-"""Tasks that failed for good: listed, grouped by cause, replayed as new tasks. Purging one erases
-its task, in `purge.py`."""
+"""Dead letters: list, group by cause, replay as new tasks. Purging one erases its task, in
+`purge.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

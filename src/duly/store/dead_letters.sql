@@ -29,7 +29,7 @@ SELECT letter.id, letter.tenant, letter.type, letter.reason, letter.fingerprint,
 
 -- name: match_dead_letters
 -- Which letters a filter means, oldest first and no more than a bite: what is replayed or purged is
--- not matched again, so whoever asks until nothing is left comes to an end.
+-- not matched again, so a caller that repeats until nothing is left terminates.
 SELECT id
   FROM duly.dead_letters
  WHERE tenant = $1

@@ -1,4 +1,4 @@
-"""What `duly doctor` looks at: one read-only look at each thing that goes wrong in production.
+"""Facts for `duly doctor`: one read-only query for each thing that goes wrong in production.
 
 Facts only; what they mean, and what to do, is in `domain/diagnosis.py`.
 """

@@ -17,7 +17,7 @@ SELECT current_setting('server_version_num')::integer AS version,
 SELECT coalesce(max(number), 0) AS version FROM duly.migrations
 
 -- name: read_oldest_snapshots
--- Whoever keeps old rows alive: sessions, prepared transactions, replication slots. Vacuum cannot
+-- Holders of old snapshots: sessions, prepared transactions, replication slots. Vacuum cannot
 -- remove what they might still see, and the table of timers grows.
 SELECT kind, who, age_s
   FROM (SELECT 'session' AS kind,
@@ -61,7 +61,7 @@ SELECT coalesce(
        (SELECT date_trunc('month', duly.now() AT TIME ZONE 'UTC')::date AS month) AS this
 
 -- name: read_slots
--- Slots for which nobody dispatches, and how many nodes live at all.
+-- Slots without an owner, and how many nodes are live.
 SELECT (SELECT count(*) FROM duly.ownership
          WHERE kind = 'slot' AND (holder IS NULL OR expires_at <= duly.now())) AS ownerless,
        (SELECT count(DISTINCT holder) FROM duly.ownership
@@ -70,7 +70,7 @@ SELECT (SELECT count(*) FROM duly.ownership
        (SELECT count(*) FROM duly.nodes WHERE expires_at > duly.now()) AS nodes
 
 -- name: read_roles
--- Which living nodes do which part of the work: each part needs somebody.
+-- Which living nodes do which part of the work: each role needs a live node.
 SELECT role, array_agg(living.name ORDER BY living.name) AS names
   FROM (SELECT nodes.name, nodes.roles FROM duly.nodes
          WHERE nodes.expires_at > duly.now()

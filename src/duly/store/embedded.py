@@ -1,6 +1,6 @@
-"""A PostgreSQL server of our own, from a wheel: initialised, started, shared, stopped.
+"""Embedded PostgreSQL from a wheel: initialise, start, share, stop.
 
-Two file locks carry the protocol. `start.lock` is held while somebody starts or stops the server;
+Two file locks carry the protocol. `start.lock` is held while a process starts or stops the server;
 `users.lock` is held shared by every process that uses it. The kernel drops both when a process
 dies, however it dies, so nothing here depends on a clean exit.
 
@@ -102,12 +102,12 @@ class EmbeddedPostgres:
                 raise
 
     def is_alive(self) -> bool:
-        """A quick look, for whoever watches over the server: its process exists."""
+        """Whether the server's process exists; for the role that watches the server."""
         lines = self.pid_file()
         return bool(lines) and lines[0].isdecimal() and Path(f"/proc/{lines[0]}").exists()
 
     def leave(self) -> None:
-        """Stop using the server; the last one out stops it."""
+        """Stop using the server; the last process stops it."""
         if self.users_lock is None:
             return None
         with self.starting():
@@ -158,7 +158,7 @@ class EmbeddedPostgres:
             return []
 
     def is_ours(self, lines: list[str]) -> bool:
-        """A file torn by a power loss names nobody."""
+        """A pid file torn by a power loss names no process."""
         return bool(lines) and lines[0].isdecimal() and int(lines[0]) in processes_in(self.cluster)
 
     def start(self) -> Server:
@@ -223,7 +223,8 @@ class EmbeddedPostgres:
         initdb = [binaries.program("initdb"), "--pgdata", str(unfinished), "--no-instructions"]
         initdb += ["--username", SUPERUSER, "--pwfile", str(password_file)]
         initdb += ["--auth", "scram-sha-256", "--encoding", "UTF8", "--locale", "C"]
-        # initdb outlives a killed duly; it keeps the lock, so that nobody works beside it.
+        # initdb outlives a killed duly; it keeps the lock, so that no other process works beside
+        # it.
         self.run_program(initdb, account, "could not be initialised", keep=self.start_lock)
         unfinished.rename(self.cluster)
 
@@ -363,7 +364,7 @@ def socket_folder(data_dir: Path) -> Path:
 
 
 def free_port(wanted: int) -> int | None:
-    """The wanted port if nobody listens there; 0 wants any."""
+    """The wanted port if it is free; 0 wants any."""
     with socket.socket() as probe:
         # As PostgreSQL binds it: connections of the last server that linger do not count.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,4 +1,4 @@
-"""What `explain` looks at: one task, its tenant's bounds, what is in flight and waits around it.
+"""Facts for `explain`: one task, its tenant's limits, what is in flight and queued with it.
 
 Reads under row-level security and decides nothing: the words are made in `domain/explain.py`.
 """
@@ -44,7 +44,7 @@ class KeyHolder(NamedTuple):
 
 @dataclass(frozen=True)
 class Contention:
-    """Counts of what waits with a task that is not leased."""
+    """Counts of what competes with a task that is not leased."""
 
     in_flight: int = 0
     key_in_flight: int = 0
@@ -222,7 +222,7 @@ def rate_ready_at(row: Any, ahead: int) -> datetime | None:
     if rate is None or row["told_at"] is None or due_at is None:
         return None
     if (row["rate"], row["burst"]) != (rate, burst_of(rate, row["dispatch_burst"])):
-        # The limits changed since: the owner soon tells of the bucket under the new ones.
+        # The limits changed since: the owner soon reports the bucket under the new ones.
         return None
     level = RateLevel(row["tokens"], row["rate"], row["burst"], row["told_at"])
     return next_token_at(level, row["now"], due_at, ahead)
@@ -250,7 +250,8 @@ def last_attempt(row: Any) -> LastAttempt | None:
 
 
 async def tell_rate_levels(session: Session, levels: Mapping[int, RateLevel]) -> None:
-    """By the owner of each tenant's home shard, every few seconds while a bucket is in use."""
+    """Report rate levels: by the owner of each tenant's home shard, every few seconds while a
+    bucket is in use."""
     told = sorted(levels.items())
     await session.fetch(
         SQL.tell_rate_levels,

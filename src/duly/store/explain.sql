@@ -139,7 +139,7 @@ SELECT timers.id, timers.lease_until, coalesce(worker.id, timers.holder::text) A
  LIMIT $4
 
 -- name: tell_rate_levels
--- The newest word stands; whoever was replaced as owner is soon silent.
+-- The newest report stands; a replaced owner soon stops reporting.
 INSERT INTO duly.rate_levels (tenant, tokens, rate, burst, told_at)
 SELECT told.tenant, told.tokens, told.rate, told.burst, duly.now()
   FROM unnest($1::integer[], $2::double precision[], $3::double precision[], $4::double precision[])

@@ -1,4 +1,4 @@
-"""Noticing that the database has moved to another of its hosts, where a URL names several.
+"""Failover detection: the database moved to another host of a URL that names several.
 
 A server that is cut off says nothing: statements on its connections wait for their whole timeout,
 and the pool lends such connections for as long. One small statement a second, on a connection of

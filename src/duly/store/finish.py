@@ -4,7 +4,7 @@ recorded, and a failure leaves a dead letter.
 | way | statement |
 |---|---|
 | its holder completed it | `finish_completed` |
-| its last attempt failed or its lease was lost; its holder heard of a cancel | `finish_terminal` |
+| its last attempt failed or its lease was lost; a running task was cancelled | `finish_terminal` |
 | it was to start by an instant that has passed | `finish_unstarted` |
 | it was cancelled before a lease | `finish_cancelled` |
 
@@ -40,7 +40,7 @@ NO_LEASE, NO_HOLDER = 0, UUID(int=0)
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What the holder of a lease says about how it ended."""
+    """How a leased attempt ended, as its holder reports it."""
 
     id: UUID
     fence: int
@@ -64,7 +64,8 @@ class SettleAnswer(msgspec.Struct, frozen=True, gc=False):
     state: State | None = None
     due_at: datetime | None = None
     place: TimerQueue | None = None
-    # Of what was settled just now: whose caps may have room, and whether a key of theirs has.
+    # Of what was settled just now: the tenant whose caps may have capacity, and its concurrency
+    # key.
     tenant: int | None = None
     has_key: bool = False
     # Why it is a dead letter, if it just became one.

@@ -1,4 +1,4 @@
-"""Firing schedules: the timer moves, the ledger is written, and what it admits becomes tasks.
+"""Firing schedules: the timer moves, occurrences are recorded, and admitted ones become tasks.
 
 | event | what happens |
 |---|---|
@@ -7,8 +7,8 @@
 | outcome unknown | read again: the fence tells whether it happened |
 | the definition is edited meanwhile | the edit raised the fence: this firing writes nothing |
 | not due by the database's clock | left alone, whatever this node's clock says |
-| the clock is set back | the cursor stays: what has its verdict is never ruled on again |
-| an occurrence is in the ledger already | no second verdict, no second task |
+| the clock is set back | the cursor stays: a decided occurrence is never decided again |
+| an occurrence is recorded already | no second verdict, no second task |
 """
 
 from collections.abc import Collection, Sequence
@@ -21,8 +21,8 @@ from duly.domain.ids import shard_of
 from duly.domain.occurrence_plan import (
     FIRES_MAX,
     DecidedOccurrence,
+    FiringPlan,
     OccurrenceDecision,
-    Plan,
     next_at,
     plan_firing,
     watches,
@@ -40,7 +40,7 @@ from duly.store.unnest import columns
 
 SQL = statements_beside(__file__)
 START = UUID(int=0)
-# How many bites of overdue occurrences a change of the definition waits for.
+# Batches of overdue occurrences that a change of the definition waits for.
 BATCHES_MAX = 20
 # Of one firing, so that neither the process nor the transaction stands still for long.
 RULINGS_PER_BATCH = 1000
@@ -89,10 +89,10 @@ class FiredSchedules:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A schedule, what was ruled on it, and the tasks that follow."""
+    """A schedule, its decided occurrences, and the tasks that follow."""
 
     schedule: Schedule
-    plan: Plan
+    plan: FiringPlan
     entries: dict[datetime, InsertRow]
 
     @property
@@ -101,7 +101,7 @@ class Firing:
 
     @property
     def running(self) -> list[UUID]:
-        """What the overlap policy will ask about next time."""
+        """Running tasks that the overlap policy will check next time."""
         policies = self.schedule.definition.policies
         if not watches(policies):
             return []
@@ -135,9 +135,9 @@ class ScheduleFirer:
         *,
         with_held: bool = False,
     ) -> list[Firing]:
-        """Rule on what is due of each, as of the instant at which it was read. A batch is bounded:
-        those at the end may be left out, and stay due."""
-        planned: list[tuple[Schedule, Plan]] = []
+        """Decide the due occurrences of each, as of the instant at which it was read. A batch is
+        bounded: those at the end may be left out, and stay due."""
+        planned: list[tuple[Schedule, FiringPlan]] = []
         decisions = fires = 0
         for schedule, recurrence in readable:
             if decisions >= RULINGS_PER_BATCH or fires >= FIRES_PER_BATCH:
@@ -161,7 +161,7 @@ class ScheduleFirer:
         return sorted(firings, key=lambda firing: firing.schedule.id.int)
 
     async def address(
-        self, planned: list[tuple[Schedule, Plan]], session: Session | None
+        self, planned: list[tuple[Schedule, FiringPlan]], session: Session | None
     ) -> list[dict[datetime, InsertRow]]:
         """The tasks of each plan, by the nominal time of their occurrence."""
         wanted = [
@@ -228,9 +228,9 @@ class ScheduleFirer:
     async def decide_due(
         self, session: Session, schedule: Schedule
     ) -> tuple[Schedule, FiredSchedules] | None:
-        """Before a change: everything up to now is ruled on under the definition as it stands, also
-        what only its jitter holds back. The caller holds the lock. None: too much is due, and is
-        being caught up with."""
+        """Before a change: decide everything up to now under the current definition, also what only
+        its jitter holds back. The caller holds the lock. None: too much is due, and is being caught
+        up with."""
         written = FiredSchedules()
         for _ in range(BATCHES_MAX):
             recurrence = schedule.recurrence()
@@ -278,7 +278,7 @@ class ScheduleFirer:
             and verdict is OccurrenceDecision.TRIGGERED
             and watches(schedule.definition.policies)
         ):
-            # What is backfilled is spread over time, and in nobody's way.
+            # Backfilled tasks are spread over time and need no doorbell.
             running = [entry.id for entry in stored]
             await session.fetch(
                 SQL.note_running, schedule.shard, schedule.tenant, schedule.id, running

@@ -23,10 +23,10 @@ SELECT soon.shard, soon.id, soon.due_at, soon.is_late, duly.now() AS now
          LIMIT $5)) AS soon
 
 -- name: move_schedules
--- The first step of a firing: the schedule's timer moves on under its fence. Whoever comes second
--- finds another fence and goes no further; a schedule that is not due by the database's clock is left
--- alone, unless its definition is being changed by a transaction that holds its lock. Rows come sorted
--- by id, so that two batches never lock crosswise.
+-- The first step of a firing: the schedule's timer moves on under its fence. The second process
+-- finds another fence and goes no further; a schedule that is not due by the database's clock is
+-- left alone, unless its definition is being changed by a transaction that holds its lock. Rows
+-- come sorted by id, so that two batches never lock crosswise.
 UPDATE duly.schedule_timers timer
    SET fence = timer.fence + 1,
        fires = asked.fires,
@@ -78,8 +78,8 @@ UPDATE duly.schedule_timers timer
 RETURNING timer.id
 
 -- name: sweep_schedules
--- A page of the definitions in our shards with their timers, by id, for whoever checks that the chain
--- is whole.
+-- A page of the definitions in our shards with their timers, by id, for the sweep that checks that
+-- the chain is whole.
 SELECT page.shard, page.id, timer.id IS NULL AS is_broken
   FROM unnest($1::smallint[]) AS owned(shard)
  CROSS JOIN LATERAL (
@@ -129,8 +129,8 @@ UPDATE duly.schedule_timers timer
 RETURNING timer.id
 
 -- name: pause_unreadable
--- A definition that cannot be reckoned with any more (its zone is gone) is paused with the reason, and
--- its timer stands still until somebody resumes it.
+-- A definition that cannot be reckoned with any more (its zone is gone) is paused with the reason,
+-- and its timer stands still until it is resumed.
 WITH stopped AS (
     UPDATE duly.schedule_timers timer
        SET fence = timer.fence + 1, nominal_at = NULL, due_at = NULL

@@ -1,7 +1,7 @@
-"""Where single calls from many callers become one statement: submits and reads.
+"""Group commit: submits and reads of many callers in one statement.
 
 Tasks without a key share one stream of batches. Tasks with a key go through a stream of their own
-tenant, because a key held by somebody's open transaction makes its batch wait.
+tenant, because a key held by an open transaction makes its batch wait.
 """
 
 from uuid import UUID
@@ -30,7 +30,7 @@ class GroupCommit:
         self.keyed: dict[int, Batcher[Submission, SubmitAnswer]] = {}
 
     async def submit(self, task: Submission) -> SubmitAnswer:
-        """Answered after the commit, together with whoever submitted meanwhile."""
+        """Submit one task; answered after the commit, in a batch with concurrent submits."""
         if task.idempotency_key is None:
             return await self.plain.submit(task)
         stream = self.keyed.get(task.tenant)

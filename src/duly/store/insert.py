@@ -37,7 +37,7 @@ class InsertRow(msgspec.Struct, frozen=True, gc=False):
     shard: int
     pool: int
     queue: int
-    # When it fires, with the smear that its submitter allowed: at an instant, or so long after the
+    # When it fires, with the jitter that its submitter allowed: at an instant, or so long after the
     # commit.
     run_at: datetime | None
     delay_s: float
@@ -50,8 +50,7 @@ def future_ms(task: Submission, now: datetime, placement: PlacementRange) -> int
 
 
 def jittered_start(task: Submission, random: Random) -> tuple[datetime | None, float]:
-    """When it was to fire, at an instant or after a delay; each is later by as much as chance says,
-    within what the submitter allowed."""
+    """The instant or delay with random jitter added, within what the submitter allowed."""
     jitter_s = round(random.uniform(0.0, task.policy.jitter_s), 6)
     run_at = task.run_at and task.run_at + timedelta(seconds=jitter_s)
     return run_at, task.delay_s + jitter_s
@@ -98,7 +97,7 @@ def encode_tags(tags: dict[str, str] | None) -> str | None:
 
 
 class IdleConsumer(Protocol):
-    """A consumer that waits, and is kept free until it is told what it got."""
+    """An idle consumer, reserved until `take` gives it its leases."""
 
     holder: UUID
     lease_s: float

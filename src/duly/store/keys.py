@@ -1,7 +1,7 @@
-"""API keys and the nonces of signed requests. Whether a key may do something is asked at the doors.
+"""API keys and the nonces of signed requests. What a key may do is decided in `api/`.
 
-A secret is drawn here and leaves once, in the answer to whoever made the key; of a bearer key only
-a hash stays.
+A secret is generated here and returned once, in the answer that created the key; of a bearer key
+only a hash stays.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ FIRST_TENANT = "default"
 
 
 class Key(NamedTuple):
-    """All that decides whether a call is who it says; `is_live` as of the look."""
+    """What authentication needs of a key; `is_live` as of the query."""
 
     id: str
     tenant: int
@@ -88,7 +88,7 @@ async def read_key(session: Session, key_id: str) -> Key | None:
 async def create_key(
     session: Session, environment: Environment, tenant: int, asked: NewKey, actor: str
 ) -> tuple[KeyFacts, str] | None:
-    """The key and its text, which nobody can read again; None: the tenant has too many."""
+    """The new key and its text, which cannot be read again; None: the tenant has too many."""
     (counted,) = await session.fetch(SQL.count_keys, tenant)
     has_room = counted["keys"] < KEYS_PER_TENANT_MAX
     if not has_room and not await session.fetch(SQL.delete_dead_keys, tenant):
@@ -126,7 +126,7 @@ async def find_key(session: Session, tenant: int, key_id: str) -> KeyFacts | Non
 
 
 async def lock_key(session: Session, tenant: int, key_id: str) -> KeyFacts | None:
-    """In a transaction: nobody else changes it until that ends."""
+    """Lock the row until the caller's transaction ends."""
     rows = await session.fetch(SQL.lock_key, tenant, key_id)
     return KeyFacts(*rows[0]) if rows else None
 

@@ -1,8 +1,8 @@
-"""Turning tickets into leases, and keeping leases alive.
+"""The lease move: tickets become leases, and heartbeats extend them.
 
 | event | what happens |
 |---|---|
-| two holders, one ticket | the row's fence lets one in; the other gets fewer leases than tickets |
+| two holders, one ticket | the row's fence admits one; the other gets fewer leases than tickets |
 | ticket repeated or stale | its fence is behind: nothing |
 | ticket early, node's clock wrong | `due_at` is compared with the database's clock: nothing |
 | ticket of an owner that was replaced | void past its deadline: nothing |
@@ -11,8 +11,8 @@
 | heartbeat past the attempt's time limit | STALE: the lease runs out and is reaped |
 
 Most leases sit in lane 0, where they are counted and looked at. Those of tickets that allow it stay
-in their places, which touches no index, until they end or their first heartbeat moves them; a
-expiry batch of their batch, written with them, has them looked at if neither happens.
+in their places, which touches no index, until they end or their first heartbeat moves them; a lease
+expiry batch, written with them, has them checked if neither happens.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,10 +35,10 @@ from duly.store.unnest import runs
 SQL = statements_beside(__file__)
 # The deadline of a ticket that has none.
 NEVER = datetime.max.replace(tzinfo=UTC)
-# Of what was leased in place, whoever lists or counts leases looks at the newest batches of a
-# shard: what was leased before them has ended, or has moved to lane 0.
+# Lists and counts of leases read the newest batches of leases in place of a shard: what was leased
+# before them has ended, or has moved to lane 0.
 IN_PLACE_LISTED_MAX = 100
-# Who holds a task that a webhook receiver took over: nobody of ours; only its fence can settle it.
+# Holder of a task that a webhook receiver accepted asynchronously: only its fence can settle it.
 HANDED_OVER = UUID("d0177e57-0000-7000-8000-000000000001")
 
 
@@ -124,7 +124,7 @@ async def lease_tasks(
 
 
 async def read_held(database: Database, holder: UUID, tickets: Sequence[Ticket]) -> list[Lease]:
-    """What a lease call of unknown outcome left in our hands."""
+    """Leases that a lease call of unknown outcome gave this holder."""
     rows = await database.fetch(SQL.read_held, *ticket_columns(tickets), holder)
     return [Lease(*row) for row in rows]
 

@@ -73,7 +73,7 @@ SELECT
  WHERE timers.holder = $4
 
 -- name: read_held_by
--- After an answer that got lost: leases of this holder whose start nobody has confirmed yet. What
+-- After an answer that got lost: leases of this holder whose start was not confirmed yet. What
 -- workers hold sits in queue 0 of the shards that the tenant was placed on.
 SELECT
 -- include: lease.columns timer=timers

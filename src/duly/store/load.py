@@ -1,4 +1,4 @@
-"""What is due, place by place: the one question behind future work, retries and herds."""
+"""Load due timers, queue by queue: future work, retries and bursts alike."""
 
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -22,13 +22,13 @@ class TimerQueue(NamedTuple):
     queue: int
 
 
-# Something in the place is due at that instant.
+# The instant at which the queue's next timer is due.
 Hint = tuple[TimerQueue, datetime]
 BEFORE_ALL = TimerQueue(-1, -1, -1)
 
 
 class Cursor(NamedTuple):
-    """How far a place has been read; the beginning means a full sweep."""
+    """How far a timer queue has been read; the beginning means a full sweep."""
 
     due_at: datetime = BEGINNING
     id: UUID = FIRST_ID
@@ -63,7 +63,7 @@ class Frontier(NamedTuple):
 
 
 async def read_frontier(database: Database) -> Frontier:
-    """Asked before a load: whoever commits after this will be seen by the next one."""
+    """Read before a load: later commits are seen by the next load."""
     (row,) = await database.fetch(SQL.read_frontier)
     return Frontier(*row)
 
@@ -71,7 +71,7 @@ async def read_frontier(database: Database) -> Frontier:
 async def load_due(
     database: Database, cursors: dict[TimerQueue, Cursor], horizon_s: float, limit: int
 ) -> list[DueTimer]:
-    """At most `limit` timers of each place, after its cursor, due within the horizon."""
+    """At most `limit` timers of each queue, after its cursor, due within the horizon."""
     places = sorted(cursors)
     rows = await database.fetch(
         SQL.load_due,
@@ -119,7 +119,7 @@ async def find_outstanding(database: Database, tickets: list[tuple[UUID, int]]) 
 async def list_placements(
     database: Database, first_shard: int, last_shard: int, after: TimerQueue = BEFORE_ALL
 ) -> list[TimerQueue]:
-    """One page of the places of a range of shards, after `after`."""
+    """One page of the timer queues in use of a range of shards, after `after`."""
     rows = await database.fetch(
         SQL.list_placements, *after, first_shard, last_shard, PLACEMENTS_PAGE
     )
@@ -129,6 +129,6 @@ async def list_placements(
 async def list_placements_of(
     database: Database, tenants: list[int], after: TimerQueue = BEFORE_ALL
 ) -> list[TimerQueue]:
-    """One page of the places of some tenants, in whichever shard, after `after`."""
+    """One page of the timer queues in use of some tenants, in any shard, after `after`."""
     rows = await database.fetch(SQL.list_placements_of, tenants, *after, PLACEMENTS_PAGE)
     return [TimerQueue(*row) for row in rows]

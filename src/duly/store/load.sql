@@ -1,6 +1,6 @@
 -- name: load_due
--- What is due soon and not leased, for each place from its own cursor: never from the beginning, where
--- dead rows pile up while somebody's long transaction keeps vacuum away.
+-- What is due soon and not leased, for each place from its own cursor: never from the beginning,
+-- where dead rows pile up while a long transaction keeps vacuum away.
 SELECT timers.tenant, timers.shard, timers.queue, timers.id, timers.fence, timers.due_at,
        timers.priority, CASE WHEN timers.started_at IS NULL THEN timers.start_by END AS start_by,
        timers.type, timers.concurrency_key, timers.concurrency_limit, timers.host
@@ -42,7 +42,7 @@ SELECT timers.id, timers.fence, timers.tenant, timers.concurrency_key
 
 -- name: find_outstanding
 -- Of these tickets, those that can still become a lease and those that are one: the row has their
--- fence, or the next one and a holder. The others were settled by somebody we do not hear.
+-- fence, or the next one and a holder. The others were settled by another process.
 SELECT timers.id
   FROM unnest($1::smallint[], $2::uuid[], $3::integer[]) AS ticket(shard, id, fence)
   JOIN duly.timers ON timers.shard = ticket.shard AND timers.id = ticket.id
@@ -59,7 +59,7 @@ SELECT tenant, shard, queue
  LIMIT $6
 
 -- name: list_placements_of
--- Where a tenant that one node dispatches as a whole can have work, whoever owns the shard.
+-- Where a tenant that one node dispatches as a whole can have work, in all shards.
 SELECT tenant, shard, queue
   FROM duly.placements
  WHERE tenant = ANY ($1::integer[])

@@ -1,4 +1,4 @@
-"""What benchmarks do to a database that is theirs alone: fill it, pin it, weigh it.
+"""Database set-up for benchmarks on a database of their own: fill it, pin xmin, measure sizes.
 
 As the schema's owner. No server calls anything here.
 """
@@ -56,7 +56,7 @@ async def make_wal_segments(url: str, count: int) -> None:
 async def fill_waiting(
     url: str, tenant: int, payload: str, count: int, show: Callable[[int], None]
 ) -> None:
-    """`count` more tasks of the tenant that nobody has to do before a year has passed."""
+    """`count` more tasks of the tenant, due in a year."""
     shard = tenant_shard(tenant, spread=1, choice=0)
     starts, done = iter(range(0, count, FILL_BATCH)), 0
 

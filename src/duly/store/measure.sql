@@ -51,7 +51,7 @@ SELECT (pg_total_relation_size('duly.timers')
 SELECT 1 AS seen FROM duly.timers LIMIT 1
 
 -- name: count_owned_slots
--- Slots of each process. Seats whose lease has run out are nobody's, whatever the row says.
+-- Slots of each process. Expired ownership does not count, whatever the row says.
 SELECT nodes.name, count(*)::integer AS slots
   FROM duly.ownership
   JOIN duly.nodes ON nodes.id = ownership.holder

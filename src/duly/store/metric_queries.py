@@ -1,4 +1,4 @@
-"""Measures that only the database knows: how much waits and runs, and for how long.
+"""Queries for metrics: how much waits and runs, and for how long.
 
 Read for metrics and never for a decision.
 """

@@ -1,8 +1,8 @@
 """Hints between processes by LISTEN and NOTIFY. Losing them makes things slower and nothing worse.
 
-A ring is a short text; several travel in one payload, a line each. `Channel` hears, over a connection
-of its own; `Notifier` sends, through the pool; `Paced` stands before it where rings are as many as
-tasks. None of them knows what a ring means.
+A hint is a short text; several travel in one payload, a line each. `Channel` listens, over a
+connection of its own; `Notifier` sends, through the pool; `Paced` throttles hints that are as many
+as tasks. None of them knows what a hint means.
 
 | event | what happens |
 |---|---|
@@ -12,7 +12,7 @@ tasks. None of them knows what a ring means.
 | NOTIFY fails, or the server's queue is full | those rings are lost, and counted |
 | more rings than can be sent | the newest are lost, and counted |
 | a listener raises | logged; the other listeners and rings go on |
-| rung before we listen, or while we do not | `on_listening`, once we do: whoever would wait for such a ring looks |
+| sent before we listen, or while we do not | `on_listening`, once we do: waiting consumers poll |
 """  # noqa: E501 (a table row is one line)
 
 import asyncio
@@ -95,7 +95,7 @@ class Channel:
         if not is_heard:
             return await self.give_up("a notification did not arrive (a pooler, or a dead peer)")
         if not self.is_working:
-            log.info("notifications arrive")
+            log.info("notifications work")
         self.is_working = True
         self.failures_in_a_row = 0
         return PROBE_EVERY_S
@@ -131,10 +131,10 @@ class Channel:
         try:
             self.listeners[channel](rings)
         except Exception as error:
-            log.warning("a listener failed", channel=channel, error=repr(error))
+            log.warning("notification listener failed", channel=channel, error=repr(error))
 
     def lost(self, connection: object) -> None:
-        """Called by the driver when the connection has ended, whoever ended it."""
+        """Called by the driver when the connection has ended, for any reason."""
         if connection is self.connection:
             self.connection = None
             self.is_working = False
@@ -145,7 +145,7 @@ class Channel:
         """Start again with a new connection, later and later."""
         pause_s = self.backoff_s()
         if self.failures_in_a_row == 0:
-            log.warning("no notifications, polling only", problem=problem)
+            log.warning("notifications do not work, polling only", problem=problem)
         self.failures_in_a_row += 1
         await self.close()
         return pause_s
@@ -223,7 +223,7 @@ class Notifier:
         except DulyError as error:
             lost = sum(len(rings) for _, rings in batch)
             self.rings_lost += lost
-            log.warning("rings were lost", count=lost, error=str(error))
+            log.warning("notifications lost", count=lost, error=str(error))
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
         """Send what waits, for a bounded time."""

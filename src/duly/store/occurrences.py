@@ -1,4 +1,4 @@
-"""Reading the ledger of occurrences: what became of each, and whether a schedule keeps its cadence.
+"""Read recorded occurrences: the verdict of each, and whether a schedule fires on time.
 
 Nothing is written here: verdicts are `fire_schedules.py`'s and `backfill.py`'s.
 """

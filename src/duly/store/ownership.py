@@ -1,7 +1,7 @@
 """Who owns which slot and which singleton role: one statement for each move. Decides nothing.
 
-The row is right. Each of these names what it believes (holder and epoch), so a node that was
-replaced changes nothing and learns of it. Seats are slots and singleton roles alike.
+The row decides. Each statement names what it believes (holder and epoch), so a node that was
+replaced changes nothing and learns of it. Assignments are slots and singleton roles alike.
 """
 
 from collections import Counter
@@ -37,7 +37,8 @@ class Assignment(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """Our claim to a seat. Before `void_at`, by the database's clock, capped work must wait."""
+    """Our claim to an assignment. Before `void_at`, by the database's clock, capped work must
+    wait."""
 
     epoch: int
     void_at: datetime
@@ -84,7 +85,7 @@ async def keep_seats(
     ticket_s: float,
     failing: Mapping[str, str] = NONE_FAILING,
 ) -> View:
-    """Announce the node and renew its seats; those missing from `renewed` are no longer ours.
+    """Announce the node and renew its assignments; those missing from `renewed` are no longer ours.
     `failing` are its roles that do not do their work, and why."""
     (row,) = await database.fetch(
         SQL.keep_seats,
@@ -128,7 +129,8 @@ async def claim_seats(
     lease_s: float,
     ticket_s: float,
 ) -> dict[Assignment, Owned]:
-    """Up to `most` seats of a kind that nobody holds, or that are strays of our own."""
+    """Claim up to `most` assignments of a kind that are free, or ours by a claim of unknown
+    outcome."""
     named = sorted(
         (assignment.number, epoch)
         for assignment, epoch in strays.items()
@@ -159,7 +161,7 @@ async def release_seats(
     *,
     is_leaving: bool = False,
 ) -> int:
-    """Hand seats back and ring the others; answers how many of them were still ours."""
+    """Release assignments and notify the other nodes; answers how many were still ours."""
     (row,) = await database.fetch(
         SQL.release_seats, holder, *seat_columns(assignments), ticket_s, is_leaving
     )
@@ -180,7 +182,7 @@ async def delete_dead_nodes(
 def seat_columns(
     assignments: Mapping[Assignment, Owned],
 ) -> tuple[Sequence[str], Sequence[int], Sequence[int]]:
-    """In the one order in which seats are locked."""
+    """In the one order in which assignments are locked."""
     ordered = sorted(assignments)
     return (
         [assignment.kind for assignment in ordered],

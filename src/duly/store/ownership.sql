@@ -1,9 +1,10 @@
 -- name: keep_seats
 -- All that a steady node says and hears, in one round trip: I live, these seats are still mine, who
--- else lives and with how much, and is anything to be had. A seat is renewed only by its holder under
--- its epoch; after expiry too, if nobody took it. A new node rings, so that others make room at once.
--- An expiry further ahead than any lease is a clock that stepped back, and counts as expired; and
--- no wait for tickets is longer than a lease and a ticket, whatever the clock did.
+-- else lives and with how much, and is anything to be had. A seat is renewed only by its holder
+-- under its epoch; after expiry too, if it is still free. A new node notifies, so that others
+-- release a share at once. An expiry further ahead than any lease is a clock that stepped back, and
+-- counts as expired; and no wait for tickets is longer than a lease and a ticket, whatever the
+-- clock did.
 WITH announced AS (
     INSERT INTO duly.nodes (id, name, version, roles, started_at, seen_at, expires_at, failing)
     VALUES ($1, $2, $3, $4, duly.now(), duly.now(), duly.now() + make_interval(secs => $5),
@@ -58,9 +59,9 @@ SELECT ARRAY(SELECT kind FROM renewed ORDER BY kind, number) AS renewed_kinds,
        (SELECT count(*) FROM rung) AS rings
 
 -- name: claim_seats
--- Take what nobody holds, what a dead holder left, and strays: what a claim of ours of unknown outcome
+-- Claim what is free, what a dead holder left, and strays: what a claim of ours of unknown outcome
 -- took, named with its epoch, so that a claim that comes late cannot take them once more.
--- Whoever else claims meanwhile is passed by (SKIP LOCKED); the guard stands on the updated row too.
+-- Concurrent claims skip each other's rows (SKIP LOCKED); the guard stands on the updated row too.
 -- Tickets of a dead holder are void one ticket lifetime after its lease; `void_at` is never further
 -- than a lease and a ticket away, whatever the clock did meanwhile.
 WITH stray AS (

@@ -25,8 +25,8 @@ class PoolNumbers:
     ) -> Numbers:
         """The number of each (tenant, pool name), made if it is new.
 
-        A caller in a transaction gives its session: who holds a connection and waits for a second
-        one may wait for others that do the same. It can find a number, and not make one.
+        A caller in a transaction passes its session: holding one connection and waiting for a
+        second can deadlock. It can find a number, and not create one.
         """
         missing = sorted(set(wanted) - self.numbers.keys())
         if missing:
@@ -59,7 +59,7 @@ class PoolNumbers:
 
 
 async def refuse(session: Session, pair: tuple[int, str]) -> NoReturn:
-    """The next try makes the pool before its transaction begins."""
+    """Refuse: the next try creates the pool before its transaction begins."""
     if not await may_have_pool(session, *pair):
         raise TooManyPools(tenant=pair[0], most=POOLS_PER_TENANT_MAX)
     problem = "its pool is new since the call began"

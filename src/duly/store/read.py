@@ -73,7 +73,7 @@ class Task:
     is_purged: bool
 
 
-class Attempt(NamedTuple):
+class AttemptRecord(NamedTuple):
     """One that has ended, or the one that runs: then without `ended_at`, and with its lease."""
 
     fence: int
@@ -132,13 +132,13 @@ async def read_task(session: Session, tenant: int, task_id: UUID) -> Task | None
 
 
 async def read_tasks(session: Session, tenant: int, ids: Sequence[UUID]) -> list[Task]:
-    """In the order asked; those of other tenants are as missing as those that never were."""
+    """In the order asked; other tenants' tasks are missing like unknown ones."""
     found = await read_asked(session, [(tenant, task_id) for task_id in ids])
     return [task for task in found if task is not None]
 
 
 async def read_asked(session: Session, asked: Sequence[tuple[int, UUID]]) -> list[Task | None]:
-    """Many callers' tasks in one look: (tenant, id) each, and None where it is not theirs."""
+    """Tasks of many callers in one query: (tenant, id) each, and None where it is not theirs."""
     tenants, ids = [tenant for tenant, _ in asked], [task_id for _, task_id in asked]
     shards = [shard_of(task_id) for task_id in ids]
     rows = await session.fetch(SQL.read_tasks, tenants, shards, ids)
@@ -154,11 +154,11 @@ async def read_ended(session: Session, ids: Sequence[UUID]) -> list[UUID]:
 
 async def read_attempts(
     session: Session, tenant: int, task_id: UUID, after_fence: int = -1, limit: int = PAGE_MAX
-) -> list[Attempt]:
+) -> list[AttemptRecord]:
     rows = await session.fetch(
         SQL.read_attempts, tenant, shard_of(task_id), task_id, after_fence, limit
     )
-    return [Attempt(*row) for row in rows]
+    return [AttemptRecord(*row) for row in rows]
 
 
 async def list_tasks(

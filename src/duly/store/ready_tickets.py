@@ -1,4 +1,4 @@
-"""The ready queue as an unlogged table: one statement for each thing done to it. No waiting here.
+"""The ready queue as an unlogged table: one statement for each operation. No waiting here.
 
 Every statement is bounded, and none minds that a restart of the server empties the table. A table
 that cannot be read or written (after a promotion, on a bad disk) is emptied by a function of the
@@ -20,7 +20,7 @@ from duly.store.statements import statements_beside
 from duly.telemetry import get_logger
 
 SQL = statements_beside(__file__)
-# Further than this nobody counts: such a lane is full by any measure.
+# Counts stop here: such a lane is full by any setting.
 DEPTH_COUNTED_MAX = 10_000
 BATCH_SIZE = 5_000
 # Where a lane begins: sequences are microseconds since 1970.
@@ -33,7 +33,7 @@ log = get_logger("duly.ready_queue")
 
 
 class SweepCursor(NamedTuple):
-    """Where in the table a walk through all lanes has come to."""
+    """How far a sweep over all lanes has come."""
 
     tenant: int
     pool: int
@@ -150,7 +150,7 @@ async def count_tickets(database: Database, lanes: dict[Lane, int]) -> dict[Lane
 async def sweep_tickets(
     database: Database, after: SweepCursor = SWEEP_START, batch_size: int = BATCH_SIZE
 ) -> tuple[SweepCursor, int]:
-    """Delete what is void in the next bite; answers where to go on, and how many are gone."""
+    """Delete void tickets of the next batch; answers the cursor, and how many were deleted."""
     rows = await run(database, SQL.sweep_tickets, *after, batch_size)
     if not rows:
         return SWEEP_START, 0
@@ -160,7 +160,7 @@ async def sweep_tickets(
 
 
 async def wipe_tickets(database: Database, batch_size: int = BATCH_SIZE) -> int:
-    """Forget up to `bite` tickets; fewer than that means that none are left."""
+    """Delete up to `batch_size` tickets; fewer than that means that none are left."""
     (row,) = await run(database, SQL.wipe_tickets, batch_size)
     gone: int = row["gone"]
     return gone
@@ -180,7 +180,7 @@ async def rebuild_tickets(database: Database, problem: str) -> bool:
     """Whether the problem is one of the table's own, which is then empty and usable again."""
     rows = await database.fetch(SQL.rebuild_tickets, problem)
     if rows and rows[0]["is_rebuilt"]:
-        log.warning("ready queue rebuilt: its table could not be used", problem=problem)
+        log.warning("ready_tickets rebuilt: the table was unusable", problem=problem)
     return bool(rows)
 
 

@@ -117,8 +117,8 @@ SELECT head.tenant, lane.pool, lane.band, count(*) AS tickets
  GROUP BY head.tenant, lane.pool, lane.band
 
 -- name: sweep_tickets
--- Tickets that nobody came for. One bite of a walk through all lanes in the order of the key: past
--- the deadline they are deleted, and the answer says where the next bite begins.
+-- Tickets that were not received in time. One batch of a sweep over all lanes in the order of the
+-- key: past the deadline they are deleted, and the answer says where the next bite begins.
 WITH bite AS MATERIALIZED (
     SELECT tenant, pool, band, sequence, deadline, ctid AS spot
       FROM duly.ready_tickets
@@ -160,8 +160,8 @@ WITH head AS MATERIALIZED (
 SELECT count(*) AS gone FROM gone
 
 -- name: rebuild_tickets
--- Only for a fault of the queue's own files: by the names of the table and its index, or their paths.
--- Whoever waits behind another's rebuild has seen other files, and does nothing.
+-- Only for a fault of the queue's own files: by the names of the table and its index, or their
+-- paths. A session that waited behind another's rebuild has seen other files, and does nothing.
 SELECT duly.rebuild_ready_tickets(pg_relation_filenode('duly.ready_tickets')) AS is_rebuilt
  WHERE strpos($1, 'ready_tickets') > 0
     OR EXISTS (SELECT FROM pg_class

@@ -1,4 +1,4 @@
-"""Taking back what was lost: leases that ran out, and tasks that may no longer start.
+"""Reaping: leases that expired, and tasks that may no longer start.
 
 | event | what happens |
 |---|---|
@@ -94,7 +94,8 @@ def loss_end(row: Any, environment: Environment) -> AttemptEnd:
 
 
 def late_end(row: Any, environment: Environment) -> AttemptEnd:
-    """Nobody was lost: what a receiver promised did not come in time."""
+    """A timeout instead of a lost lease: the receiver that accepted the task did not settle it in
+    time."""
     late = Settlement(
         row["id"], row["fence"], row["holder"], Outcome.FAILED, None, LATE_ERROR, "timeout"
     )

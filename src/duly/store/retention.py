@@ -1,4 +1,4 @@
-"""Deleting what is over: finished rows of a pinned month, closed breakers. Always a bounded bite.
+"""Retention: delete finished rows of a pinned month, and closed breakers, in bounded batches.
 
 Months as a whole, keys, statistics and nodes are deleted by their own modules.
 """

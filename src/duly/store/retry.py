@@ -1,4 +1,4 @@
-"""The retry move: an attempt is over and its task goes on, later and with a higher fence.
+"""The retry move: an attempt has ended and its task goes on, later and with a higher fence.
 
 | event | what happens |
 |---|---|

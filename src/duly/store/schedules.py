@@ -1,4 +1,4 @@
-"""What recurs: definitions with their timers, created, read, changed and deleted by people.
+"""Schedules: definitions with their timers; create, read, change, delete.
 
 Firing is in `fire_schedules.py`, what a definition means in `domain/recurrence.py`. Every change
 holds the lock on the schedule's timer and raises its fence, so nothing planned from the old
@@ -52,7 +52,7 @@ TEMPLATE = msgspec.json.Decoder(Template)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What somebody asked for. `task` is the template as it was written."""
+    """A schedule as requested. `task` is the template as it was written."""
 
     name: str
     fields: RecurrenceFields
@@ -209,7 +209,7 @@ async def find_schedule(session: Session, tenant: int, schedule_id: UUID) -> Sch
 
 
 async def lock_schedule(session: Session, tenant: int, schedule_id: UUID) -> Schedule | None:
-    """Nobody fires or changes it until this transaction ends."""
+    """Lock it against firing and changes until this transaction ends."""
     if not await session.fetch(SQL.lock_schedule, shard_of(schedule_id), schedule_id, tenant):
         return None
     return await find_schedule(session, tenant, schedule_id)

@@ -36,7 +36,8 @@ SELECT schedules.shard, schedules.tenant, schedules.id, schedules.name, schedule
   JOIN duly.schedule_timers timer ON timer.shard = asked.shard AND timer.id = asked.id
 
 -- name: lock_schedule
--- Before a change: nobody fires it meanwhile, and what is due is ruled on under the old definition.
+-- Before a change: it does not fire meanwhile, and due occurrences are decided under the old
+-- definition.
 SELECT timer.id
   FROM duly.schedule_timers timer
  WHERE timer.shard = $1 AND timer.id = $2 AND timer.tenant + 0 = $3

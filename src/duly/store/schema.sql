@@ -106,7 +106,8 @@ BEGIN
                    parent, child, duly.id_bound(starts), duly.id_bound(ends));
     RETURN child;
 EXCEPTION
-    -- Somebody made it at the same moment; the name of its row type is what we collided on.
+    -- Another session created it at the same moment; the name of its row type is what we collided
+    -- on.
     WHEN duplicate_table OR duplicate_object OR unique_violation THEN RETURN NULL;
 END
 $$;
@@ -371,7 +372,8 @@ CREATE FUNCTION duly.publish_placements() RETURNS trigger
     SET search_path TO 'pg_catalog'
     AS $$
 BEGIN
-    -- All of them at the first row, in the order of everybody else; nobody sees another's rows.
+    -- All of them at the first row, in the order of all other writers; no session sees another's
+    -- rows.
     WITH own AS (DELETE FROM duly.new_placements RETURNING tenant, shard, queue)
     INSERT INTO duly.placements (tenant, shard, queue)
     SELECT DISTINCT tenant, shard, queue FROM own ORDER BY tenant, shard, queue

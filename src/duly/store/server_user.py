@@ -1,4 +1,4 @@
-"""Whom the embedded server runs as: ourselves, or for root an unprivileged user. Starts nothing."""
+"""The system user of the embedded server: ours, or for root an unprivileged one. Starts nothing."""
 
 import contextlib
 import os
@@ -10,14 +10,15 @@ from pathlib import Path
 from duly.domain.errors import EmbeddedServerFailed
 from duly.store import drop_privileges
 
-# Whom root becomes for the server, the first that exists.
+# Users that root switches to for the server; the first that exists.
 UNPRIVILEGED_USERS = ("duly", "postgres", "nobody")
 CAP_SETPCAP = 8
 
 
 @dataclass(frozen=True)
 class ServerUser:
-    """Whom the server runs as. PostgreSQL refuses root, so root hands it to another user."""
+    """The user that the server runs as. PostgreSQL refuses root, so root switches to another
+    user."""
 
     uid: int | None = None
     gid: int | None = None

@@ -5,7 +5,7 @@
 | a node is killed | what it had not flushed is missing: these numbers decide nothing |
 | a flush fails | its numbers are kept and go with the next one |
 | the outcome of a flush is unknown | the same, so that part may be counted twice |
-| two nodes flush one minute | both parts are added, whoever comes first |
+| two nodes flush one minute | both parts are added, in any order |
 | the node's clock is wrong | minutes follow the database's clock from the first flush on |
 """
 
@@ -28,10 +28,10 @@ from duly.telemetry import Metrics
 
 SQL = statements_beside(__file__)
 # Distinct (tenant, type) of one minute and node. What comes later is counted as OTHER_TYPE of its
-# tenant; past twice this, as OTHER_TYPE of nobody.
+# tenant; past twice this, as OTHER_TYPE without a tenant.
 STATS_KEYS_MAX = 2000
 OTHER_TYPE = "(other)"
-NOBODY = 0
+NO_TENANT = 0
 # While the database is away, minutes pile up; past this the oldest are given up.
 MINUTES_MAX = 60
 FLUSH_ROWS_MAX = 2000
@@ -117,7 +117,7 @@ class Point(NamedTuple):
     run_time: Sequence[int] = ()
 
 
-class EndedAttempt(NamedTuple):
+class SettledAttempt(NamedTuple):
     tenant: int
     type: str
     outcome: Outcome
@@ -206,7 +206,7 @@ class StatsBook:
             if len(self.admitted) >= self.keys_max:
                 key = (tenant, OTHER_TYPE)
             if key not in self.admitted and len(self.admitted) >= 2 * self.keys_max:
-                key = (NOBODY, OTHER_TYPE)
+                key = (NO_TENANT, OTHER_TYPE)
             self.admitted.add(key)
         cells = self.minutes[self.minute]
         cell = cells.get(key)
@@ -336,14 +336,16 @@ async def delete_old_stats(database: Database, limit: int, retention_s: float = 
     return len(await database.fetch(SQL.delete_old_stats, retention_s, limit))
 
 
-async def read_endings(database: Database, keys: Sequence[tuple[UUID, int]]) -> list[EndedAttempt]:
+async def read_endings(
+    database: Database, keys: Sequence[tuple[UUID, int]]
+) -> list[SettledAttempt]:
     """Of attempts by task and fence, as their records have it."""
     ids = [task_id for task_id, _ in keys]
     rows = await database.fetch(
         SQL.read_endings, [shard_of(each) for each in ids], ids, [fence for _, fence in keys]
     )
     return [
-        EndedAttempt(
+        SettledAttempt(
             row["tenant"],
             row["type"],
             Outcome(row["outcome"]),

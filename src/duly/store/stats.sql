@@ -53,10 +53,10 @@ DELETE FROM duly.stats
 RETURNING minute
 
 -- name: read_points
--- One tenant's minutes added up to longer steps: the counts, and each histogram bucket by bucket. The
--- types are stepped through by the key, so nobody else's minutes are read; the inner bound also keeps
--- the planner from joining them all with all. Two rows for each step; the buckets of a sum are dense,
--- because those of every minute are.
+-- One tenant's minutes added up to longer steps: the counts, and each histogram bucket by bucket.
+-- The types are stepped through by the key, so other tenants' minutes are not read; the inner bound
+-- also keeps the planner from joining them all with all. Two rows for each step; the buckets of a
+-- sum are dense, because those of every minute are.
 WITH RECURSIVE types(type) AS (
     (SELECT stats.type FROM duly.stats
       WHERE stats.tenant = $1 AND stats.type >= coalesce($4::text, '')

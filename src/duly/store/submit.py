@@ -1,17 +1,17 @@
-"""Storing what was asked: tasks and their timers, many callers in one commit.
+"""Submitting: tasks and their timers, of many callers in one commit.
 
 | event | what happens |
 |---|---|
-| killed before the commit | nothing is stored, nobody was answered |
+| killed before the commit | nothing is stored, and no caller was answered |
 | killed after the commit | stored; the retry with the same key is answered with the same task |
-| outcome unknown | the caller is told so; sent again with its key, it is one task |
+| outcome unknown | the caller gets that error; sent again with its key, it is one task |
 | the same ids again | refused as a whole: nothing is stored twice, and nothing is revived |
 | same key, same request | one task; every caller learns its id (I8) |
 | same key, another request | Mismatch, and nothing is stored |
 | same key, its task gone since | one call: Replayed; a batch: Gone, and nothing is stored |
 | key held by an open transaction | the batch of that one tenant waits at most the lock timeout |
 | outcome unknown, with a consumer that waits | `read_held` is asked; else such leases run out |
-| key held by an open transaction, with a consumer | it is let go at once, and the rest waits |
+| key held by an open transaction, with a consumer | the consumer is released, the rest waits |
 """
 
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
@@ -71,7 +71,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     id: UUID
     created_at: datetime
     run_at: datetime
-    # Stored in the hands of a consumer: it needs no ticket.
+    # Leased to an idle consumer in the same commit: it needs no ticket.
     is_leased: bool = False
 
 
@@ -121,9 +121,9 @@ class Submitter:
         # one node dispatches all of their tasks.
         self.spreads: Mapping[int, int] = {}
         self.at_home: Container[int] = frozenset()
-        # Learns both before the first task is placed, where there is somebody to ask.
+        # Loads both before the first task is placed, where a scheduler provides them.
         self.load_tenant_limits: Callable[[], Awaitable[None]] | None = None
-        # A consumer that all of these may go to at once, if one waits.
+        # Finds an idle consumer that may take all of these at once.
         self.find_consumer: Callable[[list[InsertRow]], IdleConsumer | None] = lambda _entries: None
 
     async def submit(self, tasks: Sequence[Submission]) -> list[SubmitAnswer]:
@@ -248,8 +248,8 @@ class Submitter:
     ) -> dict[int, SubmitAnswer]:
         """All but those that lost the key they claim, which have no answer here. Published, unless
         it is part of a transaction."""
-        # A consumer is told after the commit, so it must be ours; and whoever reaps must have heard
-        # of a place before there is a lease in it.
+        # The consumer gets its leases after the commit, so the transaction must be ours; and the
+        # reaper must know a placement before it holds a lease.
         is_fit = session is self.database and lanes_of(entries) <= self.placements
         consumer = self.find_consumer(entries) if is_fit else None
         if consumer is not None:
@@ -268,7 +268,7 @@ class Submitter:
     async def store_in(
         self, consumer: IdleConsumer, entries: list[InsertRow], claims: Sequence[Claim]
     ) -> dict[int, SubmitAnswer]:
-        """What is due becomes the leases of a consumer that waits; it is told whatever happens."""
+        """Store, and lease due tasks to the idle consumer, which gets an answer in every case."""
         leases: list[Lease] = []
         try:
             won, now = await insert_tasks(self.database, entries, (), claims, consumer)

@@ -1,4 +1,4 @@
-"""What a tenant says of its kinds of tasks: schema, defaults, who may submit. Text in, text out."""
+"""Task types of a tenant: schema, defaults, permitted keys. Text in, text out."""
 
 from datetime import datetime
 from typing import NamedTuple

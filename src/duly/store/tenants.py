@@ -1,7 +1,7 @@
-"""Tenants, and all that the gates look at: limits, pauses, breakers, and what is in flight.
+"""Tenants and the inputs of the gates: limits, pauses, breakers, and what is in flight.
 
-Writes answer what they did; whether a person may write is asked at the doors, never here. The
-bounds on pauses and breakers are kept at the write, so that a read never leaves one out.
+Writes answer what they did; permissions are checked in `api/`, never here. The bounds on pauses and
+breakers are kept at the write, so that a read never leaves one out.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,7 +51,7 @@ class Tenant(NamedTuple):
     dispatch_rate: float | None
     dispatch_burst: float | None
     spread: int
-    # Asked at the front door; the gates do not look at these.
+    # Checked by the API; the gates do not read these.
     submit_rate: float | None = None
     submit_burst: float | None = None
     stored_max: int | None = None
@@ -86,7 +86,7 @@ class Breaker(NamedTuple):
 
 
 class GateInputs(NamedTuple):
-    """As of one look for each page of tenants."""
+    """Gate inputs; each page of tenants is as of its own query."""
 
     tenants: dict[int, Tenant]
     pauses: list[Pause]
@@ -151,7 +151,7 @@ async def read_tenant(session: Session, tenant: int) -> Tenant | None:
 
 
 async def lock_tenant(session: Session, name: str) -> Tenant | None:
-    """In a transaction: nobody else changes it until that ends."""
+    """Lock the row until the caller's transaction ends."""
     rows = await session.fetch(SQL.lock_tenant, name)
     return Tenant(*rows[0]) if rows else None
 
@@ -190,7 +190,7 @@ async def read_schedule_bound(session: Session, tenant: int) -> tuple[int, datet
 
 
 async def raise_spread(session: Session, tenant: int, old: int, new: int) -> bool:
-    """False: somebody changed it first, it is no wider, or the tenant's cap is too tight."""
+    """False: it was changed concurrently, it is no wider, or the tenant's cap is too tight."""
     return bool(await session.fetch(SQL.raise_spread, tenant, old, new))
 
 

@@ -65,7 +65,7 @@ RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread
           submit_burst, stored_max, schedule_s_min, suspended_at
 
 -- name: lock_tenant
--- For a change of some limits that keeps the others: nobody else changes any until we are done.
+-- For a change of some limits that keeps the others: no concurrent change until this one commits.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
        submit_burst, stored_max, schedule_s_min, suspended_at
   FROM duly.tenants
@@ -121,8 +121,8 @@ SELECT tenants.id, tenants.name, tenants.weight, tenants.in_flight_max, tenants.
  ORDER BY tenants.id
 
 -- name: set_pause
--- Again by somebody else: the newest actor and reason stand. Of a tenant that does not exist, or
--- past the bound of what the gates read, nothing.
+-- A repeated pause: the newest actor and reason stand. Of a tenant that does not exist, or past the
+-- bound of what the gates read, nothing.
 WITH known AS (
     SELECT tenants.id FROM duly.tenants WHERE tenants.id = $1
 ), counted AS (

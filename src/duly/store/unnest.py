@@ -1,8 +1,8 @@
 """Rows turned into the arrays that `unnest` takes.
 
-The driver spends a third of a microsecond on every element, and most batches say the same of all
-their rows: what is the same is sent once. `unnest` fills the shorter arrays up with NULL, which a
-statement reads as "the same as the first".
+The driver spends a third of a microsecond on every element, and most columns of a batch hold one
+value: it is sent once. `unnest` fills the shorter arrays up with NULL, which a statement reads as
+"the same as the first".
 """
 
 from collections.abc import Sequence

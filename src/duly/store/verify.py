@@ -1,8 +1,8 @@
 """Reading a whole installation for `duly verify`, page by page, without disturbing it.
 
 Each page is one short snapshot of all that is stored under some keys, so rows of one task are of
-one instant, and nobody's dead rows are kept alive for longer than a page takes. What is plain is
-judged and counted in the database; the rest is judged by `duly.verify`. Nothing is changed.
+one instant, and dead rows are kept alive no longer than a page takes. Plain checks run in the
+database; the rest is judged by `duly.verify`. Nothing is changed.
 """
 
 import contextlib
@@ -200,7 +200,7 @@ def attempts_allowed(policy: str | None) -> int:
 
 
 async def with_purged_letters(connection: asyncpg.Connection, tables: Tables) -> Tables:
-    """A failure without its dead letter is a loss, unless somebody purged the letter."""
+    """A failure without its dead letter is a loss, unless the letter was purged."""
     excused = {row.id for row in tables.dead_letters} | tables.tombstones
     suspects = [
         row for row in tables.attempts if row.state == State.FAILED and row.id not in excused

@@ -209,7 +209,8 @@ SELECT capped.id, capped.in_flight_max,
  ORDER BY capped.id
 
 -- name: estimate_tasks
--- About how many there are, for a bar that shows how far we are; zero if nobody ever counted.
+-- About how many there are, for a bar that shows how far we are; zero if the table was never
+-- analyzed.
 SELECT coalesce(sum(greatest(child.reltuples, 0)), 0)::bigint AS tasks
   FROM pg_inherits
   JOIN pg_class child ON child.oid = pg_inherits.inhrelid

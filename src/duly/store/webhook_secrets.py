@@ -1,7 +1,7 @@
 """The secrets that webhooks are signed with, some per tenant. Signing itself is done elsewhere.
 
-A tenant has a secret from its first delivery on, so that nothing leaves unsigned; nobody knows
-that one. An admin makes another, learns it, and both sign for a while.
+A tenant has a secret from its first delivery on, so that no request leaves unsigned; that one is
+never shown. An admin creates another and sees it, and both sign for a while.
 """
 
 from datetime import datetime

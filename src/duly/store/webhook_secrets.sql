@@ -8,7 +8,7 @@ SELECT secret
  LIMIT $2
 
 -- name: make_first_secret
--- So that no request leaves unsigned. One row, whoever comes first; one that ran out is replaced.
+-- So that no request leaves unsigned. One row, first writer wins; one that ran out is replaced.
 INSERT INTO duly.webhook_secrets AS known (tenant, id, secret, created_at, created_by)
 SELECT $1, $2, $3, duly.now(), 'duly'
  WHERE NOT EXISTS (SELECT FROM duly.webhook_secrets

@@ -1,4 +1,4 @@
-"""The users' own worker processes, as they were last heard of."""
+"""Worker processes of users, with their last contact."""
 
 from collections.abc import Sequence
 from uuid import UUID

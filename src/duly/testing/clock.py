@@ -33,7 +33,7 @@ class MovableClock:
     def __init__(self) -> None:
         self.system = SystemClock()
         self.ahead_s = 0.0
-        # Whoever lives by this clock may want to be moved with care.
+        # Users of this clock may want to be moved with care.
         self.move: Callable[[float], None] = self.jump
 
     def now(self) -> datetime:

@@ -15,7 +15,7 @@ CALM_S = 2.0
 
 
 class StatementGate:
-    """Lets nobody ask the database while its clock is moved: an answer from before the move, held
+    """Blocks statements while the database's clock is moved: an answer from before the move, held
     against a clock from after it, would make a node believe that time ran backwards."""
 
     def __init__(self) -> None:
@@ -74,5 +74,5 @@ class TimedDatabase(Database):
 
 
 def database_with(clock: Clock, gate: StatementGate) -> type[TimedDatabase]:
-    """A kind of database with this clock, for whoever opens one."""
+    """A Database class with this clock."""
     return type("TimedByTest", (TimedDatabase,), {"clock": clock, "gate": gate})

@@ -126,7 +126,7 @@ class Shift:
         return self.ran
 
     async def run_due(self, wait_s: float = 0.0) -> None:
-        """Until nothing is due that nobody holds back."""
+        """Run until no task is due, except those that are held back."""
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + PATIENCE_S
         while True:

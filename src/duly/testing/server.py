@@ -36,7 +36,7 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class TestTenant:
-    """Somebody to be: where duly is, and an admin's key of one tenant."""
+    """A tenant for tests: the URL of duly, and an admin key of the tenant."""
 
     # No test, whatever its name looks like to pytest.
     __test__ = False
@@ -110,7 +110,7 @@ class DulyServer:
             self.clock.jump(seconds)
             for loop in self.ready.result().loops:
                 if isinstance(loop.role, Coordinator):
-                    # Nobody else is there who could have taken its seats meanwhile.
+                    # No other process is there that could have claimed its slots meanwhile.
                     loop.role.trusted_until += seconds
         self.wake_here()
 
@@ -123,7 +123,7 @@ class DulyServer:
             loop.wake()
 
     def make_tenant(self, name: str = "") -> TestTenant:
-        """A tenant that nobody else uses, so that tests do not see each other's tasks."""
+        """A tenant of its own, so that tests do not see each other's tasks."""
         return self.run(self.make_tenant_here(name or f"test-{next(self.numbers)}"))
 
     async def make_tenant_here(self, name: str) -> TestTenant:

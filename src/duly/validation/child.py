@@ -1,4 +1,4 @@
-"""The process in which payloads are held against costly schemas; started by process.py.
+"""The check process: validates payloads against costly schemas; started by process.py.
 
 It reads a request, answers it, and ends with its parent: nothing is left when that is killed. The
 kernel ends it past its processor time or its memory, because nothing in Python could. It ends by

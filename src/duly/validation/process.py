@@ -1,4 +1,4 @@
-"""A process for costly checks, seen from the one that needs them. Blocking: for threads.
+"""Client of the check process for costly payload checks. Blocking: for threads.
 
 | event | what its user gets |
 |---|---|
@@ -7,7 +7,7 @@
 | a process that served others before dies of anything else | asked again, once, in a fresh one |
 | no answer for a while: the machine is overloaded | killed, `ProcessEnd.SILENCE` |
 | it cannot be started | `CheckProcessUnavailable` |
-| its user is killed | it reads the end of its input, or its time runs out |
+| its parent is killed | it reads the end of its input, or its time runs out |
 """
 
 import contextlib
@@ -100,7 +100,7 @@ class CheckProcess:
         answer = self.ask_once(request)
         is_own_fault = is_fresh or self.is_killed or UNTOLD in answer.found
         if answer.end is ProcessEnd.MEMORY and not is_own_fault:
-            # What it kept of others may have filled it; or it was idle and has just ended.
+            # Its caches may have filled its memory; or it was idle and has just ended.
             answer = self.ask_once(request)
         return answer
 
@@ -157,7 +157,8 @@ class CheckProcess:
         return child, ours
 
     def kill(self) -> None:
-        """From another thread: whoever waits for an answer reads its end."""
+        """Called from another thread: a caller that waits for an answer gets the end of the
+        stream."""
         self.is_killed = True
         if self.child is not None:
             self.child.kill()

@@ -1,4 +1,4 @@
-"""A payload schema ready to run: in this process where that is sure to be quick, else apart.
+"""Payload validation: in this process where its cost is bounded, else in the check process.
 
 jsonschema-rs holds the interpreter while it works and cannot be interrupted, so what runs here must
 be bounded beforehand: the schema's weight times the payload's bytes. Whatever exceeds that bound is

@@ -53,7 +53,7 @@ def check(logs: Logs, tables: Tables, only: Collection[str] | None = None) -> li
 
 
 def find_overdue(tables: Tables, now: datetime, grace: timedelta) -> list[Violation]:
-    """After everything healed: tasks past their next instant that nobody looked at."""
+    """After everything healed: tasks past their due time that were not processed."""
     return [
         Violation("liveness", row.id, f"was due at {row.due_at}, and now it is {now}")
         for row in tables.timers
@@ -160,7 +160,7 @@ def untraceable(evidence: Evidence) -> Iterator[Finding]:
             # What was asked for is erased: it could be any call of unknown outcome.
             continue
         if doubtful[row.tenant, row.request] == 0:
-            yield row.id, "is stored, and nobody submitted it"
+            yield row.id, "is stored, but was never submitted"
         doubtful[row.tenant, row.request] -= 1
 
 

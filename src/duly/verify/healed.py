@@ -12,7 +12,7 @@ from duly.verify.history import Logs, SlotHolderRow, Tables
 
 
 def find_ownerless(slots: Iterable[SlotHolderRow], now: datetime) -> list[Violation]:
-    """Slots whose tasks nobody would dispatch."""
+    """Slots without a live owner: their tasks would not be dispatched."""
     return [
         Violation("liveness", None, f"slot {slot.number} has no owner")
         for slot in slots

@@ -11,7 +11,7 @@ from uuid import UUID
 from duly.domain.states import UNCHARGED, Outcome
 from duly.verify.history import AttemptRow, Evidence, Finding, LogEntry, Operation, TimerRow
 
-# Ends that duly finds out by itself; every other record needs somebody who settled.
+# Ends that duly finds out by itself; every other record needs a settlement in the log.
 FOUND_OUT = frozenset({Outcome.LEASE_LOST, Outcome.EXPIRED})
 
 
@@ -120,7 +120,7 @@ def wrongly_refused(evidence: Evidence, asked: LogEntry, answer: LogEntry) -> It
 
 
 def unsettled_records(evidence: Evidence) -> Iterator[Finding]:
-    """A record of a settlement that nobody made, or that was refused, is a stale call's doing.
+    """A record of a settlement that was never sent, or was refused, comes from a stale call.
 
     Only where settlements were logged: a log of submits alone cannot tell.
     """
@@ -139,7 +139,7 @@ def unsettled_records(evidence: Evidence) -> Iterator[Finding]:
             if row.holder is None or row.outcome in FOUND_OUT:
                 continue
             if (task, row.fence, row.holder, row.outcome) not in made:
-                yield task, f"fence {row.fence} is recorded {row.outcome}, which nobody settled"
+                yield task, f"fence {row.fence} is recorded {row.outcome}, which was not settled"
 
 
 def foreign_heartbeats(evidence: Evidence) -> Iterator[Finding]:
@@ -155,7 +155,7 @@ def foreign_heartbeats(evidence: Evidence) -> Iterator[Finding]:
                 refused_at[beat] = min(answer.at, refused_at.get(beat, answer.at))
             continue
         if evidence.recorded_holder(asked.task, asked.fence) != asked.holder:
-            yield asked.task, f"somebody else's heartbeat extended fence {asked.fence}"
+            yield asked.task, f"another holder's heartbeat extended fence {asked.fence}"
         row = evidence.attempt_of(asked.task, asked.fence)
         if row is not None and evidence.is_before(row.ended_at, asked.at):
             yield asked.task, f"fence {asked.fence} was extended after it had ended"

@@ -1,4 +1,4 @@
-"""Whether tenants stay apart (I9): all rows of a task are of one tenant, and nobody was answered
+"""Whether tenants stay apart (I9): all rows of a task are of one tenant, and no caller was answered
 about another's. Pure; `check.py` runs this with the other invariants.
 """
 
