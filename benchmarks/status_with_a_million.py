@@ -98,7 +98,7 @@ class Filler:
         self.random = Random(1)
         self.tenants = tenants
         self.submitter = Submitter(database, self.environment)
-        self.submitter.spreads = {tenants[0]: SPREAD}
+        self.submitter.tenant_shards.spreads = {tenants[0]: SPREAD}
         self.settler = Settler(database, self.environment)
         self.holder = uuid4()
 

@@ -30,7 +30,7 @@ from duly.api.http_limits import HttpLimits
 from duly.api.routes import ApiRoutes
 from duly.api.server import HttpServer, Listener, make_server, read_tls
 from duly.broker.assembly import carrier_roles, default_carrier, open_carrier
-from duly.broker.bell import LaneBell
+from duly.broker.bell import LaneBell, hear_lanes
 from duly.broker.contract import Carrier, LeasingCarrier
 from duly.broker.lease_queue import LeaseQueue
 from duly.client.server import LOCAL_FILE, LocalServer, read_local
@@ -232,7 +232,7 @@ async def run_until(
             roles += webhook_roles(database, environment, metrics, parts, sender, settings, beating)
         if "api" in settings.roles:
             roles += [front.waiting, ForeignStarts(database, parts.workers, metrics, parts.stats)]
-        loops += [start_loop(role, environment, metrics) for role in roles]
+        loops += [RoleLoop(role, environment, metrics) for role in roles]
         server = make_http(front, settings, tls)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(serve_http(server, listener, stop))
@@ -395,30 +395,30 @@ def make_parts(
 ) -> Parts:
     """What this process does, in the order of the corridor; `problems` are those of its roles."""
     node = make_node(environment, roles)
-    coordinator = Coordinator(PostgresOwnership(database), environment, node, problems=problems)
     events = TaskEvents(metrics)
-    submitter = Submitter(database, environment, events)
+    coordinator = Coordinator(
+        PostgresOwnership(database), environment, node, problems=problems, events=events
+    )
     stats = StatsBook(environment, metrics=metrics)
     # Behind a transaction-mode pooler there is no LISTEN: loads and polls find everything.
     is_heard = not is_alone and not database.is_pooled
     notifier = Notifier(database) if is_heard else None
     carrier = carrier or default_carrier(database, environment, is_alone=is_alone)
-    lease_queue = LeaseQueue(carrier, database, environment, events)
-    breakers = Breakers(
-        database, environment, lambda: scheduler.dispatcher.gatekeeper.bounds.watched_workers
-    )
+    on_published = LaneBell(notifier.ring).tell if notifier is not None else None
+    lease_queue = LeaseQueue(carrier, database, environment, events, on_published)
     scheduler = make_scheduler(
         database,
         environment,
         coordinator,
         lease_queue,
         metrics,
-        submitter,
         events,
         send=notifier.ring if notifier is not None else None,
         aging_s=tuning.aging_s,
         lane_depth=tuning.lane_depth,
     )
+    gatekeeper = scheduler.dispatcher.gatekeeper
+    breakers = Breakers(database, environment, lambda: gatekeeper.bounds.watched_workers)
     settling = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
     changes = TenantChanges(notifier.ring if notifier is not None else None)
     subscribe_process(events, changes, stats, breakers, metrics)
@@ -432,10 +432,10 @@ def make_parts(
     if MAINTENANCE in roles:
         ticking.append(make_maintenance(database, environment, metrics, coordinator, tuning))
     if notifier is not None:
-        listeners = make_listeners(scheduler, lease_queue, changes, notifier)
+        listeners = make_listeners(scheduler, lease_queue, changes)
         ticking.append(Channel(database, environment, listeners, coordinator.look))
     return Parts(
-        *(events, changes, ticking, lease_queue, submitter, scheduler),
+        *(events, changes, ticking, lease_queue, scheduler.submitter, scheduler),
         *(stats, settling, workers, breakers, notifier),
     )
 
@@ -456,7 +456,7 @@ def make_maintenance(
 
 
 def make_listeners(
-    scheduler: Scheduler, lease_queue: LeaseQueue, changes: TenantChanges, notifier: Notifier
+    scheduler: Scheduler, lease_queue: LeaseQueue, changes: TenantChanges
 ) -> dict[str, Callable[[list[str]], None]]:
     """Listeners for notifications of other processes."""
     return {
@@ -465,7 +465,7 @@ def make_listeners(
         FREED: scheduler.freed.heard,
         SCHEDULES: scheduler.recur.heard,
         CHANGED: changes.heard,
-        READY: LaneBell(lease_queue, notifier.ring).heard,
+        READY: partial(hear_lanes, lease_queue),
     }
 
 
@@ -656,14 +656,6 @@ def keepers(place: DatabaseTarget, pools: list[Database]) -> list[Role]:
     if place.keeper is not None:
         return [EmbeddedServerRole(place.keeper)]
     return [FailoverWatch(pools)] if pools[0].hosts.are_many else []
-
-
-def start_loop(role: Role, environment: Environment, metrics: Metrics) -> RoleLoop:
-    """A loop for the role."""
-    loop = RoleLoop(role, environment, metrics)
-    if hasattr(role, "wake"):
-        role.wake = loop.wake
-    return loop
 
 
 async def serve_http(server: HttpServer, listener: Listener, stop: asyncio.Event) -> None:

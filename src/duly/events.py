@@ -99,6 +99,15 @@ class SettlementsReplayed:
         return set()
 
 
+@dataclass(frozen=True, slots=True)
+class SlotsChanged:
+    """Which slots this node owns, changed. Published after `Coordinator.owns` answers accordingly
+    and, for a release, before another node can own them."""
+
+    gained: frozenset[int]
+    lost: frozenset[int]
+
+
 TaskEvent: TypeAlias = (
     TasksStored | TasksLeased | TasksRescheduled | TasksFinished | SettlementsReplayed
 )

@@ -18,7 +18,7 @@ no role contains a loop of its own.
 import asyncio
 import math
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from duly.environment import Environment
 from duly.telemetry import Metrics, get_logger
@@ -50,6 +50,33 @@ class Role(Protocol):
 
     async def close(self) -> None:
         """Hand over what the role holds. Called once, after its last tick."""
+        ...
+
+
+class Wakeup:
+    """Asks for the next tick of one role at once. It exists before the role does, so that parts
+    which wake each other are given it by their constructors; a role's loop waits for it."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+
+    def wake(self) -> None:
+        self.event.set()
+
+
+@runtime_checkable
+class WakeableRole(Role, Protocol):
+    """A role that itself or others want to wake."""
+
+    wakeup: Wakeup
+
+
+@runtime_checkable
+class WaitingRole(Role, Protocol):
+    """A role whose ticks may wait for work."""
+
+    def stop_waiting(self) -> None:
+        """End such waits: the process stops."""
         ...
 
 
@@ -114,11 +141,11 @@ class RoleLoop:
         self.metrics = metrics
         self.failures = Failures(role.name)
         self.next_tick_by = environment.clock.monotonic()
-        self.awake = asyncio.Event()
+        self.wakeup = role.wakeup if isinstance(role, WakeableRole) else Wakeup()
         self.stop_asked = asyncio.Event()
 
     def wake(self) -> None:
-        self.awake.set()
+        self.wakeup.wake()
 
     @property
     def stopping(self) -> bool:
@@ -137,7 +164,7 @@ class RoleLoop:
 
     async def run(self) -> None:
         while not self.stopping:
-            self.awake.clear()
+            self.wakeup.event.clear()
             pause_s = await self.tick_once()
             self.next_tick_by = self.environment.clock.monotonic() + pause_s
             await self.pause(pause_s)
@@ -166,7 +193,7 @@ class RoleLoop:
 
     async def pause(self, pause_s: float) -> None:
         # A wake must not shorten a backoff: a busy process wakes a role a thousand times a second.
-        waited_for = self.stop_asked if self.failures.in_a_row else self.awake
+        waited_for = self.stop_asked if self.failures.in_a_row else self.wakeup.event
         if self.stopping:
             return
         try:
@@ -178,7 +205,7 @@ class RoleLoop:
     def stop(self) -> None:
         self.stop_asked.set()
         self.wake()
-        if hasattr(self.role, "stop_waiting"):
+        if isinstance(self.role, WaitingRole):
             self.role.stop_waiting()
 
 

@@ -21,7 +21,6 @@ from duly.api.bearer_tokens import JwtSettings
 from duly.api.health import HealthRoutes
 from duly.api.routes import ApiRoutes
 from duly.api.server import Listener, make_server
-from duly.app import start_loop
 from duly.broker.contract import Delivery
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier
@@ -31,7 +30,7 @@ from duly.environment import Environment, SystemClock
 from duly.events import TaskEvents, TasksFinished, TasksRescheduled, TasksStored
 from duly.execution.settle_queue import SettleQueue
 from duly.execution.worker_leases import WorkerLeases
-from duly.role import stop_roles
+from duly.role import RoleLoop, stop_roles
 from duly.store.database import Database
 from duly.store.keys import NewKey, create_key
 from duly.store.load import Hint
@@ -203,7 +202,7 @@ async def open_front(
     server = make_server(door.application(), STOP_S)
     async with aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve([listener.socket]))
-        loop = start_loop(door.waiting, environment, metrics)
+        loop = RoleLoop(door.waiting, environment, metrics)
         waiting = group.create_task(loop.run())
         front = Front(
             listener.url,

@@ -5,13 +5,12 @@ import time
 from collections.abc import Callable
 from uuid import UUID
 
-from duly.app import start_loop
 from duly.broker.contract import Delivery
 from duly.broker.fallback import BrokerCarrier
 from duly.broker.lease_queue import LeaseQueue
 from duly.domain.errors import CarrierUnavailable
 from duly.domain.lanes import Ticket
-from duly.role import stop_roles
+from duly.role import RoleLoop, stop_roles
 from duly.store.lease import Lease
 from duly.telemetry import Metrics
 from tests.broker.stage import LANE, WAIT_MAX_S, Stage
@@ -30,7 +29,7 @@ async def lease_through_outage(
     """Seconds from the end of the outage to the first lease after it. Two consumers lease all the
     time, and a scheduler publishes again and again what is not leased."""
     queue = LeaseQueue(carrier, world.database, world.environment)
-    loops = [start_loop(role, world.environment, Metrics()) for role in (queue, carrier)]
+    loops = [RoleLoop(role, world.environment, Metrics()) for role in (queue, carrier)]
     running = [asyncio.create_task(loop.run()) for loop in loops]
     stage = Stage(world, queue)
     leases: list[tuple[float, Lease]] = []

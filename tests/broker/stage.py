@@ -9,12 +9,11 @@ from uuid import UUID
 
 import asyncpg
 
-from duly.app import start_loop
 from duly.broker.contract import Carrier, Delivery, LeasingCarrier
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.postgres import PostgresCarrier
 from duly.domain.lanes import TICKET_S, Lane, Ticket
-from duly.role import stop_roles
+from duly.role import RoleLoop, stop_roles
 from duly.store.lease import Lease
 from duly.store.submit import Stored
 from duly.telemetry import Metrics
@@ -93,7 +92,7 @@ class CountedStatements:
 async def staged(world: World, carrier: Carrier | LeasingCarrier) -> AsyncIterator[Stage]:
     """A process with a lease queue that runs."""
     queue = LeaseQueue(carrier, world.database, world.environment)
-    loop = start_loop(queue, world.environment, Metrics())
+    loop = RoleLoop(queue, world.environment, Metrics())
     running = asyncio.create_task(loop.run())
     yield Stage(world, queue)
     await queue.close()

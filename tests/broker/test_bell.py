@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from duly.broker.bell import LaneBell
+from duly.broker.bell import LaneBell, hear_lanes
 from duly.broker.contract import Delivery
 from duly.broker.postgres import PostgresCarrier
 from duly.store.notify import PACE_S, READY
@@ -41,14 +41,14 @@ async def stage(world: World) -> AsyncIterator[Stage]:
         yield stage
 
 
-def bell_of(stage: Stage, ears: Ears) -> LaneBell:
-    return LaneBell(stage.queue, ears)
+def ring_into(stage: Stage, ears: Ears) -> None:
+    stage.queue.on_published = LaneBell(ears).tell
 
 
 async def test_publishing_rings_a_bounded_number_of_times_a_second(stage: Stage) -> None:
     """Each NOTIFY is a commit that waits for every other one of the database."""
     ears = Ears()
-    bell_of(stage, ears)
+    ring_into(stage, ears)
     tickets = await stage.submit(TICKETS)
     loop = asyncio.get_running_loop()
     before = loop.time()
@@ -61,7 +61,7 @@ async def test_publishing_rings_a_bounded_number_of_times_a_second(stage: Stage)
 async def test_what_was_published_during_a_rest_is_told_after_it(stage: Stage) -> None:
     """The last ticket of a burst would otherwise wait for a poll."""
     ears = Ears()
-    bell_of(stage, ears)
+    ring_into(stage, ears)
     first, second, third = await stage.submit(3)
     await stage.publish([first])
     await stage.publish([second, third], HIGH_LANE)
@@ -72,7 +72,7 @@ async def test_what_was_published_during_a_rest_is_told_after_it(stage: Stage) -
 async def test_tickets_that_consumers_here_wait_for_are_nobody_elses_news(stage: Stage) -> None:
     """A process that does its own work would wake all others for each task."""
     ears = Ears()
-    bell_of(stage, ears)
+    ring_into(stage, ears)
     tickets = await stage.submit(3)
     consumer = await stage.wait_in_turn(1)
     await stage.publish(tickets[:1])
@@ -86,21 +86,19 @@ async def test_tickets_that_consumers_here_wait_for_are_nobody_elses_news(stage:
 
 async def test_a_ring_for_lanes_that_nobody_awaits_costs_no_statement(stage: Stage) -> None:
     """Every process hears every ring, also one that is not understood."""
-    bell = bell_of(stage, Ears())
     queue = stage.queue
     consumer = await stage.wait_in_turn(1)
-    bell.heard(["7 3 2", "not a lane", "1 2"])
+    hear_lanes(stage.queue, ["7 3 2", "not a lane", "1 2"])
     assert queue.look_at > 0.0
     (ticket,) = await stage.submit(1)
     other = other_process(stage)
     await other.publish([Delivery(LANE, ticket)])
-    bell.heard([f"{LANE.tenant} 1 1"])
+    hear_lanes(stage.queue, [f"{LANE.tenant} 1 1"])
     assert ids(await consumer) == [ticket.id]
 
 
 async def test_a_ring_during_a_look_makes_the_consumer_look_again(stage: Stage) -> None:
     """The ticket was committed after the look began; the ring came before it ended."""
-    bell = bell_of(stage, Ears())
     other = other_process(stage)
     (ticket,) = await stage.submit(1)
     take, looks = stage.queue.take, 0
@@ -111,7 +109,7 @@ async def test_a_ring_during_a_look_makes_the_consumer_look_again(stage: Stage) 
         taken = await take(*arguments)  # type: ignore[arg-type]
         if looks == 1:
             await other.publish([Delivery(LANE, ticket)])
-            bell.heard([f"{LANE.tenant} 1 1"])
+            hear_lanes(stage.queue, [f"{LANE.tenant} 1 1"])
         return taken
 
     stage.queue.take = looked_too_early  # type: ignore[method-assign, assignment]

@@ -13,6 +13,7 @@ from uuid import UUID
 from duly.coordinator.ownership import Coordinator
 from duly.coordinator.postgres import PostgresOwnership
 from duly.environment import Environment
+from duly.events import SlotsChanged
 from duly.role import RoleLoop, stop_roles
 from duly.store.database import Database
 from duly.store.notify import OWNERSHIP, Channel
@@ -32,9 +33,8 @@ async def run(url: str, number: int, lease_s: float) -> None:
     coordinator = Coordinator(store, environment, node)
     listeners = {OWNERSHIP: coordinator.heard}
     channel = Channel(database, environment, listeners, coordinator.look)
-    coordinator.on_change = lambda *_: say({"held": len(coordinator.owned)})
+    coordinator.events.subscribe(SlotsChanged, lambda _: say({"held": len(coordinator.owned)}))
     loops = [RoleLoop(role, environment, metrics) for role in (coordinator, channel)]
-    coordinator.wake, channel.wake = loops[0].wake, loops[1].wake
     async with asyncio.TaskGroup() as group:
         running = [group.create_task(loop.run()) for loop in loops]
         await stop.wait()

@@ -8,6 +8,7 @@ from duly.coordinator.ownership import Coordinator
 from duly.coordinator.postgres import PostgresOwnership
 from duly.domain.ids import SLOTS
 from duly.environment import Environment
+from duly.events import SlotsChanged
 from duly.store.ownership import Node, list_ownership
 from duly.testing.clock import ManualClock
 from tests.store.world import TimedDatabase, World
@@ -33,7 +34,9 @@ class TestNode:
             Node(self.id, f"node-{number}", "1", tuple(roles)),
         )
         self.told: list[tuple[frozenset[int], frozenset[int]]] = []
-        self.coordinator.on_change = lambda gained, lost: self.told.append((gained, lost))
+        self.coordinator.events.subscribe(
+            SlotsChanged, lambda event: self.told.append((event.gained, event.lost))
+        )
 
     async def tick(self) -> float:
         return await self.coordinator.tick()

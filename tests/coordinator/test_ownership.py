@@ -348,10 +348,8 @@ async def test_a_clock_that_jumps_ahead_moves_slots_under_new_epochs(cluster: Cl
 async def test_only_the_rings_of_others_wake_a_coordinator(cluster: Cluster) -> None:
     """Woken by its own release, every move would cost one more statement."""
     node: TestNode = cluster.join()
-    woken: list[str] = []
-    node.coordinator.heard(["nobody listens yet"])
-    node.coordinator.wake = lambda: woken.append("woken")
+    woken = node.coordinator.wakeup.event
     node.coordinator.heard([str(node.id)])
-    assert woken == []
-    node.coordinator.heard([str(node.id), "somebody else"])
-    assert woken == ["woken"]
+    assert not woken.is_set()
+    node.coordinator.heard([str(node.id), "another node"])
+    assert woken.is_set()

@@ -8,6 +8,7 @@ from duly.broker.consumer import WaitingConsumer
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier
 from duly.environment import Environment
+from duly.events import SlotsChanged
 from duly.execution import executor as module
 from duly.execution.assembly import EXECUTOR_LOOPS
 from duly.execution.attempt import DONE, AttemptResult
@@ -42,8 +43,11 @@ async def test_nobody_who_waits_for_work_holds_up_a_stop(
         coordinator = engine.scheduler.coordinator
         await until(lambda: bool(coordinator.owned))
         told: list[bool] = []
-        coordinator.on_change = lambda _gained, _lost: told.append(
-            all(task.done() and not task.cancelled() for task in engine.running)
+        coordinator.events.subscribe(
+            SlotsChanged,
+            lambda _event: told.append(
+                all(task.done() and not task.cancelled() for task in engine.running)
+            ),
         )
         await engine.parts.lease_queue.close()
         await stop_roles(engine.loops, engine.running, STOP_S)

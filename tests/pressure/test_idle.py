@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from duly.app import make_parts, start_loop
+from duly.app import make_parts
 from duly.environment import Environment
-from duly.role import stop_roles
+from duly.role import RoleLoop, stop_roles
 from duly.telemetry import Metrics
 from duly.testing.engine import STOP_S, Engine
 from tests.pressure.counting import CountingDatabase
@@ -40,7 +40,7 @@ async def test_two_idle_processes_of_an_installation_stay_within_the_budget(
     """`duly serve` twice, their slots in pieces: the budget is for all of duly together."""
     environment, metrics = Environment(), Metrics()
     parts = [make_parts(pool, environment, metrics, is_alone=False) for _ in range(2)]
-    loops = [start_loop(role, environment, metrics) for each in parts for role in each.roles]
+    loops = [RoleLoop(role, environment, metrics) for each in parts for role in each.roles]
     running = [asyncio.create_task(loop.run()) for loop in loops]
     try:
         coordinators = [each.scheduler.coordinator for each in parts]

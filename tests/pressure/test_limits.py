@@ -47,7 +47,7 @@ async def two_nodes(pool: CountingDatabase, watcher: Watcher) -> AsyncIterator[l
 async def store_over_shards(pool: CountingDatabase, tenant: Tenant, *, is_keyed: bool) -> None:
     """As an API process did that knew of no limit: in many slots, so that both nodes own some."""
     submitter = Submitter(pool, Environment())
-    submitter.spreads = {tenant.id: SPREAD}
+    submitter.tenant_shards.spreads = {tenant.id: SPREAD}
     keys = [f"k{n}" if is_keyed else None for n in range(TASKS)]
     answers = await submitter.submit([task(tenant.id, key) for key in keys])
     assert len({slot_of(shard_of(answer.id)) for answer in answers}) > 8

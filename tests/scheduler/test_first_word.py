@@ -11,6 +11,7 @@ from duly.execution.attempt import DONE
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.loader import Loader
 from duly.scheduler.ready_state import ReadyState
+from duly.scheduler.wakeups import SchedulerWakeups
 from duly.store.database import Database
 from duly.store.load import DueTimer
 from duly.store.tenants import TenantLimits, create_tenant
@@ -23,7 +24,7 @@ NOBODY: Any = None
 def test_a_timer_that_comes_before_the_first_load_finds_a_turning_wheel() -> None:
     """A wheel that still stands in 1970 has no room for it, and the submitter would be told so."""
     ready_state, time = ReadyState(0.0), DatabaseTime(SystemClock())
-    loader = Loader(NOBODY, Environment(), NOBODY, ready_state, time, NOBODY)
+    loader = Loader(NOBODY, Environment(), NOBODY, ready_state, time, NOBODY, SchedulerWakeups())
     loader.observe(NOW)
     due_at = NOW + timedelta(seconds=5)
     loader.admit([DueTimer(1, 0, 1, UUID(int=1), 0, due_at, 5, None, "t", None, None, None)])
@@ -33,15 +34,16 @@ def test_a_timer_that_comes_before_the_first_load_finds_a_turning_wheel() -> Non
 async def test_whoever_waits_for_the_time_hears_of_it_at_once(engine_url: str) -> None:
     """Nothing is dispatched before the gates' inputs are read, and reading them waits for it."""
     database = await Database.open(engine_url, 4)
-    woken: list[str] = []
     try:
         engine = Engine(database, Environment(), lambda _lease: DONE)
-        engine.scheduler.bounds.wake = lambda: woken.append("bounds")
+        woken = engine.scheduler.bounds.wakeup.event
         engine.scheduler.loader.observe(NOW)
+        assert woken.is_set()
+        woken.clear()
         engine.scheduler.loader.observe(NOW)
+        assert not woken.is_set()
     finally:
         await database.close()
-    assert woken == ["bounds"]
 
 
 async def test_the_very_first_task_of_a_capped_tenant_stays_at_home(engine_url: str) -> None:

@@ -16,8 +16,10 @@ from duly.events import TasksFinished
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.freed import Freed
-from duly.scheduler.gatekeeper import Bounds
+from duly.scheduler.gatekeeper import Bounds, Gatekeeper
+from duly.scheduler.in_flight import InFlight
 from duly.scheduler.ready_state import ReadyState
+from duly.scheduler.wakeups import SchedulerWakeups
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.load import DueTimer
 from duly.store.notify import FREED
@@ -45,18 +47,21 @@ class Desk:
         shards: Any = Shards()
         environment, time = Environment(), DatabaseTime(SystemClock())
         queue = LeaseQueue(MemoryCarrier(environment.clock), NOBODY, environment)
-        self.dispatcher = Dispatcher(environment, shards, ReadyState(0.0), time, queue, Metrics())
+        gatekeeper = Gatekeeper(time, InFlight(), shards)
+        self.dispatcher = Dispatcher(
+            *(environment, shards, ReadyState(0.0), time, queue, Metrics()),
+            *(gatekeeper, SchedulerWakeups(), NOBODY),
+        )
         capped = Tenant(CAPPED, "capped", 1.0, 1, None, None, 1)
         self.dispatcher.gatekeeper.bounds = Bounds(GateInputs({CAPPED: capped}, [], []))
         self.freed = Freed(self.dispatcher, self.send)
-        self.wakes = 0
-        self.dispatcher.wake = self.count_wake
 
     def send(self, channel: str, rings: list[str]) -> None:
         self.sent.append((channel, rings))
 
-    def count_wake(self) -> None:
-        self.wakes += 1
+    @property
+    def is_woken(self) -> bool:
+        return self.dispatcher.wakeup.event.is_set()
 
     def ticket(self, task_id: UUID, fence: int) -> None:
         shard = shard_of(task_id)
@@ -111,9 +116,9 @@ async def test_rings_for_others_and_nonsense_disturb_nobody() -> None:
     task_id = task_in(OUR_SHARD)
     desk.ticket(task_id, 0)
     desk.freed.heard([f"{task_in(THEIR_SHARD).hex} 1", "", "zz 1", f"{task_id.hex}", "a b c"])
-    assert (desk.in_flight, desk.wakes) == (1, 0)
+    assert (desk.in_flight, desk.is_woken) == (1, False)
     desk.freed.heard(["nonsense", f"{task_id.hex} 1"])
-    assert (desk.in_flight, desk.wakes) == (0, 1)
+    assert (desk.in_flight, desk.is_woken) == (0, True)
 
 
 async def test_nobody_is_told_where_nobody_listens() -> None:

@@ -16,6 +16,7 @@ from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.loader import Loader
 from duly.scheduler.ready_state import PLACE_ENTRIES_MAX, ReadyState
+from duly.scheduler.wakeups import SchedulerWakeups
 from duly.store.database import Database
 from duly.store.load import SQL, Cursor, DueTimer, TimerQueue
 from duly.store.ownership import SLOT, Assignment, Owned
@@ -30,7 +31,8 @@ def make_loader(environment: Environment) -> Loader:
     time.observe(environment.clock.now())
     nobody = cast("Coordinator", Everything())
     scope = DispatchScope(nobody)
-    return Loader(cast("Database", None), environment, nobody, ReadyState(time.now()), time, scope)
+    ready_state, wakeups = ReadyState(time.now()), SchedulerWakeups()
+    return Loader(cast("Database", None), environment, nobody, ready_state, time, scope, wakeups)
 
 
 class Everything:

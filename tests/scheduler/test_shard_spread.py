@@ -76,7 +76,7 @@ async def test_a_spread_tenant_keeps_its_old_shard_among_the_new(database: Datab
     """What was placed before must still be probed, and keys must still be found (I8)."""
     submitter = Submitter(database, Environment(random=Random(7)))
     before = await submitter.submit([Submission(tenant=5, type="t")])
-    submitter.spreads = {5: 4}
+    submitter.tenant_shards.spreads = {5: 4}
     after = await submitter.submit([Submission(tenant=5, type="t") for _ in range(200)])
     shards = {shard_of(answer.id) for answer in after}
     assert len(shards) == 4
@@ -88,7 +88,7 @@ async def test_an_idempotency_key_is_found_after_the_spread_changed(database: Da
     submitter = Submitter(database, Environment(random=Random(7)))
     task = Submission(tenant=5, type="t", idempotency_key="once")
     (first,) = await submitter.submit([task])
-    submitter.spreads = {5: 64}
+    submitter.tenant_shards.spreads = {5: 64}
     for _ in range(5):
         (again,) = await submitter.submit([task])
         assert again.id == first.id

@@ -15,8 +15,10 @@ from duly.domain.task import WEBHOOK_POOL, timer_queue
 from duly.environment import Environment, SystemClock
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatcher import STAY_MIN, Dispatcher
-from duly.scheduler.gatekeeper import Bounds
+from duly.scheduler.gatekeeper import Bounds, Gatekeeper
+from duly.scheduler.in_flight import InFlight
 from duly.scheduler.ready_state import ReadyState
+from duly.scheduler.wakeups import SchedulerWakeups
 from duly.store.load import DueTimer, TimerQueue
 from duly.store.tenants import GateInputs, Tenant
 from duly.telemetry import Metrics
@@ -40,7 +42,11 @@ async def publish(timers: list[DueTimer]) -> list[bool]:
     """What was said of each, in order."""
     broker, now = Listening(), NOW.timestamp()
     ready_state, time = ReadyState(now), DatabaseTime(SystemClock())
-    dispatcher = Dispatcher(Environment(), NOBODY, ready_state, time, broker, Metrics())
+    gatekeeper, wakeups = Gatekeeper(time, InFlight(), NOBODY), SchedulerWakeups()
+    dispatcher = Dispatcher(
+        *(Environment(), NOBODY, ready_state, time, broker, Metrics()),
+        *(gatekeeper, wakeups, NOBODY),
+    )
     capped = Tenant(CAPPED, "capped", 1.0, 1000, None, None, 1)
     dispatcher.gatekeeper.bounds = Bounds(GateInputs({CAPPED: capped}, [], []))
     for timer in timers:

@@ -8,14 +8,14 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Generator
 from datetime import datetime
+from functools import partial
 from random import Random
 from typing import Any
 from uuid import UUID
 
 import asyncpg
 
-from duly.app import start_loop
-from duly.broker.bell import LaneBell
+from duly.broker.bell import LaneBell, hear_lanes
 from duly.broker.contract import Carrier, LeasingCarrier
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier
@@ -31,6 +31,7 @@ from duly.execution.executor import Executor
 from duly.execution.settle_queue import SettleQueue
 from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import make_scheduler
+from duly.store.group_commit import GroupCommit
 from duly.store.lease import Lease
 from duly.store.notify import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Listener
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE
@@ -90,6 +91,7 @@ class FleetNode(Node):
             PostgresOwnership(self.database, lease_s=plan.slot_lease_s, ticket_s=plan.ticket_s),
             self.environment,
             self.member,
+            events=self.events,
         )
         self.lease_queue = fleet.make_lease_queue(self)
         self.scheduler = make_scheduler(
@@ -98,17 +100,18 @@ class FleetNode(Node):
             self.coordinator,
             self.lease_queue,
             self.metrics,
-            self.submitter,
             self.events,
             send=self.send,
             lane_depth=plan.lane_depth,
         )
+        self.submitter = self.scheduler.submitter
+        self.group_commit = GroupCommit(self.submitter)
         self.listeners: dict[str, Listener] = {
             OWNERSHIP: self.coordinator.heard,
             DOORBELL: self.scheduler.doorbell.heard,
             FREED: self.scheduler.freed.heard,
             SCHEDULES: self.scheduler.recur.heard,
-            READY: LaneBell(self.lease_queue, self.send).heard,
+            READY: partial(hear_lanes, self.lease_queue),
         }
         self.settling = SettleQueue(self.database, self.environment)
         self.settling.settler = WitnessedSettler(self.database, self.environment, self.events)
@@ -134,7 +137,7 @@ class FleetNode(Node):
     async def run_roles(self) -> None:
         executor: list[Role] = [self.executor] * EXECUTOR_LOOPS
         roles = [self.lease_queue, *self.scheduler.roles, *executor, self.executor.leases]
-        self.loops = [start_loop(role, self.environment, self.metrics) for role in roles]
+        self.loops = [RoleLoop(role, self.environment, self.metrics) for role in roles]
         self.running = [asyncio.create_task(loop.run()) for loop in self.loops]
         await asyncio.gather(*self.running)
 
@@ -228,7 +231,10 @@ class Fleet(Cluster):
 
     def make_lease_queue(self, node: FleetNode) -> LeaseQueue:
         kind = self.fleet_plan.carrier
-        queue = LeaseQueue(self.make_carrier(node), node.database, node.environment, node.events)
+        on_published = LaneBell(node.send).tell
+        queue = LeaseQueue(
+            self.make_carrier(node), node.database, node.environment, node.events, on_published
+        )
         draw = Random(f"near {self.plan.seed}").random()
         if draw < NOTHING_NEAR_SHARE[kind]:
             # Small fleets take nearly everything where it was written.

@@ -198,8 +198,7 @@ async def test_a_lost_connection_is_noticed_and_replaced(
 ) -> None:
     """A listener on a dead connection waits for ever and says nothing."""
     await room.channel.tick()
-    woken = asyncio.Event()
-    room.channel.wake = woken.set
+    woken = room.channel.wakeup.event
     await owner.execute(TERMINATE)
     await asyncio.wait_for(woken.wait(), WAIT_MAX_S)
     seen = [room.channel.is_working]

@@ -54,7 +54,7 @@ async def store_tasks(engine_url: str) -> int:
         tenant = await create_tenant(database, "capped", TenantLimits(in_flight_max=CAP))
         assert tenant is not None
         submitter = Submitter(database, Environment())
-        submitter.at_home = frozenset({tenant.id})
+        submitter.tenant_shards.at_home = frozenset({tenant.id})
         await submitter.submit([task(tenant.id) for _ in range(CAPPED_TASKS)])
         await submitter.submit([task(FREE_TENANT + n) for n in range(FREE_TASKS)])
         return tenant.id

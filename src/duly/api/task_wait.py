@@ -6,10 +6,11 @@ Without waiting callers no query runs.
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from uuid import UUID
 
 from duly.events import TasksFinished
+from duly.role import Wakeup
 from duly.store.database import Database
 from duly.store.read import read_ended
 
@@ -27,7 +28,7 @@ class TaskWaits:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.ended: dict[UUID, tuple[asyncio.Event, int]] = {}
-        self.wake: Callable[[], None] | None = None
+        self.wakeup = Wakeup()
         self.is_closed = False
 
     @contextlib.contextmanager
@@ -37,8 +38,7 @@ class TaskWaits:
         self.ended[task_id] = (event, count + 1)
         if self.is_closed:
             event.set()
-        if self.wake is not None:
-            self.wake()
+        self.wakeup.wake()
         try:
             yield event
         finally:

@@ -13,19 +13,20 @@ log = get_logger("duly.broker.bell")
 
 
 class LaneBell:
-    def __init__(self, lease_queue: LeaseQueue, send: Send) -> None:
-        self.lease_queue = lease_queue
+    """Sends them; `hear_lanes` is what the other process does with them."""
+
+    def __init__(self, send: Send) -> None:
         self.bell = Paced(send, READY)
-        lease_queue.on_published = self.tell
 
     def tell(self, lanes: list[Lane]) -> None:
         queues = dict.fromkeys(map(queue_of, lanes))
         self.bell.ring(f"{queue.tenant} {queue.pool} {queue.band}" for queue in queues)
 
-    def heard(self, rings: list[str]) -> None:
-        lanes = [lane for lane in map(read_ring, rings) if lane is not None]
-        if lanes:
-            self.lease_queue.look(lanes)
+
+def hear_lanes(lease_queue: LeaseQueue, rings: list[str]) -> None:
+    lanes = [lane for lane in map(read_ring, rings) if lane is not None]
+    if lanes:
+        lease_queue.look(lanes)
 
 
 def read_ring(ring: str) -> Lane | None:

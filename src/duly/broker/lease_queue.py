@@ -35,6 +35,7 @@ from duly.domain.execution_shares import UNSHARED, UnsharedSlots
 from duly.domain.lanes import Lane, Ticket, queue_of
 from duly.environment import Environment
 from duly.events import TaskEvents, TasksLeased
+from duly.role import Wakeup
 from duly.store.database import Database
 from duly.store.insert import IdleConsumer
 from duly.store.lease import Lease, lease_tasks, read_held
@@ -79,7 +80,7 @@ class LeaseQueue:
         self.events = events or TaskEvents()
         # Told of lanes with more than our own consumers wait for, to `look` in other processes.
         self.on_published = on_published
-        self.wake: Callable[[], None] = lambda: None
+        self.wakeup = Wakeup()
         self.local = LocalTickets(environment.clock)
         self.consumers = WaitingConsumers()
         # Of the carrier, as far as this process knows.
@@ -233,7 +234,7 @@ class LeaseQueue:
         if look_at < self.look_at:
             # It was put off while no consumer waited.
             self.look_at = look_at
-            self.wake()
+            self.wakeup.wake()
         try:
             await consumer.wait(wait_s)
         except asyncio.CancelledError:
@@ -386,7 +387,7 @@ class LeaseQueue:
         before = len(tokens)
         tokens += [each.token for each in taken if each.token is not None]
         if len(tokens) > before:
-            self.wake()
+            self.wakeup.wake()
 
     # The role ------------------------------------------------------------------------------------
 
@@ -413,7 +414,7 @@ class LeaseQueue:
 
     def look_now(self) -> None:
         self.look_at = 0.0
-        self.wake()
+        self.wakeup.wake()
 
     async def look_for_consumers(self, wait_s: float) -> None:
         try:
@@ -486,7 +487,7 @@ class LeaseQueue:
     def check_local(self) -> None:
         self.late_check = None
         if self.local:
-            self.wake()
+            self.wakeup.wake()
 
     def tell_local(self, lanes: Iterable[Lane]) -> None:
         """A consumer that was woken for tickets here may have found others, or have left: wake the

@@ -29,6 +29,8 @@ from duly.coordinator.contract import OwnershipStore
 from duly.coordinator.policy import TICKS_PER_LEASE, pause_s, plan_changes
 from duly.domain.ids import slot_of
 from duly.environment import Environment
+from duly.events import SlotsChanged, TaskEvents
+from duly.role import Wakeup
 from duly.store.ownership import SLOT, Assignment, Node, Owned, View
 from duly.telemetry import get_logger
 
@@ -54,6 +56,7 @@ class Coordinator:
         node: Node,
         *,
         problems: Callable[[], Mapping[str, str | None]] = dict,
+        events: TaskEvents | None = None,
     ) -> None:
         self.store = store
         self.environment = environment
@@ -67,8 +70,8 @@ class Coordinator:
         self.free: Mapping[str, int] = {}
         self.slots_free = 0
         self.slots_claimed = 0
-        self.on_change: Callable[[frozenset[int], frozenset[int]], None] | None = None
-        self.wake: Callable[[], None] | None = None
+        self.events = events or TaskEvents()
+        self.wakeup = Wakeup()
 
     @property
     def ticket_s(self) -> float:
@@ -114,8 +117,7 @@ class Coordinator:
 
     def look(self) -> None:
         """See at once who is there, and what is free."""
-        if self.wake is not None:
-            self.wake()
+        self.wakeup.wake()
 
     async def tick(self) -> float:
         """One statement when nothing changed; a release or claim more when something did."""
@@ -177,8 +179,7 @@ class Coordinator:
         log.info(
             "slots changed", gained=len(slots_gained), lost=len(slots_lost), held=len(self.owned)
         )
-        if self.on_change is not None:
-            self.on_change(slots_gained, slots_lost)
+        self.events.publish(SlotsChanged(slots_gained, slots_lost))
 
     async def close(self) -> None:
         """Release everything; what cannot be released now expires by itself."""

@@ -37,6 +37,7 @@ from duly.domain.states import State
 from duly.domain.task import WEBHOOK_POOL
 from duly.environment import Environment
 from duly.events import TasksFinished, TasksRescheduled
+from duly.role import Wakeup
 from duly.store.breakers import (
     open_breaker,
     ramp_breaker,
@@ -95,15 +96,15 @@ class Breakers:
         self.recovered: set[Place] = set()
         self.heard_at = float("-inf")
         self.watch_at = 0.0
-        self.wake: Callable[[], None] | None = None
+        self.wakeup = Wakeup()
 
     def on_outcome(self, tenant: int, host: str, ok: bool, attempt: int = 1) -> None:
         now = self.environment.clock.monotonic()
         place = (tenant, host)
         self.window_of(place).note(now, ok=ok, is_retry=attempt > 1)
         is_news = self.judge(place, now, ok=ok)
-        if (self.hear(now) or is_news) and self.wake is not None:
-            self.wake()
+        if self.hear(now) or is_news:
+            self.wakeup.wake()
 
     def hear(self, now: float) -> bool:
         """Whether it was quiet before."""
@@ -130,8 +131,8 @@ class Breakers:
         type_window.note_failure(now, task)
         pool_window.note_failure(now, task_type)
         news = [self.judge(place, now, ok=False) for place in (of_type, of_pool)]
-        if (self.hear(now) or any(news)) and self.wake is not None:
-            self.wake()
+        if self.hear(now) or any(news):
+            self.wakeup.wake()
 
     def on_ended(self, event: TasksFinished | TasksRescheduled) -> None:
         """Of leases that ran out: those of webhooks were this installation's own."""
@@ -150,8 +151,8 @@ class Breakers:
         room = COMPLETED_MAX - len(self.completed)
         self.completed += completed[:room]
         self.completed_more += max(len(completed) - room, 0)
-        if self.hear(self.environment.clock.monotonic()) and self.wake is not None:
-            self.wake()
+        if self.hear(self.environment.clock.monotonic()):
+            self.wakeup.wake()
 
     async def count_completed(self, now: float) -> None:
         """Before anything is judged: failures alone would be all failures."""

@@ -81,7 +81,6 @@ class Maintenance:
         self.is_owner = is_owner
         self.make = make
         self.turns: list[Turn] = []
-        self.wake: Callable[[], None] | None = None
 
     async def tick(self) -> float:
         """At most one service; answers when the next one is wanted."""

@@ -1,11 +1,6 @@
-"""Composition of one node's scheduler: its roles and what they share.
-
-The process gives each role a loop; nothing else needs to know how loader, dispatcher, reaper and
-doorbell are connected.
-"""
+"""Composition of one node's scheduler: its roles, what each needs, and the events they react to."""
 
 from dataclasses import dataclass
-from functools import partial
 
 from duly.broker.lease_queue import LeaseQueue
 from duly.coordinator.ownership import Coordinator
@@ -14,6 +9,7 @@ from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
 from duly.events import (
     SettlementsReplayed,
+    SlotsChanged,
     TaskEvents,
     TasksFinished,
     TasksLeased,
@@ -28,16 +24,18 @@ from duly.scheduler.direct_dispatch import DirectDispatch
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.doorbell import Doorbell
 from duly.scheduler.freed import Freed
-from duly.scheduler.gatekeeper import Bounds, BoundsKeeper
+from duly.scheduler.gatekeeper import Bounds, BoundsKeeper, Gatekeeper
+from duly.scheduler.in_flight import InFlight
 from duly.scheduler.loader import Loader
 from duly.scheduler.ready_state import ReadyState
 from duly.scheduler.reaper import Reaper
 from duly.scheduler.shard_spread import ShardSpread
+from duly.scheduler.wakeups import SchedulerWakeups
 from duly.store.database import Database
 from duly.store.fire_schedules import ScheduleFirer
 from duly.store.notify import Send
 from duly.store.submit import Submitter
-from duly.store.tenants import read_gate_inputs
+from duly.store.tenant_shards import TenantShards
 from duly.telemetry import Metrics
 
 
@@ -52,6 +50,7 @@ class Scheduler:
     doorbell: Doorbell
     freed: Freed
     recur: CronRole
+    submitter: Submitter
 
     @property
     def roles(self) -> list[Role]:
@@ -82,6 +81,9 @@ class Scheduler:
         events.subscribe(TasksFinished, self.freed.on_ended)
         events.subscribe(TasksRescheduled, self.freed.on_ended)
         events.subscribe(TasksRescheduled, self.doorbell.on_rescheduled)
+        events.subscribe(SlotsChanged, self.dispatcher.on_slots)
+        events.subscribe(SlotsChanged, self.loader.on_slots)
+        events.subscribe(SlotsChanged, self.recur.on_slots)
 
 
 def make_scheduler(
@@ -90,63 +92,56 @@ def make_scheduler(
     coordinator: Coordinator,
     lease_queue: LeaseQueue,
     metrics: Metrics,
-    submitter: Submitter,
     events: TaskEvents,
     send: Send | None = None,
     aging_s: float = AGING_S,
     lane_depth: int = LANE_DEPTH_MAX,
 ) -> Scheduler:
-    time = DatabaseTime(environment.clock)
+    """In the order in which each part needs the ones before it. What wakes each other shares
+    `SchedulerWakeups`; what reacts to commits and owned slots subscribes to `events`."""
+    time, wakeups = DatabaseTime(environment.clock), SchedulerWakeups()
     ready_state = ReadyState(0.0, aging_s=aging_s, lane_depth=lane_depth)
-    dispatcher = Dispatcher(
-        environment, coordinator, ready_state, time, lease_queue, metrics, lane_depth
+    gatekeeper = Gatekeeper(time, InFlight(), coordinator)
+    loader = Loader(
+        database, environment, coordinator, ready_state, time, gatekeeper.scope, wakeups
     )
-    loader = Loader(database, environment, coordinator, ready_state, time, dispatcher.scope)
-    doorbell = Doorbell(dispatcher.scope, loader, dispatcher, send)
-    reaper = Reaper(database, environment, loader, dispatcher, metrics, events)
-
-    def learn(bounds: Bounds) -> None:
-        ready_state.weights = {tenant.id: tenant.weight for tenant in bounds.tenants.values()}
-        place_by(submitter, bounds)
-        dispatcher.forget_foreign()
-        dispatcher.release_parked()
-        dispatcher.show_gauges()
-        dispatcher.wake()
-
-    closed_lanes = ClosedLanes(database, ready_state, lane_depth)
-    bounds = BoundsKeeper(database, dispatcher.gatekeeper, learn, closed_lanes)
-    loader.wake_dispatcher = lambda: dispatcher.wake()
-    loader.on_time_known = lambda: bounds.wake()
-    dispatcher.wake_loader = lambda: loader.wake()
-    dispatcher.expect = loader.expect
-    dispatcher.wake_counter = lambda: reaper.wake()
-
-    def change_slots(_gained: frozenset[int], _lost: frozenset[int]) -> None:
-        dispatcher.forget_foreign()
-        loader.wake()
-        recur.change_slots()
-
-    coordinator.on_change = change_slots
-    submitter.find_consumer = DirectDispatch(
-        coordinator, loader, dispatcher, lease_queue
-    ).find_consumer
-    submitter.load_tenant_limits = partial(load_tenant_limits, database, submitter)
-    spread = ShardSpread(database, environment, dispatcher.gatekeeper)
-    freed = Freed(dispatcher, send)
+    dispatcher = Dispatcher(
+        *(environment, coordinator, ready_state, time, lease_queue, metrics),
+        *(gatekeeper, wakeups, loader.expect, lane_depth),
+    )
+    tenant_shards = TenantShards(is_known=False)
+    direct_dispatch = DirectDispatch(coordinator, loader, dispatcher, lease_queue)
+    submitter = Submitter(
+        database, environment, events, tenant_shards, direct_dispatch.find_consumer
+    )
     schedule_firer = ScheduleFirer(submitter, environment)
-    recur = CronRole(database, environment, coordinator, time, schedule_firer, metrics, send)
+    limits = LimitsReader(ready_state, tenant_shards, dispatcher)
+    closed_lanes = ClosedLanes(database, ready_state, lane_depth)
     scheduler = Scheduler(
-        coordinator, loader, dispatcher, reaper, bounds, spread, doorbell, freed, recur
+        coordinator,
+        loader,
+        dispatcher,
+        Reaper(database, environment, loader, dispatcher, metrics, events, wakeups.reaper),
+        BoundsKeeper(database, gatekeeper, limits.learn, closed_lanes, wakeups.bounds),
+        ShardSpread(database, environment, gatekeeper),
+        Doorbell(gatekeeper.scope, loader, dispatcher, send),
+        Freed(dispatcher, send),
+        CronRole(database, environment, coordinator, time, schedule_firer, metrics, send),
+        submitter,
     )
     scheduler.subscribe(events)
     return scheduler
 
 
-async def load_tenant_limits(database: Database, submitter: Submitter) -> None:
-    """Before the first task is placed."""
-    place_by(submitter, Bounds(await read_gate_inputs(database)))
+@dataclass(frozen=True)
+class LimitsReader:
+    """What follows when the limits of tenants were read again."""
 
+    ready_state: ReadyState
+    tenant_shards: TenantShards
+    dispatcher: Dispatcher
 
-def place_by(submitter: Submitter, bounds: Bounds) -> None:
-    submitter.spreads = {tenant.id: tenant.spread for tenant in bounds.tenants.values()}
-    submitter.at_home = bounds.at_home
+    def learn(self, bounds: Bounds) -> None:
+        self.ready_state.weights = {each.id: each.weight for each in bounds.tenants.values()}
+        self.tenant_shards.learn(bounds.tenants)
+        self.dispatcher.on_limits()

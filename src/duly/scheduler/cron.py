@@ -14,7 +14,6 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -26,6 +25,8 @@ from duly.domain.ids import shard_of, shards_of, slot_of
 from duly.domain.occurrence_plan import GRACE_S, next_at
 from duly.domain.recurrence import Recurrence
 from duly.environment import Environment
+from duly.events import SlotsChanged
+from duly.role import Wakeup
 from duly.scheduler.database_time import DatabaseTime
 from duly.store.audit import append_audit
 from duly.store.database import Database
@@ -97,7 +98,7 @@ class CronRole:
         self.resting: dict[UUID, float] = {}
         self.tokens = CATCH_UP_PER_S
         self.tokens_at = environment.clock.monotonic()
-        self.wake: Callable[[], None] = lambda: None
+        self.wakeup = Wakeup()
 
     async def tick(self) -> float:
         now_s = self.environment.clock.monotonic()
@@ -119,7 +120,7 @@ class CronRole:
             return
         if self.coordinator.owns(shard_of(schedule_id)) is not None:
             heapq.heappush(self.soon, UpcomingSchedule(due_at, schedule_id, False))
-            self.wake()
+            self.wakeup.wake()
         elif self.send is not None:
             self.send(SCHEDULES, [str(slot_of(shard_of(schedule_id)))])
 
@@ -127,12 +128,12 @@ class CronRole:
         """Another process changed a schedule in these slots."""
         if any(ring.isdigit() and int(ring) in self.coordinator.owned for ring in rings):
             self.look_at = 0.0
-            self.wake()
+            self.wakeup.wake()
 
-    def change_slots(self) -> None:
+    def on_slots(self, _event: SlotsChanged) -> None:
         """Load newly owned slots at once."""
         self.look_at = self.sweep_at = 0.0
-        self.wake()
+        self.wakeup.wake()
 
     def pause_s(self) -> float:
         """Until the next instant, or the next look."""

@@ -37,16 +37,24 @@ from duly.domain.lanes import (
 )
 from duly.domain.task import WEBHOOK_POOL
 from duly.environment import Environment
-from duly.events import SettlementsReplayed, TasksFinished, TasksLeased, TasksRescheduled
+from duly.events import (
+    SettlementsReplayed,
+    SlotsChanged,
+    TasksFinished,
+    TasksLeased,
+    TasksRescheduled,
+)
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.gatekeeper import Gatekeeper
-from duly.scheduler.in_flight import Charge, InFlight, key_of
+from duly.scheduler.in_flight import Charge, key_of
 from duly.scheduler.lane_backpressure import Member
 from duly.scheduler.ready_state import TICK_S, Obstacle, ReadyState, ReadyTimer
+from duly.scheduler.wakeups import SchedulerWakeups
 from duly.store.load import TimerQueue
 from duly.store.task_metrics import note_ready_waits
 from duly.telemetry import Metrics
 
+Expect = Callable[[TimerQueue, datetime], None]
 # Tickets of one publish.
 DISPATCH_MAX = 400
 # Fewer of one place are not worth an expiry batch.
@@ -84,6 +92,9 @@ class Dispatcher:
         time: DatabaseTime,
         lease_queue: LeaseQueue,
         metrics: Metrics,
+        gatekeeper: Gatekeeper,
+        wakeups: SchedulerWakeups,
+        expect: Expect,
         lane_depth: int = LANE_DEPTH_MAX,
     ) -> None:
         self.environment = environment
@@ -93,9 +104,13 @@ class Dispatcher:
         self.lease_queue = lease_queue
         self.metrics = metrics
         self.lane_depth = lane_depth
-        self.accounts = InFlight()
-        self.gatekeeper = Gatekeeper(time, self.accounts, coordinator)
-        self.scope = self.gatekeeper.scope
+        self.gatekeeper = gatekeeper
+        self.accounts = gatekeeper.accounts
+        self.scope = gatekeeper.scope
+        self.wakeups = wakeups
+        self.wakeup = wakeups.dispatcher
+        # Has the loader read a place again from that instant.
+        self.expect = expect
         # To be finished as expired, each with its tenant.
         self.expired: list[tuple[int, Ticket]] = []
         self.has_parked = False
@@ -103,10 +118,6 @@ class Dispatcher:
         self.refresh_at = -math.inf
         # When the next parked hand-over is to be looked at.
         self.handover_at = math.inf
-        self.wake_counter: Callable[[], None] = lambda: None
-        self.wake: Callable[[], None] = lambda: None
-        self.wake_loader: Callable[[], None] = lambda: None
-        self.expect: Callable[[TimerQueue, datetime], None] = lambda _place, _due_at: None
         # Members that wait for an instant: a refilled bucket, a hand-over.
         self.until: dict[Member, float] = {}
         # Lanes that were ever used, by (tenant, pool, band).
@@ -141,7 +152,7 @@ class Dispatcher:
         if chosen or self.has_parked:
             # There is room in memory for what lies behind.
             self.has_parked = False
-            self.wake_loader()
+            self.wakeups.loader.wake()
         return self.pause_s(self.time.now(), is_full=len(chosen) == DISPATCH_MAX)
 
     def is_at_rest(self) -> bool:
@@ -289,7 +300,7 @@ class Dispatcher:
         if self.handover_at <= now:
             # The old tickets are void; now their leases can be counted.
             self.handover_at = math.inf
-            self.wake_counter()
+            self.wakeups.reaper.wake()
         passed = [member for member, until in self.until.items() if until <= now]
         for member in passed:
             del self.until[member]
@@ -346,7 +357,7 @@ class Dispatcher:
                 ],
             )
         if self.ready_state.full or self.ready_state.turns:
-            self.wake()
+            self.wakeup.wake()
 
     def account_for(self, tickets: Iterable[Ticket], leased: set[UUID]) -> None:
         for ticket in tickets:
@@ -371,7 +382,7 @@ class Dispatcher:
         """These leases, as (id, fence), are over."""
         freed = [self.accounts.settled(task_id, fence) for task_id, fence in leases]
         self.make_room([charge for charge in freed if charge is not None])
-        self.wake()
+        self.wakeup.wake()
 
     def capped_places(self, places: Iterable[TimerQueue]) -> list[tuple[int, int]]:
         """Where a count matters: shards of capped tenants, and those where keys were seen."""
@@ -391,7 +402,17 @@ class Dispatcher:
         self.gatekeeper.counted_at.update(dict.fromkeys(places, asked_at))
         for obstacle in [o for o in self.ready_state.parked if o[0] == Gate.HANDOVER]:
             self.ready_state.unpark(obstacle, len(self.ready_state.parked[obstacle]))
-        self.wake()
+        self.wakeup.wake()
+
+    def on_slots(self, _event: SlotsChanged) -> None:
+        self.forget_foreign()
+
+    def on_limits(self) -> None:
+        """Pauses, caps, rates or breakers may have changed: everything is asked again."""
+        self.forget_foreign()
+        self.release_parked()
+        self.show_gauges()
+        self.wakeup.wake()
 
     def forget_foreign(self) -> None:
         """What is in flight of places that another node dispatches is that node's to count."""

@@ -50,7 +50,7 @@ class Doorbell:
         ours = [due for due in timers if self.scope.owns(due.tenant, due.shard) is not None]
         if ours:
             self.loader.admit(ours)
-            self.dispatcher.wake()
+            self.dispatcher.wakeup.wake()
         if len(ours) < len(timers):
             foreign = [due for due in timers if self.scope.owns(due.tenant, due.shard) is None]
             self.tell([(due.place, due.due_at) for due in foreign])
@@ -61,7 +61,7 @@ class Doorbell:
         for place, due_at in ours:
             self.loader.expect(place, due_at)
         if ours:
-            self.loader.wake()
+            self.loader.wakeup.wake()
         others = [hint for hint in hints if not self.is_ours(hint[0])]
         if others:
             self.tell(others)
@@ -92,4 +92,4 @@ class Doorbell:
             place = TimerQueue(tenant, shard, queue)
             if self.is_ours(place):
                 self.loader.expect(place, due_at)
-                self.loader.wake()
+                self.loader.wakeup.wake()

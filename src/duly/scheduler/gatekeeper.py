@@ -12,6 +12,7 @@ from duly.domain.explain import RateLevel
 from duly.domain.gates import GateFacts, Refusal, first_refusal
 from duly.domain.task import Policy
 from duly.domain.token_bucket import TokenBucket, burst_of
+from duly.role import Wakeup
 from duly.scheduler.closed_lanes import ClosedLanes
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatch_scope import DispatchScope, home_shard
@@ -42,9 +43,7 @@ class Bounds:
         self.capped = frozenset(
             tenant.id for tenant in inputs.tenants.values() if tenant.in_flight_max is not None
         )
-        rated = {t.id for t in inputs.tenants.values() if t.dispatch_rate is not None}
-        # One node dispatches all of such a tenant, so that it can count.
-        self.at_home = frozenset(self.capped | rated)
+        self.at_home = frozenset(each.id for each in inputs.tenants.values() if each.is_at_home)
         stopped = {p.tenant for p in inputs.pauses} | {b.tenant for b in inputs.breakers}
         # Tenants whose tasks must be asked about one by one.
         self.restricted = frozenset(self.at_home | stopped)
@@ -218,12 +217,13 @@ class BoundsKeeper:
         gatekeeper: Gatekeeper,
         on_change: Callable[[Bounds], None],
         closed_lanes: ClosedLanes,
+        wakeup: Wakeup,
     ) -> None:
         self.database = database
         self.gatekeeper = gatekeeper
         self.on_change = on_change
         self.closed_lanes = closed_lanes
-        self.wake: Callable[[], None] = lambda: None
+        self.wakeup = wakeup
 
     async def tick(self) -> float:
         if not self.gatekeeper.time.is_known:

@@ -15,7 +15,6 @@ from sweeps.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby
@@ -24,10 +23,12 @@ from operator import attrgetter
 from duly.coordinator.ownership import Coordinator
 from duly.domain.ids import SLOTS, shards_of, slot_of
 from duly.environment import Environment
+from duly.events import SlotsChanged
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatch_scope import DispatchScope, home_shard
 from duly.scheduler.load_schedule import LoadSchedule
 from duly.scheduler.ready_state import ReadyState
+from duly.scheduler.wakeups import SchedulerWakeups
 from duly.store.database import Database
 from duly.store.load import (
     PLACEMENTS_PAGE,
@@ -88,6 +89,7 @@ class Loader:
         ready_state: ReadyState,
         time: DatabaseTime,
         scope: DispatchScope,
+        wakeups: SchedulerWakeups,
     ) -> None:
         self.database = database
         self.environment = environment
@@ -95,10 +97,8 @@ class Loader:
         self.scope = scope
         self.ready_state = ready_state
         self.time = time
-        self.wake: Callable[[], None] = lambda: None
-        self.wake_dispatcher: Callable[[], None] = lambda: None
-        # Called with the first word of the time, which others wait for.
-        self.on_time_known: Callable[[], None] = lambda: None
+        self.wakeups = wakeups
+        self.wakeup = wakeups.loader
         self.places: dict[TimerQueue, PlaceState] = {}
         self.loads = LoadSchedule()
         self.sweeps = LoadSchedule()
@@ -120,7 +120,7 @@ class Loader:
         loaded = await self.load(now)
         loaded += await self.sweep(now)
         if loaded:
-            self.wake_dispatcher()
+            self.wakeups.dispatcher.wake()
         return self.pause_s(self.environment.clock.monotonic())
 
     def lag_s(self) -> float | None:
@@ -139,7 +139,12 @@ class Loader:
         self.time.observe(database_now)
         if is_first:
             self.ready_state.clear(self.time.now())
-            self.on_time_known()
+            # Its inputs are read once the time is known.
+            self.wakeups.bounds.wake()
+
+    def on_slots(self, _event: SlotsChanged) -> None:
+        """The next tick sees them."""
+        self.wakeup.wake()
 
     def notice_slots(self) -> None:
         """After a change of ownership, start over: what is loaded may belong to another owner."""

@@ -1,12 +1,12 @@
 """The reaper: ends expired leases and late starts, and corrects in-flight counts."""
 
-from collections.abc import Callable
 from itertools import islice
 
 from duly.domain.ids import shard_of
 from duly.domain.states import Outcome
 from duly.environment import Environment
 from duly.events import TaskEvents, TasksFinished
+from duly.role import Wakeup
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.in_flight import Charge
 from duly.scheduler.loader import Loader
@@ -37,6 +37,7 @@ class Reaper:
         dispatcher: Dispatcher,
         metrics: Metrics,
         events: TaskEvents,
+        wakeup: Wakeup,
     ) -> None:
         self.database = database
         self.environment = environment
@@ -45,7 +46,7 @@ class Reaper:
         self.metrics = metrics
         self.events = events
         self.next_place = 0
-        self.wake: Callable[[], None] = lambda: None
+        self.wakeup = wakeup
 
     async def tick(self) -> float:
         await self.expire()
@@ -131,4 +132,4 @@ class Reaper:
         freed = [accounts.settled(task_id, charge.fence + 1) for task_id, charge in over]
         if freed:
             self.dispatcher.make_room([charge for charge in freed if charge is not None])
-            self.dispatcher.wake()
+            self.dispatcher.wakeup.wake()

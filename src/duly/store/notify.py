@@ -23,6 +23,7 @@ import asyncpg
 
 from duly.domain.errors import DulyError
 from duly.environment import Environment
+from duly.role import Wakeup
 from duly.store.connection_pool import CONNECTION_FAULTS
 from duly.store.database import Database, connect, translated_faults
 from duly.store.statements import statements_beside
@@ -82,7 +83,7 @@ class Channel:
         self.probe_channel = f"duly_probe_{environment.random.getrandbits(64):016x}"
         self.expected = ""
         self.answered = asyncio.Event()
-        self.wake: Callable[[], None] | None = None
+        self.wakeup = Wakeup()
 
     async def tick(self) -> float:
         try:
@@ -138,8 +139,7 @@ class Channel:
         if connection is self.connection:
             self.connection = None
             self.is_working = False
-            if self.wake is not None:
-                self.wake()
+            self.wakeup.wake()
 
     async def give_up(self, problem: str) -> float:
         """Start again with a new connection, later and later."""

@@ -14,7 +14,7 @@
 | key held by an open transaction, with a consumer | the consumer is released, the rest waits |
 """
 
-from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -54,6 +54,8 @@ from duly.store.lease import Lease, read_held
 from duly.store.load import DueTimer
 from duly.store.partitions import PlacementRange, placement_range
 from duly.store.pools import PoolNumbers
+from duly.store.tenant_shards import TenantShards
+from duly.store.tenants import read_gate_inputs
 
 # How a remembered batch is marked: its answer is the list of its tasks.
 STORED_STATUS = 201
@@ -104,27 +106,34 @@ class RollBackBatch(Exception):
         self.answers = answers
 
 
+FindConsumer = Callable[[list[InsertRow]], IdleConsumer | None]
+
+
+def no_consumer(_rows: list[InsertRow]) -> None:
+    """For a submitter without a scheduler in its process."""
+
+
 class Submitter:
     """Stores tasks, and publishes each commit."""
 
     def __init__(
-        self, database: Database, environment: Environment, events: TaskEvents | None = None
+        self,
+        database: Database,
+        environment: Environment,
+        events: TaskEvents | None = None,
+        tenant_shards: TenantShards | None = None,
+        find_consumer: FindConsumer = no_consumer,
     ) -> None:
+        """`find_consumer` is asked before the commit for one that takes all of the rows."""
         self.database = database
         self.environment = environment
         self.events = events or TaskEvents()
+        self.tenant_shards = tenant_shards or TenantShards()
+        self.find_consumer = find_consumer
         self.pools = PoolNumbers(database)
         self.placements: set[tuple[int, int, int]] = set()
         self.range: PlacementRange | None = None
         self.range_until = 0.0
-        # How far each tenant is spread over shards; those with a cap or a rate stay at home, since
-        # one node dispatches all of their tasks.
-        self.spreads: Mapping[int, int] = {}
-        self.at_home: Container[int] = frozenset()
-        # Loads both before the first task is placed, where a scheduler provides them.
-        self.load_tenant_limits: Callable[[], Awaitable[None]] | None = None
-        # Finds an idle consumer that may take all of these at once.
-        self.find_consumer: Callable[[list[InsertRow]], IdleConsumer | None] = lambda _entries: None
 
     async def submit(self, tasks: Sequence[Submission]) -> list[SubmitAnswer]:
         """One commit for everything without a key; one for each tenant's tasks with keys.
@@ -203,9 +212,8 @@ class Submitter:
         """Give every task its id, in id order, so that two batches never lock crosswise. A caller
         in a transaction gives its session, and waits for no other connection."""
         await self.environment.crash_point(CrashPoint.SUBMIT_BEFORE)
-        if self.load_tenant_limits is not None:
-            await self.load_tenant_limits()
-            self.load_tenant_limits = None
+        if not self.tenant_shards.is_known:
+            self.tenant_shards.learn((await read_gate_inputs(self.database)).tenants)
         placement = await self.current_range(session or self.database)
         wanted = {(task.tenant, task.pool) for task in tasks if task.url is None}
         numbers = await self.pools.resolve(wanted, session) if wanted else {}
@@ -232,7 +240,7 @@ class Submitter:
         key = task.policy.concurrency_key
         if key is not None:
             return key_shard(task.tenant, key)
-        spread = 1 if task.tenant in self.at_home else self.spreads.get(task.tenant, 1)
+        spread = self.tenant_shards.spread_of(task.tenant)
         choice = self.environment.random.getrandbits(10) if spread > 1 else 0
         return tenant_shard(task.tenant, spread, choice)
 

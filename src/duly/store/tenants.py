@@ -58,6 +58,11 @@ class Tenant(NamedTuple):
     schedule_s_min: int = 1
     suspended_at: datetime | None = None
 
+    @property
+    def is_at_home(self) -> bool:
+        """Whether one node dispatches all of its tasks, so that it can count."""
+        return self.in_flight_max is not None or self.dispatch_rate is not None
+
 
 class PauseKind(StrEnum):
     TENANT = "tenant"

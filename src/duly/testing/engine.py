@@ -8,7 +8,7 @@ import asyncio
 from types import TracebackType
 from uuid import UUID
 
-from duly.app import Parts, make_parts, start_loop
+from duly.app import Parts, make_parts
 from duly.domain.lanes import WEBHOOK_LANES
 from duly.environment import Environment
 from duly.execution.assembly import executor_roles
@@ -59,7 +59,7 @@ class Engine:
 
     async def __aenter__(self) -> "Engine":
         roles = [*self.parts.roles, *executor_roles(self.executor)]
-        self.loops = [start_loop(role, self.environment, self.metrics) for role in roles]
+        self.loops = [RoleLoop(role, self.environment, self.metrics) for role in roles]
         self.running = [asyncio.create_task(loop.run()) for loop in self.loops]
         return self
 
