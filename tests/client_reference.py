@@ -13,9 +13,10 @@ from typing import Any
 
 import duly
 from duly.api.problems import STATUS
-from duly.client import errors, http_async, submits, wire, worker
-from duly.client.asynchronous import WAIT_S_MAX
+from duly.client import errors, http_async, namespaces, submits, wire, worker
+from duly.client.asynchronous import RESOURCES, WAIT_S_MAX
 from duly.client.context import Context, Flag
+from duly.client.operations import listing, operation
 from duly.client.request import SubmitOptions
 from duly.client.task import Attempt, TaskData
 from duly.domain import limits
@@ -54,7 +55,8 @@ The same methods, to be awaited; `tasks` is an async iterator. Use it with `asyn
 """
 REFUSALS = """## Errors
 
-In `duly.client.errors`. An ApiError has `status`, `code`, `detail`, `errors`, `retry_after_s`.
+All are in `duly`, and `duly.DulyError` is the base of all. An ApiError has `status`, `code`,
+`detail`, `errors`, `retry_after_s`.
 """
 TESTING = """## duly.testing
 
@@ -62,8 +64,9 @@ TESTING = """## duly.testing
 """
 # The work behind the methods; of no use to a program.
 INNER = {
-    duly.Client: {"run", "running_loop", "start_anew", "task_from"},
-    duly.AsyncClient: {"pages", "task_from"},
+    namespaces.AsyncSchedules: {"planned"},
+    duly.Client: {"items_of", "run", "running_loop", "start_anew", "task_from"},
+    duly.AsyncClient: {"pages", "send", "task_from", "task_pages"},
     duly.Task: {"client", "typed"},
     duly.AsyncTask: {"client", "typed"},
     duly.TaskRegistry: {"default_pool"},
@@ -121,8 +124,9 @@ def make_reference() -> str:
             HEADER,
             *section("duly.Client", duly.Client),
             AWAITED,
+            *resources(),
             "### Options of a submit\n",
-            table(("option", "meaning"), option_rows()),
+            table(("option", "meaning"), option_rows(SubmitOptions)),
             *section("duly.Task and duly.AsyncTask", duly.Task),
             "Its facts: "
             + ", ".join(f"`{name}`" for name in TaskData.__struct_fields__)
@@ -170,9 +174,21 @@ def section(title: str, kind: type, said: str = "", level: str = "##") -> Iterat
         yield table(("member", "what it does"), rows)
 
 
+def resources() -> Iterator[str]:
+    yield "## Other resources\n"
+    yield "Attributes of both clients. `list` and `occurrences` are iterators over all pages.\n"
+    for name, kind in RESOURCES.items():
+        shown = getattr(namespaces, "Async" + kind)
+        yield from section(f"client.{name}", shown, level="###")
+    yield "### Options of a schedule\n"
+    yield table(("option", "meaning"), option_rows(namespaces.ScheduleOptions))
+
+
 def members(kind: type) -> Iterator[tuple[str, Any]]:
     """Of the class itself, in the order in which it was written."""
     for name, member in vars(kind).items():
+        if isinstance(member, operation | listing):
+            member = member.function
         is_shown = isinstance(member, property) or inspect.isfunction(member)
         if is_shown and not name.startswith("_") and name not in INNER.get(kind, set()):
             yield name, member
@@ -212,10 +228,10 @@ def signature(function: Callable[..., Any]) -> str:
     return text.replace(" -> None", "")
 
 
-def option_rows() -> Iterator[tuple[str, str]]:
-    said = dict(re.findall(r"^(\w+): (.+)$", inspect.getdoc(SubmitOptions) or "", re.MULTILINE))
-    for name in SubmitOptions.__annotations__:
-        assert name in said, f"SubmitOptions is silent on {name}"
+def option_rows(options: Any) -> Iterator[tuple[str, str]]:
+    said = dict(re.findall(r"^(\w+): (.+)$", inspect.getdoc(options) or "", re.MULTILINE))
+    for name in options.__annotations__:
+        assert name in said, f"{options.__name__} is silent on {name}"
         yield f"`{name}`", said[name]
 
 

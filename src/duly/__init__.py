@@ -9,6 +9,24 @@ if TYPE_CHECKING:
     from duly.client import transactional as transactional
     from duly.client.asynchronous import AsyncClient, AsyncTask
     from duly.client.context import Context
+    from duly.client.errors import (
+        ApiError,
+        Conflict,
+        Forbidden,
+        IdempotencyMismatch,
+        Invalid,
+        InvalidPayload,
+        InvalidResult,
+        NotFound,
+        RateLimited,
+        ServerNotFound,
+        TaskCancelled,
+        TaskFailed,
+        Unauthenticated,
+        Unavailable,
+        Unreachable,
+        WaitTimedOut,
+    )
     from duly.client.outcomes import Reject, Retry
     from duly.client.receiver import Delivery
     from duly.client.receiver_app import WebhookReceiver
@@ -16,19 +34,38 @@ if TYPE_CHECKING:
     from duly.client.synchronous import Client, Task
     from duly.client.task_handle import TaskHandle
     from duly.client.worker import Worker
+    from duly.domain.errors import ConfigurationError, DulyError
 
 __version__ = "0.1.0.dev0"
 __all__ = [
+    "ApiError",
     "AsyncClient",
     "AsyncTask",
     "Client",
+    "ConfigurationError",
+    "Conflict",
     "Context",
     "Delivery",
+    "DulyError",
+    "Forbidden",
+    "IdempotencyMismatch",
+    "Invalid",
+    "InvalidPayload",
+    "InvalidResult",
+    "NotFound",
+    "RateLimited",
     "Reject",
     "Retry",
+    "ServerNotFound",
     "Task",
+    "TaskCancelled",
+    "TaskFailed",
     "TaskHandle",
     "TaskRegistry",
+    "Unauthenticated",
+    "Unavailable",
+    "Unreachable",
+    "WaitTimedOut",
     "WebhookReceiver",
     "Worker",
     "__version__",
@@ -39,16 +76,34 @@ __all__ = [
 
 # Imported when they are first used, so that the command line stays instant.
 EXPORTS = {
+    "ApiError": "duly.client.errors",
     "AsyncClient": "duly.client.asynchronous",
     "AsyncTask": "duly.client.asynchronous",
     "Client": "duly.client.synchronous",
+    "ConfigurationError": "duly.domain.errors",
+    "Conflict": "duly.client.errors",
     "Context": "duly.client.context",
     "Delivery": "duly.client.receiver",
+    "DulyError": "duly.domain.errors",
+    "Forbidden": "duly.client.errors",
+    "IdempotencyMismatch": "duly.client.errors",
+    "Invalid": "duly.client.errors",
+    "InvalidPayload": "duly.client.errors",
+    "InvalidResult": "duly.client.errors",
+    "NotFound": "duly.client.errors",
+    "RateLimited": "duly.client.errors",
     "Reject": "duly.client.outcomes",
     "Retry": "duly.client.outcomes",
+    "ServerNotFound": "duly.client.errors",
     "Task": "duly.client.synchronous",
+    "TaskCancelled": "duly.client.errors",
+    "TaskFailed": "duly.client.errors",
     "TaskHandle": "duly.client.task_handle",
     "TaskRegistry": "duly.client.registry",
+    "Unauthenticated": "duly.client.errors",
+    "Unavailable": "duly.client.errors",
+    "Unreachable": "duly.client.errors",
+    "WaitTimedOut": "duly.client.errors",
     "WebhookReceiver": "duly.client.receiver_app",
     "Worker": "duly.client.worker",
 }

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from duly.api.wire import RetryOptions
-from duly.cli.schedule_files import RETRY_DEFAULTS
+from duly.client.schedule_plan import RETRY_DEFAULTS
 from tests.api.conftest import Front
 from tests.cli.conftest import CommandLine
 from tests.cli.terminal import terminal

@@ -10,8 +10,6 @@ import pytest
 from duly.api import schedule_control
 from duly.api.schedule_wire import PreviewRequest, ScheduleRequest
 from duly.cli.schedule_fields import (
-    DEFAULTS,
-    FIELDS,
     GAPS,
     MISFIRES,
     OVERLAPS,
@@ -20,6 +18,7 @@ from duly.cli.schedule_fields import (
     WHEN_OPTIONS,
 )
 from duly.cli.schedules import VERDICTS
+from duly.client.schedule_plan import DEFAULTS, FIELDS
 from duly.domain.occurrence_plan import Misfire, OccurrenceDecision, Overlap
 from duly.domain.recurrence import Gap, Repeat
 from tests.api.conftest import Front

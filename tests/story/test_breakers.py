@@ -72,7 +72,7 @@ def test_a_failing_receiver_is_left_alone_until_somebody_says_otherwise(
 
         eventually(is_one_held_back, "the scheduler knows of it, and holds it back")
         held = tasks[-1]
-        eventually(lambda: client.explain(held.id)["binding"] == "breaker", "it says so")
+        eventually(lambda: client.explain(held.id).binding == "breaker", "it says so")
         calls = Receiver.calls
         Receiver.status = 200
         assert client.get(held.id).state in ("READY", "SCHEDULED")
@@ -106,7 +106,7 @@ def test_a_type_whose_worker_tasks_all_fail_gets_no_more_until_its_breaker_is_cl
         eventually(lambda: knows_breaker(duly, client), "the scheduler knows of it")
         held = client.submit("a.bad", 2)
         good = client.submit("a.good", 3)
-        eventually(lambda: client.explain(held.id)["binding"] == "breaker", "it says so")
+        eventually(lambda: client.explain(held.id).binding == "breaker", "it says so")
         eventually(lambda: settle(client, lease(client), "completed"), "another type goes on")
         assert client.get(good.id).state == "COMPLETED"
         assert client.get(held.id).state == "READY"

@@ -12,30 +12,13 @@ from duly.cli.options import with_flags
 from duly.cli.output import worded_seconds
 from duly.cli.values import NO_BOUND, bound, duration, instant
 from duly.client.errors import NotFound
+from duly.client.schedule_plan import FIELDS
 
 MISFIRES = ("fire_all", "coalesce", "skip")
 OVERLAPS = ("allow", "skip", "queue_one", "cancel_previous")
 GAPS = ("shift", "skip")
 REPEATS = ("first", "second", "both")
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
-# What a definition that does not say it has.
-DEFAULTS: Json = {
-    "cron": None,
-    "every_s": None,
-    "timezone": "UTC",
-    "misfire": "coalesce",
-    "misfire_window_s": 3600,
-    "overlap": "allow",
-    "max_running": None,
-    "dst_gap": "shift",
-    "dst_repeat": "first",
-    "jitter_s": 0,
-    "start_at": None,
-    "end_at": None,
-    "max_fires": None,
-    "exclude_dates": [],
-}
-FIELDS = ("name", *DEFAULTS, "task")
 
 
 def instant_or_none(text: str) -> str:

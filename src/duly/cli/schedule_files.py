@@ -8,7 +8,6 @@ import math
 import re
 import tomllib
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, BinaryIO
 
@@ -18,23 +17,12 @@ import msgspec
 from duly.cli.api_session import ApiSession, Json, over_api, path
 from duly.cli.options import SHOWN_MAX, yes_flag
 from duly.cli.output import clean, confirm, note, progress
-from duly.cli.schedule_fields import DEFAULTS, FIELDS, definition_of
+from duly.cli.schedule_fields import definition_of
 from duly.cli.values import read_bounded
 from duly.client.errors import ApiError, Unavailable
+from duly.client.schedule_plan import FIELDS, differences
 
-# A retry policy is stored whole; what a file does not say of it is this.
-RETRY_DEFAULTS: Json = {
-    "max_attempts": 5,
-    "backoff": "exponential",
-    "initial_s": 2,
-    "factor": 2,
-    "max_s": 3600,
-    "jitter": True,
-    "non_retryable": [],
-    "retry_4xx": False,
-}
 SIGNS = {"create": "+", "change": "~", "delete": "-", "refused": "!"}
-NOTHING = object()
 
 
 @click.command("apply")
@@ -114,7 +102,7 @@ def plan_one(session: ApiSession, wanted: Json) -> Json:
     items = session.ask("GET", "/v1/schedules", query={"name": wanted["name"]})["items"]
     step: Json = {"action": "create", "name": wanted["name"], "changes": [], "wanted": wanted}
     if items:
-        changes = differences(definition_of(items[0]), wanted)
+        changes = [each._asdict() for each in differences(definition_of(items[0]), wanted)]
         action = "change" if changes else "unchanged"
         step |= {"action": action, "id": items[0]["id"], "changes": changes}
     if step["action"] != "unchanged":
@@ -142,54 +130,6 @@ def refuse(step: Json, error: ApiError) -> None:
     if isinstance(error, Unavailable):
         raise error
     step |= {"action": "refused", "detail": str(error), "errors": error.errors}
-
-
-def differences(known: Json, wanted: Json) -> list[Json]:
-    old, new = flat(comparable(known)), flat(comparable(wanted))
-    return [
-        {"field": name, "old": old.get(name), "new": new.get(name)}
-        for name in [*old, *(name for name in new if name not in old)]
-        if old.get(name, NOTHING) != new.get(name, NOTHING)
-    ]
-
-
-def comparable(definition: Json) -> Json:
-    """With what is not said filled in, and instants and dates in one form."""
-    whole = {**DEFAULTS, **definition}
-    for name in ("start_at", "end_at"):
-        whole[name] = same_instant(whole[name])
-    if isinstance(whole["exclude_dates"], list):
-        whole["exclude_dates"] = sorted({str(each) for each in whole["exclude_dates"]})
-    if isinstance(whole["task"], dict):
-        task = {**whole["task"]}
-        if isinstance(task.get("retry"), dict):
-            task["retry"] = {**RETRY_DEFAULTS, **task["retry"]}
-        if isinstance(task.get("target"), dict) and not task["target"].get("headers"):
-            task["target"] = {
-                name: each for name, each in task["target"].items() if name != "headers"
-            }
-        whole["task"] = task
-    return whole
-
-
-def same_instant(value: Any) -> Any:
-    """What is no instant stays as it is, for the server to refuse."""
-    try:
-        found = datetime.fromisoformat(value)
-    except (TypeError, ValueError):
-        return value
-    return value if found.tzinfo is None else found.astimezone(UTC).isoformat()
-
-
-def flat(value: Json, before: str = "") -> Json:
-    """Nested fields by their path: `task.payload.kind`."""
-    found: Json = {}
-    for name, each in value.items():
-        if isinstance(each, dict) and each:
-            found |= flat(each, f"{before}{name}.")
-        else:
-            found[before + name] = each
-    return found
 
 
 def read_definitions(document: bytes) -> list[Json]:

@@ -12,7 +12,6 @@ from duly.cli.options import list_flags, with_flags, yes_flag
 from duly.cli.output import clean, confirm, make_table, print_card, print_table, show
 from duly.cli.schedule_control import backfill, pause, resume, trigger
 from duly.cli.schedule_fields import (
-    DEFAULTS,
     WHEN_OPTIONS,
     definition_of,
     fields_said,
@@ -25,6 +24,7 @@ from duly.cli.schedule_files import apply
 from duly.cli.schedule_import import import_crontab
 from duly.cli.task_submit import ONE_TASK_OPTIONS, TEMPLATE_FLAGS, task_of
 from duly.cli.values import instant, json_document
+from duly.client.schedule_plan import DEFAULTS
 
 COLUMNS = ("name", "state", "rule", "timezone", "next_at", "fires", "cadence", "id")
 LEADING = ("id", "name", "state", "cron", "every_s", "timezone", "next_at", "next_due_at", "task")

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
 from duly.client.errors import WaitTimedOut
 from duly.client.http_async import Connection
+from duly.client.json_values import encode
 from duly.client.request import (
     SubmitOptions,
     TaskCall,
@@ -22,6 +23,22 @@ from duly.client.server import find_server
 from duly.client.submits import SubmitQueue
 from duly.client.task import Attempt, TaskData
 from duly.client.wire import TIMEOUT_S, TRIES_MAX
+
+if TYPE_CHECKING:
+    from duly.client.namespaces import (
+        AsyncAudit,
+        AsyncBreakers,
+        AsyncDeadLetters,
+        AsyncKeys,
+        AsyncNodes,
+        AsyncPauses,
+        AsyncSchedules,
+        AsyncTaskTypes,
+        AsyncTenants,
+        AsyncWebhookSecrets,
+        AsyncWorkers,
+    )
+    from duly.client.views import Explanation
 
 # One long poll; a longer wait is several of them.
 WAIT_S_MAX = 50.0
@@ -76,6 +93,18 @@ class AsyncClient:
     `timeout_s`: of one try. `tries`: how often a call is sent before its fault is raised.
     """
 
+    schedules: "AsyncSchedules"
+    dead_letters: "AsyncDeadLetters"
+    tenants: "AsyncTenants"
+    keys: "AsyncKeys"
+    task_types: "AsyncTaskTypes"
+    pauses: "AsyncPauses"
+    breakers: "AsyncBreakers"
+    webhook_secrets: "AsyncWebhookSecrets"
+    audit: "AsyncAudit"
+    nodes: "AsyncNodes"
+    workers: "AsyncWorkers"
+
     def __init__(
         self,
         url: str | None = None,
@@ -86,6 +115,18 @@ class AsyncClient:
     ) -> None:
         self.connection = Connection(find_server(url, api_key), timeout_s, tries)
         self.queue = SubmitQueue(self.connection)
+
+    if not TYPE_CHECKING:  # for which they are declared above, and others do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            """`schedules`, `dead_letters` and the others, made when they are first used."""
+            if name not in RESOURCES:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            from duly.client import namespaces
+
+            found = getattr(namespaces, "Async" + RESOURCES[name])(self)
+            setattr(self, name, found)
+            return found
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -163,6 +204,29 @@ class AsyncClient:
     ) -> AsyncIterator[AsyncTask[Any]]:
         """Newest created first, page after page, as long as they are asked for. SCHEDULED, READY
         and RUNNING come by their next instant, soonest first; `order` is "created" or "run_at"."""
+        pages = self.task_pages(
+            state=state,
+            type=type,
+            tag=tag,
+            created_after=created_after,
+            run_before=run_before,
+            order=order,
+        )
+        async for page in pages:
+            for task in page:
+                yield task
+
+    async def task_pages(
+        self,
+        *,
+        state: str | None = None,
+        type: str | None = None,  # noqa: A002
+        tag: str | None = None,
+        created_after: datetime | None = None,
+        run_before: datetime | None = None,
+        order: str | None = None,
+    ) -> AsyncIterator[list[AsyncTask[Any]]]:
+        """The pages behind `tasks`."""
         query = {
             "state": state,
             "type": type,
@@ -171,18 +235,21 @@ class AsyncClient:
             "run_before": instant(run_before),
             "order": order,
         }
-        async for item in self.pages("/v1/tasks", query):
-            yield self.task_from(item)
+        async for page in self.pages("/v1/tasks", query):
+            yield [self.task_from(item) for item in page]
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         """What every execution of it came to, oldest first."""
         path = f"/v1/tasks/{task_id}/attempts"
-        return [msgspec.json.decode(item, type=Attempt) async for item in self.pages(path, {})]
+        pages = self.pages(path, {})
+        return [msgspec.json.decode(item, type=Attempt) async for page in pages for item in page]
 
-    async def explain(self, task_id: str) -> dict[str, Any]:
-        """Why has it not run yet?"""
-        explained: dict[str, Any] = await self.call("GET", f"/v1/tasks/{task_id}/explain")
-        return explained
+    async def explain(self, task_id: str) -> "Explanation":
+        """Why has it not run yet? The answer's `summary` is a sentence."""
+        from duly.client.views import Explanation
+
+        answer = await self.connection.request("GET", f"/v1/tasks/{task_id}/explain")
+        return msgspec.json.decode(answer, type=Explanation)
 
     async def wait(self, task_id: str, timeout_s: float | None = None) -> AsyncTask[Any]:
         """The task once it has ended; WaitTimedOut if it has not by then."""
@@ -235,22 +302,31 @@ class AsyncClient:
         idempotency_key: str | None = None,
     ) -> Any:
         """Any route of the API, JSON in and out: for what has no method of its own here."""
-        content = None if body is None else msgspec.json.encode(body)
-        answer = await self.connection.request(
-            method, path, content, query=query, idempotency_key=idempotency_key
-        )
+        content = None if body is None else encode(body)
+        answer = await self.send(method, path, content, query, idempotency_key)
         return msgspec.json.decode(answer) if answer else None
 
-    async def pages(self, path: str, query: Mapping[str, object]) -> AsyncIterator[bytes]:
-        """Every item of a list, fetched a page at a time."""
+    async def send(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None = None,
+        query: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
+    ) -> bytes:
+        return await self.connection.request(
+            method, path, content, query=query, idempotency_key=idempotency_key
+        )
+
+    async def pages(self, path: str, query: Mapping[str, object]) -> AsyncIterator[list[bytes]]:
+        """A list, page after page."""
         cursor: str | None = None
         while True:
             answer = await self.connection.request(
                 "GET", path, query={"limit": PAGE, **query, "cursor": cursor}
             )
             page = msgspec.json.decode(answer, type=Page)
-            for item in page.items:
-                yield bytes(item)
+            yield [bytes(item) for item in page.items]
             cursor = page.next_cursor
             if cursor is None:
                 return
@@ -264,6 +340,20 @@ class AsyncClient:
         return task
 
 
+# Attributes of a client, and their classes in namespaces.py.
+RESOURCES = {
+    "schedules": "Schedules",
+    "dead_letters": "DeadLetters",
+    "tenants": "Tenants",
+    "keys": "Keys",
+    "task_types": "TaskTypes",
+    "pauses": "Pauses",
+    "breakers": "Breakers",
+    "webhook_secrets": "WebhookSecrets",
+    "audit": "Audit",
+    "nodes": "Nodes",
+    "workers": "Workers",
+}
 TASK = msgspec.json.Decoder(AsyncTask[Any])
 
 

@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-
-import aiohttp
+from typing import TYPE_CHECKING
 
 from duly.client.errors import ApiError
 from duly.client.request import check_key
 from duly.client.server import Server
 from duly.client.wire import TIMEOUT_S, TRIES_MAX, Retrying, api_error, new_key, query_text
 
+if TYPE_CHECKING:
+    import aiohttp
+
 CONNECTIONS_MAX = 100
-FAULTS = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, TimeoutError, OSError)
 
 
 class Connection:
@@ -21,12 +22,19 @@ class Connection:
         self.server = server
         self.timeout_s = timeout_s
         self.tries = tries
+        # Here and not above: it is most of what an import of the client took.
+        import aiohttp
+
+        # What is tried again; a TimeoutError is an OSError.
+        self.faults = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError)
         self.opened: aiohttp.ClientSession | None = None
         self.closer: AsyncGenerator[None, None] | None = None
 
-    async def session(self) -> aiohttp.ClientSession:
+    async def session(self) -> "aiohttp.ClientSession":
         """Made at its first use, inside the loop that uses it."""
         if self.opened is None:
+            import aiohttp
+
             self.opened = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
                 timeout=aiohttp.ClientTimeout(total=self.timeout_s),
@@ -59,16 +67,23 @@ class Connection:
         while True:
             try:
                 return await self.send(method, target, body, headers, wait_s)
-            except (ApiError, *FAULTS) as error:
+            except (ApiError, *self.faults) as error:
                 pause_s = retrying.pause_after(error)
             await asyncio.sleep(pause_s)
 
     async def send(
         self, method: str, target: str, body: bytes | None, headers: dict[str, str], wait_s: float
     ) -> bytes:
-        limit = aiohttp.ClientTimeout(total=self.timeout_s + wait_s)
-        async with (await self.session()).request(
-            method, target, data=body, headers=headers, timeout=limit, allow_redirects=False
+        from aiohttp import ClientTimeout
+
+        session = await self.session()
+        async with session.request(
+            method,
+            target,
+            data=body,
+            headers=headers,
+            timeout=ClientTimeout(total=self.timeout_s + wait_s),
+            allow_redirects=False,
         ) as response:
             content = await response.read()
             if response.status < 300:
@@ -81,7 +96,7 @@ class Connection:
             await closer.aclose()
 
 
-async def closing(session: aiohttp.ClientSession) -> AsyncGenerator[None, None]:
+async def closing(session: "aiohttp.ClientSession") -> AsyncGenerator[None, None]:
     """An event loop closes its asynchronous generators at its end, as `asyncio.run` does, and when
     they are collected; so a client that its program forgot leaves no open session behind."""
     try:

@@ -5,25 +5,14 @@ of pydantic are validated and serialised by pydantic, which is imported only by 
 it. Every other class is refused when a task is declared, not when its first task runs.
 """
 
-import dataclasses
-import ipaddress
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import PurePath
 from typing import Annotated, Any, get_args, get_origin, get_type_hints, is_typeddict
 
 import msgspec
 
 # Written as text and made from it.
-AS_TEXT = (
-    PurePath,
-    ipaddress.IPv4Address,
-    ipaddress.IPv6Address,
-    ipaddress.IPv4Network,
-    ipaddress.IPv6Network,
-    ipaddress.IPv4Interface,
-    ipaddress.IPv6Interface,
-)
+AS_TEXT = ("pathlib", "ipaddress")
 SCALARS = (str, int, float)
 PYDANTIC = frozenset({"pydantic", "pydantic_core", "annotated_types"})
 PYDANTIC_MARKS = ("__pydantic_validator__", "__get_pydantic_core_schema__")
@@ -39,12 +28,17 @@ def to_plain(value: Any) -> Any:
     serializer = getattr(type(value), "__pydantic_serializer__", None)
     if serializer is not None:
         return serializer.to_python(value, mode="json", by_alias=True)
-    if isinstance(value, AS_TEXT):
+    if is_text(type(value)):
         return str(value)
     for kind in SCALARS:
         if isinstance(value, kind):
             return kind(value)
     raise TypeError(f"{type(value).__qualname__} is not JSON")
+
+
+def is_text(kind: type) -> bool:
+    """A path or an address; the modules themselves may never be needed."""
+    return any(each.__module__.partition(".")[0] in AS_TEXT for each in kind.__mro__)
 
 
 def from_plain(kind: type[Any], value: Any) -> Any:
@@ -69,7 +63,7 @@ def is_record(annotation: Any) -> bool:
         return False
     return (
         issubclass(annotation, msgspec.Struct)
-        or dataclasses.is_dataclass(annotation)
+        or hasattr(annotation, "__dataclass_fields__")
         or is_typeddict(annotation)
         or hasattr(annotation, "__pydantic_fields__")
     )
@@ -83,7 +77,7 @@ def check_carried(annotation: Any) -> None:
     except TypeError as error:
         raise CannotCarry(str(error)) from error
     for kind in custom_types(found, set()):
-        if kind is not object and not issubclass(kind, (*AS_TEXT, *SCALARS)):
+        if not (kind is object or is_text(kind) or issubclass(kind, SCALARS)):
             raise CannotCarry(f"{kind.__module__}.{kind.__qualname__} cannot be carried as JSON")
 
 

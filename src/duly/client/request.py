@@ -6,7 +6,6 @@ from typing import Any, Generic, Required, TypedDict, TypeVar
 
 from duly.client.errors import Invalid
 from duly.client.json_values import encode
-from duly.domain.limits import key_reason
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -104,7 +103,12 @@ def task_fields(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_key(key: object) -> None:
     """As the server would refuse it: in a header, another encoding would make another key of it."""
-    if isinstance(key, str) and (reason := key_reason(key)):
+    if isinstance(key, str):
+        from duly.domain.limits import key_reason
+
+        reason = key_reason(key)
+        if reason is None:
+            return
         errors = [{"pointer": "/idempotency_key", "detail": reason}]
         problem = {"code": "invalid", "detail": f"idempotency_key {reason}", "errors": errors}
         raise Invalid(422, problem, None)

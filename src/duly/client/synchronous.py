@@ -9,17 +9,33 @@ import functools
 import os
 import threading
 import weakref
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Generic, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
-from duly.client.asynchronous import AsyncClient, AsyncTask
+from duly.client.asynchronous import RESOURCES, AsyncClient, AsyncTask
 from duly.client.request import SubmitOptions, TaskCall, TaskSpec, task_call
 from duly.client.task import Attempt, TaskData
 from duly.client.wire import TIMEOUT_S, TRIES_MAX
+
+if TYPE_CHECKING:
+    from duly.client.namespaces import (
+        Audit,
+        Breakers,
+        DeadLetters,
+        Keys,
+        Nodes,
+        Pauses,
+        Schedules,
+        TaskTypes,
+        Tenants,
+        WebhookSecrets,
+        Workers,
+    )
+    from duly.client.views import Explanation
 
 Answer = TypeVar("Answer")
 R = TypeVar("R")
@@ -70,6 +86,18 @@ class Client:
     `timeout_s`: of one try. `tries`: how often a call is sent before its fault is raised.
     """
 
+    schedules: "Schedules"
+    dead_letters: "DeadLetters"
+    tenants: "Tenants"
+    keys: "Keys"
+    task_types: "TaskTypes"
+    pauses: "Pauses"
+    breakers: "Breakers"
+    webhook_secrets: "WebhookSecrets"
+    audit: "Audit"
+    nodes: "Nodes"
+    workers: "Workers"
+
     def __init__(
         self,
         url: str | None = None,
@@ -93,6 +121,18 @@ class Client:
         self.asynchronous = self.make_asynchronous()
         self.loop: asyncio.AbstractEventLoop | None = None
         self.starting = threading.Lock()
+
+    if not TYPE_CHECKING:  # for which they are declared above, and others do not exist
+
+        def __getattr__(self, name: str) -> Any:
+            """`schedules`, `dead_letters` and the others, made when they are first used."""
+            if name not in RESOURCES:
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            from duly.client import namespaces
+
+            found = getattr(namespaces, RESOURCES[name])(self)
+            setattr(self, name, found)
+            return found
 
     def __enter__(self) -> "Client":
         return self
@@ -178,7 +218,7 @@ class Client:
     ) -> Iterator[Task[Any]]:
         """Newest created first, page after page, as long as they are asked for. SCHEDULED, READY
         and RUNNING come by their next instant, soonest first; `order` is "created" or "run_at"."""
-        found = self.asynchronous.tasks(
+        found = self.asynchronous.task_pages(
             state=state,
             type=type,
             tag=tag,
@@ -186,15 +226,15 @@ class Client:
             run_before=run_before,
             order=order,
         )
-        while (task := self.run(next_of(found))) is not None:
+        for task in self.items_of(found):
             yield self.task_from(task)
 
     def attempts(self, task_id: str) -> list[Attempt]:
         """What every execution of it came to, oldest first."""
         return self.run(self.asynchronous.attempts(task_id))
 
-    def explain(self, task_id: str) -> dict[str, Any]:
-        """Why has it not run yet?"""
+    def explain(self, task_id: str) -> "Explanation":
+        """Why has it not run yet? The answer's `summary` is a sentence."""
         return self.run(self.asynchronous.explain(task_id))
 
     def wait(self, task_id: str, timeout_s: float | None = None) -> Task[Any]:
@@ -240,6 +280,10 @@ class Client:
             self.asynchronous.call(method, path, body, query=query, idempotency_key=idempotency_key)
         )
 
+    def items_of(self, pages: AsyncIterator[list[Answer]]) -> Iterator[Answer]:
+        while (page := self.run(next_of(pages))) is not None:
+            yield from page
+
     def task_from(self, task: AsyncTask[Any]) -> Task[Any]:
         facts = {name: getattr(task, name) for name in FIELDS}
         return Task(**facts, client_=self, decode_result_=task.decode_result_)
@@ -276,6 +320,6 @@ def start_clients_anew() -> None:
 os.register_at_fork(after_in_child=start_clients_anew)
 
 
-async def next_of(found: Any) -> AsyncTask[Any] | None:
-    task: AsyncTask[Any] | None = await anext(found, None)
-    return task
+async def next_of(pages: AsyncIterator[list[Answer]]) -> list[Answer] | None:
+    page: list[Answer] | None = await anext(pages, None)
+    return page

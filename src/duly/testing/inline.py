@@ -192,8 +192,8 @@ class Shift:
         """A task that should come, and what duly says of it; what a gate holds back need not."""
         async for task in self.tasks("READY"):
             explained = await self.client.explain(task.id)
-            if explained["state"] == "READY" and explained["binding"] not in HELD_BACK:
-                return task.id, explained["summary"]
+            if explained.state == "READY" and explained.binding not in HELD_BACK:
+                return task.id, explained.summary
         return None
 
     async def next_at(self) -> datetime | None:

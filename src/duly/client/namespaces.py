@@ -1,0 +1,563 @@
+"""What a client can do beside tasks, by resource: `client.schedules.upsert(...)`,
+`await async_client.schedules.upsert(...)`. Each call is defined once, for both clients.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import date, datetime
+from typing import Any, Generic, TypedDict, TypeVar, Unpack
+from urllib.parse import quote
+
+import msgspec
+
+from duly.client.errors import Conflict, NotFound
+from duly.client.json_values import encode
+from duly.client.operations import Blocking, Operations, given, listing, operation
+from duly.client.request import TaskCall, TaskSpec, task_fields
+from duly.client.schedule_plan import ScheduleStep, plan_step
+from duly.client.task import TaskData
+from duly.client.views import (
+    ApiKey,
+    AuditRecord,
+    Backfill,
+    Breaker,
+    DeadLetter,
+    DeadLetterGroup,
+    ManyDone,
+    Node,
+    Occurrence,
+    Pause,
+    Preview,
+    Schedule,
+    TaskType,
+    Tenant,
+    WebhookSecret,
+    WorkerView,
+)
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """When a schedule fires: by `cron` or `every_s`; and what becomes of late occurrences.
+
+    cron: five fields or a name such as "@daily".
+    every_s: an interval, a whole number of seconds.
+    timezone: of IANA, such as "Europe/Berlin"; UTC if not given.
+    misfire: "coalesce" (the default), "fire_all" or "skip".
+    misfire_window_s: how late "fire_all" may fire; 3600 if not given.
+    overlap: "allow" (the default), "skip", "queue_one" or "cancel_previous".
+    max_running: so many at once, with "allow".
+    dst_gap: for times that a clock change skips: "shift" (the default) or "skip".
+    dst_repeat: for times that come twice: "first" (the default), "second" or "both".
+    jitter_s: a part of it, fixed for each schedule, is added to each time.
+    start_at: not before.
+    end_at: not after.
+    max_fires: it ends after so many.
+    exclude_dates: not on these local dates.
+    """
+
+    cron: str
+    every_s: float
+    timezone: str
+    misfire: str
+    misfire_window_s: float
+    overlap: str
+    max_running: int
+    dst_gap: str
+    dst_repeat: str
+    jitter_s: float
+    start_at: datetime
+    end_at: datetime
+    max_fires: int
+    exclude_dates: Sequence[date]
+
+
+class TenantLimits(TypedDict, total=False):
+    """Limits of a tenant; None takes one away."""
+
+    weight: float
+    in_flight_max: int | None
+    dispatch_rate: float | None
+    dispatch_burst: float | None
+    submit_rate: float | None
+    submit_burst: float | None
+    stored_max: int | None
+    schedule_s_min: int
+
+
+Template = TaskSpec | TaskCall[Any]
+# `list` is a method's name below.
+Page = list
+
+
+class AsyncSchedules(Operations):
+    """Rules that make tasks. Named by id, or by name where a method says so."""
+
+    @listing
+    async def list(
+        self,
+        *,
+        name_prefix: str | None = None,
+        type: str | None = None,  # noqa: A002 (what the API calls it)
+        paused: bool | None = None,
+        flagged: bool | None = None,
+    ) -> AsyncIterator[Page[Schedule]]:
+        """Newest first. `flagged`: those that do not keep their cadence (or do)."""
+        query = {"name_prefix": name_prefix, "type": type}
+        query |= {"paused": word(paused), "flagged": word(flagged)}
+        async for page in self.pages(Schedule, "/v1/schedules", query):
+            yield page
+
+    @operation
+    async def get(self, schedule_id: str) -> Schedule:
+        """The schedule with this id; NotFound if there is none."""
+        return await self.ask(Schedule, "GET", f"/v1/schedules/{schedule_id}")
+
+    @operation
+    async def find(self, name: str) -> Schedule | None:
+        """The schedule with this name; None if there is none."""
+        answer = await self.ask(Items[Schedule], "GET", "/v1/schedules", query={"name": name})
+        return answer.items[0] if answer.items else None
+
+    @operation
+    async def plan(
+        self, name: str, task: Template, **options: Unpack[ScheduleOptions]
+    ) -> ScheduleStep:
+        """What `upsert` would do: "create", "change" (and which fields) or "unchanged"."""
+        return await self.planned(name, task, options)
+
+    @operation
+    async def upsert(
+        self, name: str, task: Template, **options: Unpack[ScheduleOptions]
+    ) -> Schedule:
+        """Create the schedule of this name, or make it as it is said here. What is not said has its
+        default. `task`: a call of a handle, or a dictionary with `type` and options."""
+        while True:
+            step = await self.planned(name, task, options)
+            try:
+                if step.action == "create":
+                    return await self.ask(Schedule, "POST", "/v1/schedules", step.wanted)
+                path = f"/v1/schedules/{step.id}"
+                if step.action == "change":
+                    return await self.ask(Schedule, "PUT", path, step.wanted)
+                return await self.ask(Schedule, "GET", path)
+            except (Conflict, NotFound):
+                # Created or deleted by another program meanwhile: the plan says another thing now.
+                if (await self.planned(name, task, options)).action == step.action:
+                    raise
+
+    async def planned(self, name: str, task: Template, options: ScheduleOptions) -> ScheduleStep:
+        wanted = {"name": name, "task": template(task), **options}
+        definition: dict[str, Any] = msgspec.json.decode(encode(wanted))
+        answer = await self.ask(Items[Any], "GET", "/v1/schedules", query={"name": name})
+        return plan_step(answer.items[0] if answer.items else None, definition)
+
+    @operation
+    async def delete(self, schedule_id: str) -> None:
+        """Its tasks stay."""
+        await self.ask(Any, "DELETE", f"/v1/schedules/{schedule_id}")
+
+    @operation
+    async def preview(
+        self,
+        *,
+        count: int = 10,
+        after: datetime | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Preview:
+        """When it would fire, and what the next clock changes do to it. Nothing is stored."""
+        body = {**options, **given(count=count, after=after)}
+        return await self.ask(Preview, "POST", "/v1/schedules/preview", body)
+
+    @operation
+    async def pause(self, schedule_id: str, reason: str) -> Schedule:
+        """No occurrence fires until `resume`."""
+        return await self.ask(
+            Schedule, "POST", f"/v1/schedules/{schedule_id}/pause", {"reason": reason}
+        )
+
+    @operation
+    async def resume(self, schedule_id: str, reason: str | None = None) -> Schedule:
+        """Fire again; what was missed meanwhile goes by the misfire policy."""
+        body = given(reason=reason)
+        return await self.ask(Schedule, "POST", f"/v1/schedules/{schedule_id}/resume", body)
+
+    @operation
+    async def trigger(self, schedule_id: str) -> TaskData:
+        """One task of it now, beside its rule."""
+        return await self.ask(TaskData, "POST", f"/v1/schedules/{schedule_id}/trigger")
+
+    @operation
+    async def backfill(
+        self,
+        schedule_id: str,
+        since: datetime,
+        until: datetime,
+        *,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+    ) -> Backfill:
+        """Fire the occurrences of a range in the past that have not fired; both ends included."""
+        body = {"from": since, "to": until, **given(rate_per_s=rate_per_s), "dry_run": dry_run}
+        return await self.ask(Backfill, "POST", f"/v1/schedules/{schedule_id}/backfill", body)
+
+    @listing
+    async def occurrences(
+        self, schedule_id: str, *, verdict: str | None = None, since: datetime | None = None
+    ) -> AsyncIterator[Page[Occurrence]]:
+        """What became of each nominal time, newest first."""
+        query = {"verdict": verdict, "since": text(since)}
+        path = f"/v1/schedules/{schedule_id}/occurrences"
+        async for page in self.pages(Occurrence, path, query):
+            yield page
+
+
+class AsyncDeadLetters(Operations):
+    """Tasks that ended without success, with their payloads."""
+
+    @listing
+    async def list(
+        self,
+        *,
+        type: str | None = None,  # noqa: A002
+        reason: str | None = None,
+        fingerprint: str | None = None,
+        replayed: bool | None = None,
+    ) -> AsyncIterator[Page[DeadLetter]]:
+        """Newest first, without payloads."""
+        query = {"type": type, "reason": reason, "fingerprint": fingerprint}
+        query["replayed"] = word(replayed)
+        async for page in self.pages(DeadLetter, "/v1/dead-letters", query):
+            yield page
+
+    @operation
+    async def groups(
+        self,
+        *,
+        type: str | None = None,  # noqa: A002
+        reason: str | None = None,
+    ) -> Page[DeadLetterGroup]:
+        """By kind of failure, the most frequent first."""
+        query = {"group_by": "fingerprint", "type": type, "reason": reason, "limit": 200}
+        answer = await self.ask(Items[DeadLetterGroup], "GET", "/v1/dead-letters", query=query)
+        return answer.items
+
+    @operation
+    async def get(self, task_id: str) -> DeadLetter:
+        """With its payload."""
+        return await self.ask(DeadLetter, "GET", f"/v1/dead-letters/{task_id}")
+
+    @operation
+    async def replay(self, task_id: str) -> TaskData:
+        """A new task with the same payload and execution key."""
+        return await self.ask(TaskData, "POST", f"/v1/dead-letters/{task_id}/replay")
+
+    @operation
+    async def replay_many(
+        self,
+        *,
+        type: str | None = None,  # noqa: A002
+        reason: str | None = None,
+        fingerprint: str | None = None,
+        rate_per_s: float | None = None,
+        dry_run: bool = False,
+    ) -> ManyDone:
+        """Those that match; at most so many a second, if a rate is given."""
+        found = given(type=type, reason=reason, fingerprint=fingerprint)
+        body = {"filter": found, **given(rate_per_s=rate_per_s), "dry_run": dry_run}
+        return await self.ask(ManyDone, "POST", "/v1/dead-letters/replay", body)
+
+    @operation
+    async def delete(self, task_id: str) -> None:
+        """It cannot be replayed any more."""
+        await self.ask(Any, "DELETE", f"/v1/dead-letters/{task_id}")
+
+    @operation
+    async def purge(
+        self,
+        *,
+        type: str | None = None,  # noqa: A002
+        reason: str | None = None,
+        fingerprint: str | None = None,
+        replayed: bool | None = None,
+        dry_run: bool = False,
+    ) -> ManyDone:
+        """Delete those that match."""
+        found = given(type=type, reason=reason, fingerprint=fingerprint, replayed=replayed)
+        body = {"filter": found, "dry_run": dry_run}
+        return await self.ask(ManyDone, "POST", "/v1/dead-letters/purge", body)
+
+
+class AsyncTenants(Operations):
+    """Who shares the installation, and their limits; for admins of the installation."""
+
+    @listing
+    async def list(self) -> AsyncIterator[Page[Tenant]]:
+        """By name."""
+        async for page in self.pages(Tenant, "/v1/tenants", {}):
+            yield page
+
+    @operation
+    async def get(self, name: str) -> Tenant:
+        """One tenant's limits."""
+        return await self.ask(Tenant, "GET", f"/v1/tenants/{quote(name)}")
+
+    @operation
+    async def upsert(self, name: str, **limits: Unpack[TenantLimits]) -> Tenant:
+        """Create the tenant, or change the limits that are given."""
+        path = f"/v1/tenants/{quote(name)}"
+        try:
+            if not limits:
+                return await self.ask(Tenant, "GET", path)
+            return await self.ask(Tenant, "PATCH", path, limits)
+        except NotFound:
+            try:
+                return await self.ask(Tenant, "POST", "/v1/tenants", {"name": name, **limits})
+            except Conflict:
+                return await self.ask(Tenant, "PATCH", path, limits)
+
+    @operation
+    async def suspend(self, name: str) -> Tenant:
+        """Its calls are refused and its tasks wait."""
+        return await self.ask(Tenant, "PATCH", f"/v1/tenants/{quote(name)}", {"suspended": True})
+
+    @operation
+    async def resume(self, name: str) -> Tenant:
+        """Takes `suspend` back."""
+        return await self.ask(Tenant, "PATCH", f"/v1/tenants/{quote(name)}", {"suspended": False})
+
+
+class AsyncKeys(Operations):
+    """API keys; for admins."""
+
+    @listing
+    async def list(self) -> AsyncIterator[Page[ApiKey]]:
+        """Without their secrets."""
+        async for page in self.pages(ApiKey, "/v1/keys", {}):
+            yield page
+
+    @operation
+    async def get(self, key_id: str) -> ApiKey:
+        """Without its secret."""
+        return await self.ask(ApiKey, "GET", f"/v1/keys/{quote(key_id)}")
+
+    @operation
+    async def create(
+        self,
+        name: str,
+        role: str,
+        *,
+        reach: str = "tenant",
+        types: Sequence[str] | None = None,
+        signing: bool = False,
+        expires_in_s: float | None = None,
+        request_rate: float | None = None,
+    ) -> ApiKey:
+        """`role`: "producer", "worker", "operator" or "admin". `key` has the secret, this once."""
+        body = {"name": name, "role": role, "reach": reach, "signing": signing}
+        body |= given(types=types, expires_in_s=expires_in_s, request_rate=request_rate)
+        return await self.ask(ApiKey, "POST", "/v1/keys", body)
+
+    @operation
+    async def rotate(self, key_id: str, *, grace_s: float | None = None) -> ApiKey:
+        """A new secret; the old one works for `grace_s` more, an hour if not given."""
+        body = given(grace_s=grace_s)
+        return await self.ask(ApiKey, "POST", f"/v1/keys/{quote(key_id)}/rotate", body)
+
+    @operation
+    async def revoke(self, key_id: str) -> ApiKey:
+        """It is refused from now on."""
+        return await self.ask(ApiKey, "DELETE", f"/v1/keys/{quote(key_id)}")
+
+
+class AsyncTaskTypes(Operations):
+    """What payloads of a type must fit, its defaults, and who may submit it."""
+
+    @listing
+    async def list(self) -> AsyncIterator[Page[TaskType]]:
+        """By name."""
+        async for page in self.pages(TaskType, "/v1/task-types", {}):
+            yield page
+
+    @operation
+    async def get(self, name: str) -> TaskType:
+        """One task type."""
+        return await self.ask(TaskType, "GET", f"/v1/task-types/{quote(name)}")
+
+    @operation
+    async def upsert(
+        self,
+        name: str,
+        *,
+        schema: object = None,
+        defaults: Mapping[str, Any] | None = None,
+        keys: Sequence[str] | None = None,
+    ) -> TaskType:
+        """Make the task type what is said here. `schema`: a JSON Schema of its payloads."""
+        body = given(schema=schema, defaults=defaults, keys=keys)
+        return await self.ask(TaskType, "PUT", f"/v1/task-types/{quote(name)}", body)
+
+    @operation
+    async def delete(self, name: str) -> None:
+        """Payloads of the type are not checked any more."""
+        await self.ask(Any, "DELETE", f"/v1/task-types/{quote(name)}")
+
+
+class AsyncPauses(Operations):
+    """What is stopped: a tenant, a task type or a pool."""
+
+    @listing
+    async def list(self) -> AsyncIterator[Page[Pause]]:
+        """All that are in force."""
+        async for page in self.pages(Pause, "/v1/pauses", {}):
+            yield page
+
+    @operation
+    async def pause(self, kind: str, name: str | None = None, *, reason: str) -> Pause:
+        """`kind`: "tenant", "type" or "pool". Running tasks end; no other starts."""
+        body = {"kind": kind, "reason": reason, **given(name=name)}
+        return await self.ask(Pause, "POST", "/v1/pauses", body)
+
+    @operation
+    async def resume(self, kind: str, name: str | None = None) -> Pause:
+        """Go on where it was paused."""
+        return await self.ask(
+            Pause, "POST", "/v1/pauses/resume", {"kind": kind, **given(name=name)}
+        )
+
+
+class AsyncBreakers(Operations):
+    """Hosts, task types and pools that are left alone because nearly all of their tasks fail."""
+
+    @listing
+    async def list(self) -> AsyncIterator[Page[Breaker]]:
+        """All that are not closed."""
+        async for page in self.pages(Breaker, "/v1/breakers", {}):
+            yield page
+
+    @operation
+    async def close(
+        self,
+        *,
+        host: str | None = None,
+        type: str | None = None,  # noqa: A002
+        pool: str | None = None,
+    ) -> Breaker:
+        """Let its tasks through again, now."""
+        body = given(host=host, type=type, pool=pool)
+        return await self.ask(Breaker, "POST", "/v1/breakers/close", body)
+
+
+class AsyncWebhookSecrets(Operations):
+    """What webhooks are signed with."""
+
+    @listing
+    async def list(self) -> AsyncIterator[Page[WebhookSecret]]:
+        """The valid ones, without the secrets themselves."""
+        yield (await self.ask(Items[WebhookSecret], "GET", "/v1/webhook-secrets")).items
+
+    @operation
+    async def create(self, *, grace_s: float | None = None) -> WebhookSecret:
+        """Sign with a new one, for `grace_s` with the older ones too, a day if not given. `secret`
+        is answered this once."""
+        body = given(grace_s=grace_s)
+        return await self.ask(WebhookSecret, "POST", "/v1/webhook-secrets", body)
+
+    @operation
+    async def delete(self, secret_id: str) -> None:
+        """Sign with it no more, at once."""
+        await self.ask(Any, "DELETE", f"/v1/webhook-secrets/{quote(secret_id)}")
+
+
+class AsyncAudit(Operations):
+    """Who changed what in the control plane."""
+
+    @listing
+    async def list(
+        self, *, action: str | None = None, actor: str | None = None
+    ) -> AsyncIterator[Page[AuditRecord]]:
+        """Newest first."""
+        query = {"action": action, "actor": actor}
+        async for page in self.pages(AuditRecord, "/v1/audit", query):
+            yield page
+
+
+class AsyncNodes(Operations):
+    """The processes of duly itself."""
+
+    @listing
+    async def list(self) -> AsyncIterator[Page[Node]]:
+        """Live ones and those that were seen lately."""
+        async for page in self.pages(Node, "/v1/nodes", {}):
+            yield page
+
+
+class AsyncWorkers(Operations):
+    """The live workers of the tenant."""
+
+    @listing
+    async def list(self) -> AsyncIterator[Page[WorkerView]]:
+        """Each start of a worker's process is one."""
+        async for page in self.pages(WorkerView, "/v1/workers", {}):
+            yield page
+
+
+class Schedules(Blocking, AsyncSchedules):
+    awaited = AsyncSchedules
+
+
+class DeadLetters(Blocking, AsyncDeadLetters):
+    awaited = AsyncDeadLetters
+
+
+class Tenants(Blocking, AsyncTenants):
+    awaited = AsyncTenants
+
+
+class Keys(Blocking, AsyncKeys):
+    awaited = AsyncKeys
+
+
+class TaskTypes(Blocking, AsyncTaskTypes):
+    awaited = AsyncTaskTypes
+
+
+class Pauses(Blocking, AsyncPauses):
+    awaited = AsyncPauses
+
+
+class Breakers(Blocking, AsyncBreakers):
+    awaited = AsyncBreakers
+
+
+class WebhookSecrets(Blocking, AsyncWebhookSecrets):
+    awaited = AsyncWebhookSecrets
+
+
+class Audit(Blocking, AsyncAudit):
+    awaited = AsyncAudit
+
+
+class Nodes(Blocking, AsyncNodes):
+    awaited = AsyncNodes
+
+
+class Workers(Blocking, AsyncWorkers):
+    awaited = AsyncWorkers
+
+
+T = TypeVar("T")
+
+
+class Items(msgspec.Struct, Generic[T]):
+    items: list[T]
+
+
+def template(task: Template) -> dict[str, Any]:
+    return task_fields(task.spec() if isinstance(task, TaskCall) else task)
+
+
+def word(flag: bool | None) -> str | None:
+    return None if flag is None else str(flag).lower()
+
+
+def text(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()

@@ -1,0 +1,262 @@
+"""What the server answers about everything but tasks, as typed objects. Fields that a newer server
+adds are ignored."""
+
+from datetime import date, datetime
+from typing import Any, Literal
+
+import msgspec
+
+from duly.domain.states import State
+
+
+class View(msgspec.Struct, frozen=True):
+    """Facts of one answer."""
+
+
+class GateView(View, frozen=True):
+    """`until` is when it opens by itself, `unblock` what would open it now."""
+
+    gate: str
+    open: bool
+    reason: str | None = None
+    until: datetime | None = None
+    unblock: str | None = None
+
+
+class Explanation(View, frozen=True):
+    """Why a task has not run yet: `summary` in a sentence, `binding` the gate to look at first."""
+
+    state: State
+    summary: str
+    gates: list[GateView] = []
+    binding: str | None = None
+    estimate_at: datetime | None = None
+
+
+class SchedulePause(View, frozen=True):
+    at: datetime
+    by: str
+    reason: str
+
+
+class Cadence(View, frozen=True):
+    """Of the newest occurrences: how many were to fire, and how many fired on time."""
+
+    expected: int
+    fired: int
+    flag: str | None = None
+
+
+class Schedule(View, frozen=True):
+    id: str
+    name: str
+    state: Literal["ACTIVE", "PAUSED", "ENDED"]
+    task: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+    cron: str | None = None
+    every_s: int | None = None
+    timezone: str = "UTC"
+    misfire: str = "coalesce"
+    misfire_window_s: float = 3600.0
+    overlap: str = "allow"
+    max_running: int | None = None
+    dst_gap: str = "shift"
+    dst_repeat: str = "first"
+    jitter_s: float = 0.0
+    start_at: datetime | None = None
+    end_at: datetime | None = None
+    max_fires: int | None = None
+    exclude_dates: list[date] = []
+    paused: SchedulePause | None = None
+    next_at: datetime | None = None
+    next_due_at: datetime | None = None
+    jitter_offset_s: float = 0.0
+    fires: int = 0
+    running: int | None = None
+    cadence: Cadence | None = None
+
+
+class Occurrence(View, frozen=True):
+    nominal_at: datetime
+    decided_at: datetime
+    late_s: float
+    verdict: str
+    task_id: str | None = None
+
+
+class Fire(View, frozen=True):
+    """`wall` is the local time that was asked for; with a `verdict` it will not fire."""
+
+    at: datetime
+    wall: datetime
+    due_by: datetime
+    verdict: str | None = None
+
+
+class ClockChange(View, frozen=True):
+    at: datetime
+    kind: str
+    wall_before: datetime
+    wall_after: datetime
+    effect: str
+    touched: list[Fire] = []
+
+
+class Preview(View, frozen=True):
+    fires: list[Fire]
+    clock_changes: list[ClockChange] = []
+    closest_s: int = 0
+
+
+class Backfill(View, frozen=True):
+    dry_run: bool
+    matched: int
+    made: int
+    known: int
+    pending: int
+    last_at: datetime | None = None
+
+
+class DeadLetter(View, frozen=True):
+    id: str
+    type: str
+    reason: str
+    fingerprint: str
+    attempts: int
+    max_attempts: int
+    priority: int
+    target: dict[str, Any]
+    created_at: datetime
+    run_at: datetime
+    failed_at: datetime
+    execution_key: str
+    error: str | None = None
+    replayed_as: str | None = None
+    tags: dict[str, str] | None = None
+    payload: Any = None
+
+
+class DeadLetterGroup(View, frozen=True):
+    """Dead letters with the same kind of failure."""
+
+    fingerprint: str
+    type: str
+    reason: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    example: str | None = None
+
+
+class ManyDone(View, frozen=True):
+    """`has_more`: more match; call again."""
+
+    dry_run: bool
+    matched: int
+    done: int
+    has_more: bool
+    last_at: datetime | None = None
+
+
+class Tenant(View, frozen=True):
+    name: str
+    weight: float = 1.0
+    in_flight_max: int | None = None
+    dispatch_rate: float | None = None
+    dispatch_burst: float | None = None
+    submit_rate: float | None = None
+    submit_burst: float | None = None
+    stored_max: int | None = None
+    schedule_s_min: int = 1
+    suspended: bool = False
+
+
+class ApiKey(View, frozen=True):
+    """`key` is the secret itself; it is shown once, where the key is made."""
+
+    id: str
+    name: str
+    role: str
+    reach: str
+    created_at: datetime
+    created_by: str
+    types: list[str] | None = None
+    signing: bool = False
+    expires_at: datetime | None = None
+    revoked_at: datetime | None = None
+    rotated_from: str | None = None
+    request_rate: float | None = None
+    key: str | None = None
+
+
+class TaskType(View, frozen=True):
+    """`schema` is what payloads must fit, `defaults` what a submit need not say, `keys` who may
+    submit it."""
+
+    name: str
+    schema: Any
+    created_at: datetime
+    updated_at: datetime
+    defaults: dict[str, Any] | None = None
+    keys: list[str] | None = None
+
+
+class Pause(View, frozen=True):
+    kind: str
+    actor: str
+    reason: str
+    paused_at: datetime
+    name: str | None = None
+
+
+class Breaker(View, frozen=True):
+    kind: str
+    name: str
+    phase: str
+    reason: str = ""
+    open_until: datetime | None = None
+    ramp_at: datetime | None = None
+
+
+class WebhookSecret(View, frozen=True):
+    """`secret` is shown once, where it is made."""
+
+    id: str
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None = None
+    secret: str | None = None
+
+
+class AuditRecord(View, frozen=True):
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    detail: Any = None
+
+
+class Node(View, frozen=True):
+    """`failing`: roles that fail at every tick, and why."""
+
+    id: str
+    name: str
+    version: str
+    roles: list[str]
+    started_at: datetime
+    seen_at: datetime
+    expires_at: datetime
+    is_live: bool
+    slots: int = 0
+    failing: dict[str, str] = {}
+
+
+class WorkerView(View, frozen=True):
+    id: str
+    holder: str
+    pools: list[str]
+    started_at: datetime
+    seen_at: datetime
+    expires_at: datetime
