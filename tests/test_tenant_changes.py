@@ -46,7 +46,7 @@ async def test_a_slow_subscriber_is_behind_by_one() -> None:
     changes = TenantChanges()
     with changes.subscribe(OURS) as subscription:
         for _ in range(3):
-            changes.heard([str(OURS)])
+            changes.on_notify([str(OURS)])
         assert await subscription.wait(0.0)
         assert not await subscription.wait(0.0)
         assert await subscription.wait(10 * PACE_S)
@@ -57,7 +57,7 @@ async def test_nonsense_from_other_processes_disturbs_nobody() -> None:
     """Every process hears every signal, also those of a release that says more."""
     changes = TenantChanges()
     with changes.subscribe(OURS) as subscription:
-        changes.heard(["", "x", "-7", f"{OURS} more"])
+        changes.on_notify(["", "x", "-7", f"{OURS} more"])
         assert not await subscription.wait(0.0)
 
 

@@ -14,9 +14,8 @@ from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.execution.attempt import DONE, AttemptResult
 from duly.store.database import Database
-from duly.store.group_commit import GroupCommit
 from duly.store.lease import Lease
-from duly.store.submit import Submitter
+from duly.store.submit import GroupCommit, Submitter
 from duly.telemetry import configure_logs
 from duly.testing.engine import Engine
 

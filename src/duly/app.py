@@ -30,7 +30,7 @@ from duly.api.http_limits import HttpLimits
 from duly.api.routes import ApiRoutes
 from duly.api.server import HttpServer, Listener, make_server, read_tls
 from duly.broker.assembly import carrier_roles, default_carrier, open_carrier
-from duly.broker.bell import LaneBell, hear_lanes
+from duly.broker.bell import LaneHints, hear_lanes
 from duly.broker.contract import Carrier, LeasingCarrier
 from duly.broker.lease_queue import LeaseQueue
 from duly.client.server import LOCAL_FILE, LocalServer, read_local
@@ -51,7 +51,6 @@ from duly.execution.assembly import (
 from duly.execution.attempt import Handler
 from duly.execution.breakers import Breakers
 from duly.execution.foreign_starts import ForeignStarts
-from duly.execution.settle_queue import SettleQueue
 from duly.execution.webhooks import WebhookSender
 from duly.execution.worker_leases import WorkerLeases
 from duly.maintenance.process_roles import EmbeddedServerRole, StatsRole
@@ -77,6 +76,7 @@ from duly.store.notify import (
 )
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
 from duly.store.partitions import RETENTION_S
+from duly.store.settle import SettleQueue
 from duly.store.stats import StatsBook
 from duly.store.submit import Submitter
 from duly.store.task_metrics import note_ended
@@ -357,7 +357,7 @@ def make_front(
         metrics,
         parts.submitter,
         parts.events,
-        parts.scheduler.recur.expect,
+        parts.scheduler.cron_role.expect,
         health,
         tokens,
         lane_depth=lane_depth,
@@ -404,7 +404,7 @@ def make_parts(
     is_heard = not is_alone and not database.is_pooled
     notifier = Notifier(database) if is_heard else None
     carrier = carrier or default_carrier(database, environment, is_alone=is_alone)
-    on_published = LaneBell(notifier.ring).tell if notifier is not None else None
+    on_published = LaneHints(notifier.ring).tell if notifier is not None else None
     lease_queue = LeaseQueue(carrier, database, environment, events, on_published)
     scheduler = make_scheduler(
         database,
@@ -460,11 +460,11 @@ def make_listeners(
 ) -> dict[str, Callable[[list[str]], None]]:
     """Listeners for notifications of other processes."""
     return {
-        OWNERSHIP: scheduler.coordinator.heard,
-        DOORBELL: scheduler.doorbell.heard,
-        FREED: scheduler.freed.heard,
-        SCHEDULES: scheduler.recur.heard,
-        CHANGED: changes.heard,
+        OWNERSHIP: scheduler.coordinator.on_notify,
+        DOORBELL: scheduler.doorbell.on_notify,
+        FREED: scheduler.freed.on_notify,
+        SCHEDULES: scheduler.cron_role.on_notify,
+        CHANGED: changes.on_notify,
         READY: partial(hear_lanes, lease_queue),
     }
 

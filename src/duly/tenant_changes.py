@@ -73,7 +73,7 @@ class TenantChanges:
             if self.elsewhere is not None:
                 self.elsewhere.ring(changed)
 
-    def heard(self, rings: list[str]) -> None:
+    def on_notify(self, rings: list[str]) -> None:
         """Tenants of which another process committed something."""
         self.note_here([ring for ring in rings if ring.isdecimal()])
 

@@ -28,13 +28,13 @@ from duly.domain.lanes import Lane, Ticket
 from duly.domain.task import BANDS
 from duly.environment import Environment, SystemClock
 from duly.events import TaskEvents, TasksFinished, TasksRescheduled, TasksStored
-from duly.execution.settle_queue import SettleQueue
 from duly.execution.worker_leases import WorkerLeases
 from duly.role import RoleLoop, stop_roles
 from duly.store.database import Database
 from duly.store.keys import NewKey, create_key
 from duly.store.load import Hint
 from duly.store.migrate import read_migrations
+from duly.store.settle import SettleQueue
 from duly.store.stats import StatsBook
 from duly.store.submit import Submitter
 from duly.store.tenants import Tenant, create_tenant

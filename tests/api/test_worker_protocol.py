@@ -8,9 +8,9 @@ import pytest
 from duly.domain.lanes import Lane, Ticket
 from duly.domain.limits import RESULT_BYTES_MAX
 from duly.domain.task import NORMAL, Submission
-from duly.store.async_webhooks import hand_over
+from duly.store.async_webhooks import accept_async
 from duly.store.insert import IdleConsumer, InsertRow
-from duly.store.lease import HANDED_OVER, lease_tasks
+from duly.store.lease import ACCEPTED_ASYNC, lease_tasks
 from duly.store.stats import Ending
 from duly.store.submit import Stored, Submitter
 from tests.api.conftest import Front, Reply
@@ -268,9 +268,11 @@ async def test_a_task_that_a_receiver_took_over_is_settled_by_its_fence(front: F
     path = f"/v1/tasks/{task_id}/settle"
     early = await front.call("POST", path, body, key=front.producer)
     assert (early.status, early.code) == (409, "stale")
-    await front.database.fetch("UPDATE duly.timers SET holder = $1", HANDED_OVER)
+    await front.database.fetch("UPDATE duly.timers SET holder = $1", ACCEPTED_ASYNC)
     foreign = await front.call("POST", path, body, key=front.other_producer)
-    missing = await front.call("POST", f"/v1/tasks/{HANDED_OVER}/settle", body, key=front.producer)
+    missing = await front.call(
+        "POST", f"/v1/tasks/{ACCEPTED_ASYNC}/settle", body, key=front.producer
+    )
     assert (foreign.status, foreign.unnamed) == (404, missing.unnamed)
     wrong = await front.call("POST", path, body | {"fence": 7}, key=front.producer)
     assert (wrong.status, wrong.code) == (409, "stale")
@@ -286,8 +288,8 @@ async def test_the_end_of_what_a_receiver_took_over_is_counted(front: Front) -> 
     (stored,) = await Submitter(front.database, front.environment).submit([wish])
     assert isinstance(stored, Stored)
     tickets = [Ticket(stored.id, 0)]
-    (held,) = await lease_tasks(front.database, front.environment, HANDED_OVER, tickets, 15.0)
-    assert await hand_over(front.database, [(held.id, held.fence)])
+    (held,) = await lease_tasks(front.database, front.environment, ACCEPTED_ASYNC, tickets, 15.0)
+    assert await accept_async(front.database, [(held.id, held.fence)])
     body = {"fence": held.fence, "outcome": "completed"}
     for status in ("settled", "replay"):
         path = f"/v1/tasks/{held.id}/settle"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from duly.broker.bell import LaneBell, hear_lanes
+from duly.broker.bell import LaneHints, hear_lanes
 from duly.broker.contract import Delivery
 from duly.broker.postgres import PostgresCarrier
 from duly.store.notify import PACE_S, READY
@@ -42,7 +42,7 @@ async def stage(world: World) -> AsyncIterator[Stage]:
 
 
 def ring_into(stage: Stage, ears: Ears) -> None:
-    stage.queue.on_published = LaneBell(ears).tell
+    stage.queue.on_published = LaneHints(ears).tell
 
 
 async def test_publishing_rings_a_bounded_number_of_times_a_second(stage: Stage) -> None:

@@ -33,7 +33,7 @@ async def test_what_a_consumer_here_waits_for_never_sees_the_table(stage: Stage)
     """An insert and a delete for each task, only to hand it to oneself."""
     tickets = await stage.submit(3)
     consumer = await stage.wait_in_turn(2)
-    statements = heard(stage)
+    statements = on_notify(stage)
     await stage.publish(tickets[:2])
     assert ids(await consumer) == ids(tickets[:2])
     assert not {SQL.publish_tickets, SQL.lease_tickets} & set(statements)
@@ -297,7 +297,7 @@ async def in_table(stage: Stage) -> list[UUID]:
     return [row["id"] for row in await stage.world.database.fetch(READ_TICKETS)]
 
 
-def heard(stage: Stage) -> list[str]:
+def on_notify(stage: Stage) -> list[str]:
     """The statements that are asked from now on."""
     statements: list[str] = []
     fetch = stage.world.database.fetch

@@ -31,7 +31,7 @@ async def run(url: str, number: int, lease_s: float) -> None:
     node = Node(UUID(int=number), f"node-{number}", "1", ("scheduler", "maintenance"))
     store = PostgresOwnership(database, lease_s=lease_s, ticket_s=lease_s)
     coordinator = Coordinator(store, environment, node)
-    listeners = {OWNERSHIP: coordinator.heard}
+    listeners = {OWNERSHIP: coordinator.on_notify}
     channel = Channel(database, environment, listeners, coordinator.look)
     coordinator.events.subscribe(SlotsChanged, lambda _: say({"held": len(coordinator.owned)}))
     loops = [RoleLoop(role, environment, metrics) for role in (coordinator, channel)]

@@ -349,7 +349,7 @@ async def test_only_the_rings_of_others_wake_a_coordinator(cluster: Cluster) -> 
     """Woken by its own release, every move would cost one more statement."""
     node: TestNode = cluster.join()
     woken = node.coordinator.wakeup.event
-    node.coordinator.heard([str(node.id)])
+    node.coordinator.on_notify([str(node.id)])
     assert not woken.is_set()
-    node.coordinator.heard([str(node.id), "another node"])
+    node.coordinator.on_notify([str(node.id), "another node"])
     assert woken.is_set()

@@ -117,7 +117,7 @@ async def completes() -> AttemptResult:
 
 
 async def is_taken_over() -> AttemptResult:
-    return AttemptResult(is_handed_over=True)
+    return AttemptResult(is_accepted_async=True)
 
 
 async def hangs() -> AttemptResult:

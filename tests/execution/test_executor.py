@@ -229,7 +229,7 @@ async def test_heartbeats_do_not_wait_for_the_connections_of_others() -> None:
 
 
 async def taken_over(_lease: Lease) -> AttemptResult:
-    return AttemptResult(is_handed_over=True)
+    return AttemptResult(is_accepted_async=True)
 
 
 async def test_handing_over_is_tried_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,10 +12,10 @@ from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment
 from duly.execution.webhooks import WebhookSender
-from duly.store.async_webhooks import hand_over
+from duly.store.async_webhooks import accept_async
 from duly.store.database import Database
 from duly.store.finish import Settlement, SettleStatus
-from duly.store.lease import HANDED_OVER
+from duly.store.lease import ACCEPTED_ASYNC
 from duly.store.read import Task, read_attempts, read_task
 from duly.store.reap import LATE_ERROR
 from duly.store.submit import Stored
@@ -86,7 +86,7 @@ async def until_reaper_looked(engine: Engine, times: int) -> None:
 
 
 def settlement(task_id: UUID, fence: int, outcome: Outcome = Outcome.COMPLETED) -> Settlement:
-    return Settlement(task_id, fence, HANDED_OVER, outcome, '"done"')
+    return Settlement(task_id, fence, ACCEPTED_ASYNC, outcome, '"done"')
 
 
 async def test_a_task_that_was_taken_over_is_settled_by_its_fence(
@@ -97,7 +97,7 @@ async def test_a_task_that_was_taken_over_is_settled_by_its_fence(
     async with delivering(database) as engine:
         engine.executor.leases.lease_s = 0.5
         task_id = await submitted(engine, receiver, Policy(timeout_s=3600))
-        task = await until_held_by(database, task_id, HANDED_OVER)
+        task = await until_held_by(database, task_id, ACCEPTED_ASYNC)
         assert task.state is State.RUNNING
 
         async def is_forgotten() -> bool:
@@ -117,7 +117,7 @@ async def test_a_task_that_was_taken_over_is_settled_by_its_fence(
         (told,) = await engine.settling.settle([settlement(task_id, fence)])
         assert told.status is SettleStatus.REPLAY
     (attempt,) = await read_attempts(database, TENANT, task_id, -1, 10)
-    assert (attempt.outcome, attempt.charged, attempt.holder) == ("completed", 1, HANDED_OVER)
+    assert (attempt.outcome, attempt.charged, attempt.holder) == ("completed", 1, ACCEPTED_ASYNC)
 
 
 async def test_silence_is_a_timeout_and_is_tried_again(
@@ -166,7 +166,7 @@ async def test_a_receiver_may_settle_before_it_has_answered(
             task_id = UUID(request.headers["duly-task-id"])
             fence = int(request.headers["duly-fence"])
             (early,) = await engine.settling.settle([settlement(task_id, fence)])
-            assert await hand_over(database, [(task_id, fence)]) == {task_id}
+            assert await accept_async(database, [(task_id, fence)]) == {task_id}
             (done,) = await engine.settling.settle([settlement(task_id, fence)])
             told.extend((early.status, done.status))
             await ACCEPTED(request, writer)
@@ -196,14 +196,14 @@ async def test_only_a_live_lease_of_a_webhook_can_be_handed_over(
             await started.wait()
         fence = int(receiver.requests[0].headers["duly-fence"])
         for wrong in (fence - 1, fence + 1):
-            assert await hand_over(database, [(task_id, wrong)]) == set()
+            assert await accept_async(database, [(task_id, wrong)]) == set()
         (pooled,) = await engine.submitter.submit([Submission(tenant=TENANT, type="t")])
         assert isinstance(pooled, Stored)
-        assert await hand_over(database, [(pooled.id, 0)]) == set()
+        assert await accept_async(database, [(pooled.id, 0)]) == set()
     # Stopped: what ran was released, uncharged, and is nobody's.
     task = await seen(database, task_id)
     assert (task.state in (State.READY, State.SCHEDULED), task.holder) == (True, None)
-    assert await hand_over(database, [(task_id, task.fence or 0)]) == set()
+    assert await accept_async(database, [(task_id, task.fence or 0)]) == set()
     (attempt,) = await read_attempts(database, TENANT, task_id, -1, 10)
     assert (attempt.outcome, attempt.charged) == ("released", 0)
 

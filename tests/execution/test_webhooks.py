@@ -114,7 +114,7 @@ async def test_a_status_decides(
     receiver.behave = answer(status, b"", Location=receiver.url)
     verdict = await senders.open()(lease_of(receiver.url))
     assert verdict.outcome is outcome
-    assert not verdict.is_handed_over
+    assert not verdict.is_accepted_async
     assert len(receiver.requests) == 1, "a redirect was followed"
     if outcome is not Outcome.COMPLETED:
         assert verdict.error_kind == f"http_{status}"

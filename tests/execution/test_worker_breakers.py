@@ -16,13 +16,13 @@ from duly.domain.task import NORMAL, Policy, Submission
 from duly.environment import Environment
 from duly.events import TaskEvents, TasksFinished, TasksRescheduled
 from duly.execution.breakers import COMPLETED_MAX, IDLE_S, Breakers
-from duly.execution.settle_queue import SettleQueue
 from duly.execution.worker_leases import LeaseCall, WorkerLeases, holder_of
 from duly.store.breakers import list_breakers
 from duly.store.database import Database
 from duly.store.finish import Settlement
 from duly.store.lease import Lease
 from duly.store.reap import reap_leases
+from duly.store.settle import SettleQueue
 from duly.store.stats import StatsBook
 from duly.store.submit import Stored, Submitter
 from duly.store.tenants import create_tenant

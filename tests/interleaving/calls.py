@@ -8,7 +8,7 @@ from random import Random
 from duly.domain.ids import shard_of
 from duly.domain.states import Outcome
 from duly.environment import Environment
-from duly.store.async_webhooks import hand_over
+from duly.store.async_webhooks import accept_async
 from duly.store.control import TimerChange, cancel_tasks, reschedule_tasks, run_now
 from duly.store.database import Database
 from duly.store.dead_letters import replay_dead_letters
@@ -49,7 +49,7 @@ async def take(database: Database, scene: Scene) -> str:
 
 
 async def hand_to_receiver(database: Database, scene: Scene) -> str:
-    return "handed over" if await hand_over(database, [(scene.id, scene.fence)]) else NOTHING
+    return "handed over" if await accept_async(database, [(scene.id, scene.fence)]) else NOTHING
 
 
 async def beat(database: Database, scene: Scene) -> str:

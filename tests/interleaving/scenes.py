@@ -16,13 +16,16 @@ from duly.environment import Environment
 from duly.store.control import ControlAnswer, cancel_tasks
 from duly.store.database import Database
 from duly.store.finish import Settlement
-from duly.store.lease import HANDED_OVER, Beat, Lease, extend_leases, lease_tasks
+from duly.store.lease import ACCEPTED_ASYNC, Beat, Lease, extend_leases, lease_tasks
 from duly.store.ready_tickets import publish_tickets
 from duly.store.settle import Settler
 from duly.store.submit import Stored, Submitter
 
 HOLDERS = {"first": UUID(int=1), "second": UUID(int=2)}
-NAMES = {number: name for name, number in HOLDERS.items()} | {None: None, HANDED_OVER: "receiver"}
+NAMES = {number: name for name, number in HOLDERS.items()} | {
+    None: None,
+    ACCEPTED_ASYNC: "receiver",
+}
 LEASE_S = 60.0
 FAR_S = 3600.0
 

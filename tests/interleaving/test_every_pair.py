@@ -39,7 +39,7 @@ RACED = {
     "lease_tasks": {"lease"},
     "lease_tickets": {"take"},
     "extend_leases": {"heartbeat"},
-    "hand_over": {"hand over"},
+    "accept_async": {"hand over"},
     "finish_completed": {"complete"},
     "finish_terminal": {"reject", "reap"},
     "retry_tasks": {"release", "reap"},

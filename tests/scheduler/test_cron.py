@@ -87,7 +87,7 @@ async def test_a_schedule_fires_by_itself_and_again(pool: Database) -> None:
     async with Engine(pool, Environment(), accept) as engine:
         schedule_id, due_at = await schedule(pool, every_s=1, misfire="fire_all")
         ((now,),) = await pool.fetch("SELECT duly.now()")
-        engine.scheduler.recur.expect(schedule_id, due_at, now)
+        engine.scheduler.cron_role.expect(schedule_id, due_at, now)
 
         async def fired_thrice() -> bool:
             return len(await ledger(pool, schedule_id)) >= 3
@@ -237,11 +237,11 @@ async def test_a_schedule_that_lost_a_conflict_is_looked_at_again_at_once(code: 
     """A deadlock would make the schedule miss a minute, and a policy would skip what it missed."""
     nothing: Any = None
     clock = ManualClock()
-    recur = CronRole(nothing, Environment(clock=clock), nothing, nothing, nothing, Metrics())
+    cron_role = CronRole(nothing, Environment(clock=clock), nothing, nothing, nothing, Metrics())
     unlucky: Any = SimpleNamespace(schedule=SimpleNamespace(id=UUID(int=7)))
-    recur.look_at = clock.monotonic() + LOOK_S
-    await recur.halve([unlucky], StatementRefused(problem="not you", code=code))
-    assert recur.resting[UUID(int=7)] <= recur.look_at <= clock.monotonic() + AGAIN_S
+    cron_role.look_at = clock.monotonic() + LOOK_S
+    await cron_role.halve([unlucky], StatementRefused(problem="not you", code=code))
+    assert cron_role.resting[UUID(int=7)] <= cron_role.look_at <= clock.monotonic() + AGAIN_S
 
 
 async def test_a_pool_too_many_fails_no_neighbour(

@@ -66,11 +66,11 @@ class Desk:
     def ticket(self, task_id: UUID, fence: int) -> None:
         shard = shard_of(task_id)
         due = DueTimer(CAPPED, shard, 2, task_id, fence, NOW, 5, None, "t", None, None, None)
-        self.dispatcher.accounts.ticketed(due, NOW.timestamp())
+        self.dispatcher.counts.ticketed(due, NOW.timestamp())
 
     @property
     def in_flight(self) -> int:
-        return self.dispatcher.accounts.in_flight(CAPPED)
+        return self.dispatcher.counts.in_flight(CAPPED)
 
 
 def task_in(shard: int) -> UUID:
@@ -101,12 +101,12 @@ async def test_a_ring_frees_the_lease_it_names_and_no_other() -> None:
     task_id = task_in(OUR_SHARD)
     desk.ticket(task_id, 2)
     for stale in (f"{task_id.hex} 1", f"{task_id.hex} 2", f"{task_id.hex} 4"):
-        desk.freed.heard([stale])
+        desk.freed.on_notify([stale])
         assert desk.in_flight == 1
-    desk.freed.heard([f"{task_id.hex} 3"])
+    desk.freed.on_notify([f"{task_id.hex} 3"])
     assert desk.in_flight == 0
     desk.ticket(task_id, 4)
-    desk.freed.heard([f"{task_id.hex} 3"])
+    desk.freed.on_notify([f"{task_id.hex} 3"])
     assert desk.in_flight == 1
 
 
@@ -115,9 +115,9 @@ async def test_rings_for_others_and_nonsense_disturb_nobody() -> None:
     desk = Desk()
     task_id = task_in(OUR_SHARD)
     desk.ticket(task_id, 0)
-    desk.freed.heard([f"{task_in(THEIR_SHARD).hex} 1", "", "zz 1", f"{task_id.hex}", "a b c"])
+    desk.freed.on_notify([f"{task_in(THEIR_SHARD).hex} 1", "", "zz 1", f"{task_id.hex}", "a b c"])
     assert (desk.in_flight, desk.is_woken) == (1, False)
-    desk.freed.heard(["nonsense", f"{task_id.hex} 1"])
+    desk.freed.on_notify(["nonsense", f"{task_id.hex} 1"])
     assert (desk.in_flight, desk.is_woken) == (0, True)
 
 

@@ -48,7 +48,7 @@ class Crowd:
     def dispatch(self) -> list[ReadyTimer]:
         """As the dispatcher does, until nothing more can be done."""
         chosen: list[ReadyTimer] = []
-        self.ready_state.let_back()
+        self.ready_state.readmit()
         while (entry := self.ready_state.next_ready(NOW)) is not None:
             lane = queue_of(Lane(*entry.member, entry.band))
             room = self.rooms.setdefault(lane, ROOM)
@@ -170,7 +170,7 @@ def test_a_turn_in_which_nothing_was_started_is_no_turn() -> None:
     crowd = hotspot_of(3 * ROOM, 9)
     crowd.dispatch()
     crowd.empty_lanes()
-    crowd.ready_state.let_back()
+    crowd.ready_state.readmit()
     came = crowd.ready_state.next_ready(NOW)
     assert came is not None
     crowd.ready_state.park(("paused", came.due.tenant, "t"), came)
@@ -197,7 +197,7 @@ def test_whoever_waits_for_a_lane_comes_back_beside_endless_other_work() -> None
     crowd.dispatch()
     crowd.add((2, 7), count=ROOM)
     crowd.empty_lanes()
-    crowd.ready_state.let_back()
+    crowd.ready_state.readmit()
     first = [crowd.ready_state.next_ready(NOW) for _ in range(4)]
     assert webhooks(1) in {entry.member for entry in first if entry is not None}
 

@@ -81,14 +81,14 @@ class Stage:
     async def lease(self, task_id: UUID) -> None:
         """Leased, and known to be so by the scheduler's accounts."""
         due = await self.due(task_id)
-        self.gatekeeper.accounts.ticketed(due, self.gatekeeper.time.now() + 60.0)
+        self.gatekeeper.counts.ticketed(due, self.gatekeeper.time.now() + 60.0)
         await lease_tasks(
             self.database, self.environment, HOLDER, [Ticket(due.id, due.fence)], 60.0
         )
 
     async def dispatch_says(self, task_id: UUID) -> Gate | None:
         due = await self.due(task_id)
-        member, band = ReadyState(0.0).seat_of(due.place)
+        member, band = ReadyState(0.0).member_and_band(due.place)
         entry = ReadyTimer(due, due.place, member, band, due.due_at.timestamp())
         refusal = self.gatekeeper.ask(entry, 0, LANE_DEPTH_MAX)
         return None if refusal is None else refusal.gate

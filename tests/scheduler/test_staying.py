@@ -32,10 +32,10 @@ WORKERS_POOL = 3
 class Listening(LeaseQueue):
     def __init__(self) -> None:
         super().__init__(MemoryCarrier(SystemClock()), NOBODY, Environment())
-        self.heard: list[Ticket] = []
+        self.on_notify: list[Ticket] = []
 
     async def publish(self, batch: Sequence[Delivery]) -> None:
-        self.heard += [each.ticket for each in batch]
+        self.on_notify += [each.ticket for each in batch]
 
 
 async def publish(timers: list[DueTimer]) -> list[bool]:
@@ -53,7 +53,7 @@ async def publish(timers: list[DueTimer]) -> list[bool]:
         ready_state.add([timer], timer.place, now)
     entries = [ready_state.known[timer.id] for timer in timers]
     await dispatcher.publish(now, [(dispatcher.lane_of(entry), entry) for entry in entries])
-    return [ticket.in_place for ticket in broker.heard]
+    return [ticket.in_place for ticket in broker.on_notify]
 
 
 def timers(

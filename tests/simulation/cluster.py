@@ -15,11 +15,10 @@ from duly.environment import CrashPoint, Environment
 from duly.events import TaskEvents
 from duly.store.batcher import Batcher
 from duly.store.finish import SettleAnswer, Settlement
-from duly.store.group_commit import GroupCommit
 from duly.store.lease import Lease
 from duly.store.load import Cursor, TimerQueue
 from duly.store.settle import Settler
-from duly.store.submit import Submitter
+from duly.store.submit import GroupCommit, Submitter
 from duly.verify.check import Violation
 from tests.simulation.database import Postgres, SimulatedDatabase, statement_names
 from tests.simulation.plan import FaultKind, Plan

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import asyncpg
 
-from duly.broker.bell import LaneBell, hear_lanes
+from duly.broker.bell import LaneHints, hear_lanes
 from duly.broker.contract import Carrier, LeasingCarrier
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier
@@ -28,15 +28,15 @@ from duly.domain.states import Outcome
 from duly.domain.task import BANDS, WEBHOOK_POOL
 from duly.execution.attempt import AttemptResult
 from duly.execution.executor import Executor
-from duly.execution.settle_queue import SettleQueue
 from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import make_scheduler
-from duly.store.group_commit import GroupCommit
 from duly.store.lease import Lease
 from duly.store.notify import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Listener
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE
 from duly.store.ownership import Node as Member
+from duly.store.settle import SettleQueue
 from duly.store.stats import StatsBook
+from duly.store.submit import GroupCommit
 from duly.telemetry import Metrics
 from duly.verify.check import Violation
 from tests.simulation.cluster import CURRENT_NODE, Behaviour, Cluster, Node, register_task
@@ -107,10 +107,10 @@ class FleetNode(Node):
         self.submitter = self.scheduler.submitter
         self.group_commit = GroupCommit(self.submitter)
         self.listeners: dict[str, Listener] = {
-            OWNERSHIP: self.coordinator.heard,
-            DOORBELL: self.scheduler.doorbell.heard,
-            FREED: self.scheduler.freed.heard,
-            SCHEDULES: self.scheduler.recur.heard,
+            OWNERSHIP: self.coordinator.on_notify,
+            DOORBELL: self.scheduler.doorbell.on_notify,
+            FREED: self.scheduler.freed.on_notify,
+            SCHEDULES: self.scheduler.cron_role.on_notify,
             READY: partial(hear_lanes, self.lease_queue),
         }
         self.settling = SettleQueue(self.database, self.environment)
@@ -151,7 +151,7 @@ class FleetNode(Node):
     def send(self, channel: str, rings: list[str]) -> None:
         self.fleet.ring(self, channel, rings)
 
-    def heard(self, channel: str, rings: list[str]) -> None:
+    def on_notify(self, channel: str, rings: list[str]) -> None:
         if self.is_dead:
             return
         self.listeners[channel](rings)
@@ -231,7 +231,7 @@ class Fleet(Cluster):
 
     def make_lease_queue(self, node: FleetNode) -> LeaseQueue:
         kind = self.fleet_plan.carrier
-        on_published = LaneBell(node.send).tell
+        on_published = LaneHints(node.send).tell
         queue = LeaseQueue(
             self.make_carrier(node), node.database, node.environment, node.events, on_published
         )
@@ -272,7 +272,7 @@ class Fleet(Cluster):
             context = contextvars.Context()
             context.run(CURRENT_NODE.set, node)
             delay_s = self.random.uniform(0.0, RING_S_MAX)
-            loop.call_later(delay_s, node.heard, channel, rings, context=context)
+            loop.call_later(delay_s, node.on_notify, channel, rings, context=context)
 
     # Faults ----------------------------------------------------------------------------------
 

@@ -16,17 +16,17 @@ from tests.simulation.teeth import Both, Bug, Slip
 
 
 def correct_all(
-    accounts: InFlight, _before: Mapping[UUID, Charge], seen: Mapping[UUID, Charge]
+    counts: InFlight, _before: Mapping[UUID, Charge], seen: Mapping[UUID, Charge]
 ) -> list[Charge]:
     """Also what was told while the database answered."""
-    freed = [accounts.remove(task) for task in list(accounts.leases) if task not in seen]
+    freed = [counts.remove(task) for task in list(counts.leases) if task not in seen]
     return [charge for charge in freed if charge is not None]
 
 
-def free_at_deadline(accounts: InFlight, now: float) -> None:
+def free_at_deadline(counts: InFlight, now: float) -> None:
     """Without asking whether somebody else got the lease in time."""
-    while accounts.deadlines and accounts.deadlines[0][0] <= now:
-        accounts.remove(accounts.deadlines.popleft()[1])
+    while counts.deadlines and counts.deadlines[0][0] <= now:
+        counts.remove(counts.deadlines.popleft()[1])
 
 
 async def reap_nothing(_reaper: Reaper) -> bool:

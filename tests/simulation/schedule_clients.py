@@ -95,7 +95,7 @@ async def create(cluster: Cluster, node: FleetNode) -> None:
         await note(session, tenant, "create", schedule_id, now, wanted)
         made = await find_schedule(session, tenant, schedule_id)
         assert made is not None, "this transaction stored it"
-    node.scheduler.recur.expect(schedule_id, made.due_at, made.now)
+    node.scheduler.cron_role.expect(schedule_id, made.due_at, made.now)
 
 
 async def change_one(
@@ -125,7 +125,7 @@ async def change_one(
         return
     await schedule_firer.publish(written)
     if after is not None:
-        node.scheduler.recur.expect(schedule_id, after.due_at, after.now)
+        node.scheduler.cron_role.expect(schedule_id, after.due_at, after.now)
 
 
 async def edit(asked: Asked) -> FiredSchedules:

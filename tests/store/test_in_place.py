@@ -13,11 +13,18 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy
 from duly.store import reap
-from duly.store.async_webhooks import hand_over
+from duly.store.async_webhooks import accept_async
 from duly.store.cluster import read_tenant_status
 from duly.store.control import cancel_tasks
 from duly.store.finish import SettleStatus
-from duly.store.lease import HANDED_OVER, Beat, HeartbeatStatus, Lease, extend_leases, lease_tasks
+from duly.store.lease import (
+    ACCEPTED_ASYNC,
+    Beat,
+    HeartbeatStatus,
+    Lease,
+    extend_leases,
+    lease_tasks,
+)
 from duly.store.load import list_placements
 from duly.store.metric_queries import scan_ready
 from duly.store.read import Filter, list_tasks
@@ -120,10 +127,10 @@ async def test_what_a_receiver_took_over_is_the_receivers_until_its_time_limit(
 ) -> None:
     """The expiry batch is of a lease that was given away."""
     (lease,) = await lease_in_place(world, 1)
-    await hand_over(world.database, [(lease.id, lease.fence)])
+    await accept_async(world.database, [(lease.id, lease.fence)])
     world.advance(LEASE_S)
     assert await world.reap() == ([], 0, 1)
-    assert (await world.read(lease.id)).holder == HANDED_OVER
+    assert (await world.read(lease.id)).holder == ACCEPTED_ASYNC
     world.advance(100 - LEASE_S)
     assert [task_id for task_id, _ in (await world.reap()).lost] == [lease.id]
 
@@ -245,7 +252,7 @@ async def test_a_hand_over_that_left_it_in_place_does_not_strand_it(world: World
     """A process of the release before does not move what it finds in place."""
     (lease,) = await lease_in_place(world, 1)
     of_old = "UPDATE duly.timers SET holder = $2 WHERE id = $1"
-    await world.database.fetch(of_old, lease.id, HANDED_OVER)
+    await world.database.fetch(of_old, lease.id, ACCEPTED_ASYNC)
     world.advance(LEASE_S)
     assert [task_id for task_id, _ in (await world.reap()).lost] == [lease.id]
 

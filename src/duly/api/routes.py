@@ -40,8 +40,8 @@ from duly.execution.worker_leases import WorkerLeases
 from duly.store.database import Database
 from duly.store.explain import LaneDepth
 from duly.store.fire_schedules import ScheduleFirer
-from duly.store.group_commit import GroupCommit, ReadBatcher
-from duly.store.submit import Submitter
+from duly.store.read import ReadBatcher
+from duly.store.submit import GroupCommit, Submitter
 from duly.telemetry import Metrics
 
 

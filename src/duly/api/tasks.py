@@ -36,11 +36,10 @@ from duly.domain.states import TERMINAL, State
 from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.database import Database
-from duly.store.group_commit import GroupCommit, ReadBatcher
 from duly.store.idempotency import find_replay
-from duly.store.read import SEARCHED_MAX, Filter, ListOrder, list_tasks, read_attempts
+from duly.store.read import SEARCHED_MAX, Filter, ListOrder, ReadBatcher, list_tasks, read_attempts
 from duly.store.read import Task as StoredTask
-from duly.store.submit import Mismatch, Stored, SubmitAnswer
+from duly.store.submit import GroupCommit, Mismatch, Stored, SubmitAnswer
 
 WAIT_S_MAX = 60.0
 REPLAY = {"idempotent-replay": "true"}

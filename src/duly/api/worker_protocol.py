@@ -27,9 +27,8 @@ from duly.domain.states import Outcome, State
 from duly.domain.task import BAND_NAMES, DEFAULT_POOL
 from duly.execution.worker_leases import LeaseCall, WorkerLeases, holder_of
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
-from duly.store.group_commit import ReadBatcher
-from duly.store.lease import HANDED_OVER, Beat, HeartbeatStatus, Lease
-from duly.store.read import Task
+from duly.store.lease import ACCEPTED_ASYNC, Beat, HeartbeatStatus, Lease
+from duly.store.read import ReadBatcher, Task
 
 LEASE_MAX = 500
 POOLS_MAX = 32
@@ -240,14 +239,14 @@ class WorkerRoutes:
         if granted.leases and gone.done() and not granted.again:
             # The worker hung up: release the leases, so that another worker can run them; no
             # attempt is charged.
-            await self.give_back(call.tenant, asked.worker_id, granted.leases)
+            await self.release_leases(call.tenant, asked.worker_id, granted.leases)
             await self.worker_leases.hang_up(call.tenant, asked.worker_id)
             return Answer(200, LeaseAnswer([]))
         return Answer(
             200, LeaseAnswer([leased_task(lease, granted.again) for lease in granted.leases])
         )
 
-    async def give_back(self, tenant: int, worker_id: str, leases: list[Lease]) -> None:
+    async def release_leases(self, tenant: int, worker_id: str, leases: list[Lease]) -> None:
         holder = holder_of(tenant, worker_id)
         await self.worker_leases.settle(
             [Settlement(lease.id, lease.fence, holder, Outcome.RELEASED) for lease in leases]
@@ -297,14 +296,14 @@ class WorkerRoutes:
             raise not_found("task", task_id)
         if problems := settlement_problems(asked, ""):
             raise invalid(problems)
-        settlement = settlement_of(task_id, asked, HANDED_OVER)
-        answer = await self.settle_handed_over(settlement, task)
-        if answer.status is SettleStatus.STALE and await self.worker_leases.hand_over(
+        settlement = settlement_of(task_id, asked, ACCEPTED_ASYNC)
+        answer = await self.settle_accepted_async(settlement, task)
+        if answer.status is SettleStatus.STALE and await self.worker_leases.accept_async(
             task_id, asked.fence
         ):
             # The receiver settled before the executor recorded that it accepted the task
             # asynchronously.
-            answer = await self.settle_handed_over(settlement, task)
+            answer = await self.settle_accepted_async(settlement, task)
         if answer.status is SettleStatus.STALE:
             detail = (
                 "the lease with this fence has ended, or the task was not accepted by a receiver"
@@ -312,9 +311,9 @@ class WorkerRoutes:
             raise ApiProblem(Code.STALE, detail)
         return Answer(200, SettleView(task_id, answer.status, answer.state))
 
-    async def settle_handed_over(self, settlement: Settlement, task: Task) -> SettleAnswer:
+    async def settle_accepted_async(self, settlement: Settlement, task: Task) -> SettleAnswer:
         if task.url is not None:
-            run_s = handed_over_s(task, self.worker_leases.environment.clock.now())
+            run_s = accepted_for_s(task, self.worker_leases.environment.clock.now())
             self.worker_leases.expect_end(task.id, settlement.fence, task.type, run_s)
         (answer,) = await self.worker_leases.settle([settlement])
         return answer
@@ -328,9 +327,9 @@ async def decode_settlements(_call: Call, raw: bytes, pace: WorkSlicer) -> Settl
     return await decode_list(raw, SettleRequest, pace)
 
 
-def handed_over_s(task: Task, now: datetime) -> float:
+def accepted_for_s(task: Task, now: datetime) -> float:
     """How long the attempt has run: a lease that was handed over lasts for its whole time limit."""
-    if task.holder != HANDED_OVER or task.lease_until is None:
+    if task.holder != ACCEPTED_ASYNC or task.lease_until is None:
         return 0.0
     return max(task.policy.timeout_s - (task.lease_until - now).total_seconds(), 0.0)
 

@@ -15,11 +15,10 @@ from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.finish import Settlement
-from duly.store.group_commit import GroupCommit
 from duly.store.lease import lease_tasks
 from duly.store.load import Cursor, DueTimer, TimerQueue, list_placements, load_due
 from duly.store.settle import Settler
-from duly.store.submit import Submitter
+from duly.store.submit import GroupCommit, Submitter
 
 PAGE = 4000
 PIPELINES = 3

@@ -12,7 +12,7 @@ from duly.telemetry import get_logger
 log = get_logger("duly.broker.bell")
 
 
-class LaneBell:
+class LaneHints:
     """Sends them; `hear_lanes` is what the other process does with them."""
 
     def __init__(self, send: Send) -> None:

@@ -409,14 +409,14 @@ class LeaseQueue:
         wait_s, self.interval_s = self.interval_s, min(self.interval_s * GROWTH, POLL_LAST_S)
         # A carrier that waits by itself has then waited.
         self.look_at = now + wait_s
-        await self.look_for_consumers(wait_s)
+        await self.receive_for_consumers(wait_s)
         return max(self.look_at - loop.time(), 0.0)
 
     def look_now(self) -> None:
         self.look_at = 0.0
         self.wakeup.wake()
 
-    async def look_for_consumers(self, wait_s: float) -> None:
+    async def receive_for_consumers(self, wait_s: float) -> None:
         try:
             if self.receiving is None:
                 # Consumers take by themselves, and lease with it.

@@ -110,7 +110,7 @@ class Coordinator:
         """Our claim to a singleton role."""
         return self.assignments.get(Assignment(role, 0)) if self.is_trusted else None
 
-    def heard(self, rings: Iterable[str]) -> None:
+    def on_notify(self, rings: Iterable[str]) -> None:
         """Another node joined or released; our own notifications are ignored."""
         if any(ring != str(self.node.id) for ring in rings):
             self.look()

@@ -12,10 +12,10 @@ from duly.domain.task import BAND_NAMES
 from duly.environment import Environment
 from duly.execution.attempt import Handler
 from duly.execution.executor import Executor
-from duly.execution.settle_queue import SettleQueue
 from duly.role import Role
 from duly.settings import Settings
 from duly.store.database import Database
+from duly.store.settle import SettleQueue
 from duly.store.stats import StatsBook
 from duly.telemetry import Metrics
 

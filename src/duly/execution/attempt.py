@@ -27,11 +27,11 @@ from duly.domain.limits import ERROR_BYTES_MAX
 from duly.domain.states import Outcome
 from duly.environment import CrashPoint, Environment
 from duly.execution.held_leases import HeldLease, StopReason
-from duly.execution.settle_queue import SettleQueue
-from duly.store.async_webhooks import hand_over as hand_over_leases
+from duly.store.async_webhooks import accept_async as record_accept_async
 from duly.store.database import Database
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.lease import Lease
+from duly.store.settle import SettleQueue
 from duly.store.stats import StatsBook, ending_of
 from duly.telemetry import Metrics, get_logger
 
@@ -55,7 +55,7 @@ class AttemptResult:
     # A retry waits so long at least, whatever its policy or its receiver says.
     at_least_s: float | None = None
     # Nothing is settled: the receiver took the task over, and will settle it.
-    is_handed_over: bool = False
+    is_accepted_async: bool = False
 
 
 DONE, GIVEN_BACK = AttemptResult(), AttemptResult(Outcome.RELEASED)
@@ -91,7 +91,7 @@ class AttemptRunner:
         self.recorder = recorder
 
     async def run(self, attempt: Attempt) -> Attempt:
-        for step in (self.invoke, self.judge, self.hand_over, self.settle):
+        for step in (self.invoke, self.judge, self.accept_async, self.settle):
             attempt = await step(attempt)
             if attempt.is_over:
                 break
@@ -128,19 +128,19 @@ class AttemptRunner:
             return attempt._replace(result=CANCELLED if is_cancelled else GIVEN_BACK)
         return attempt
 
-    async def hand_over(self, attempt: Attempt) -> Attempt:
+    async def accept_async(self, attempt: Attempt) -> Attempt:
         """Record that the receiver has the task now; the fence makes a repetition the same."""
-        if attempt.result is None or not attempt.result.is_handed_over:
+        if attempt.result is None or not attempt.result.is_accepted_async:
             return attempt
-        await finish_although_cancelled(self.record_hand_over(attempt))
+        await finish_although_cancelled(self.record_acceptance(attempt))
         return attempt._replace(is_over=True)
 
-    async def record_hand_over(self, attempt: Attempt) -> None:
+    async def record_acceptance(self, attempt: Attempt) -> None:
         held, loop = attempt.held, asyncio.get_running_loop()
         while loop.time() < held.deadline:
             try:
                 async with asyncio.timeout_at(held.deadline):
-                    if not await hand_over_leases(self.database, [held.key]):
+                    if not await record_accept_async(self.database, [held.key]):
                         log.info("lost before it was handed over", task=str(held.lease.id))
                     return
             except (DulyError, TimeoutError) as error:

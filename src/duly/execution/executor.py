@@ -34,9 +34,9 @@ from duly.execution.attempt import (
     wait_for,
 )
 from duly.execution.held_leases import LEASE_S, HeldLease, HeldLeases, StopReason
-from duly.execution.settle_queue import BATCH_SIZE_MAX, SettleQueue
 from duly.store.database import Database
 from duly.store.lease import Lease
+from duly.store.settle import BATCH_SIZE_MAX, SettleQueue
 from duly.store.stats import StatsBook
 from duly.store.task_metrics import note_started
 from duly.telemetry import Metrics, get_logger

@@ -47,7 +47,7 @@ class WebhookAnswer:
 def verdict_of(answer: WebhookAnswer, retry: RetryPolicy, now: datetime) -> AttemptResult:
     status = answer.status
     if status == 202 and answer.headers.get(ASYNC_HEADER) == "1":
-        return AttemptResult(is_handed_over=True)
+        return AttemptResult(is_accepted_async=True)
     if 200 <= status < 300:
         return AttemptResult(Outcome.COMPLETED, result=result_of(answer))
     kind = f"http_{status}"

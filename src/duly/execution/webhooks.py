@@ -168,14 +168,14 @@ class WebhookSender:
         except DulyError as error:
             # Not the receiver's fault: the attempt is not charged.
             return AttemptResult(Outcome.RELEASED, error=str(error), retry_in_s=KEYLESS_S)
-        is_well = verdict.is_handed_over or verdict.outcome is not Outcome.FAILED
+        is_well = verdict.is_accepted_async or verdict.outcome is not Outcome.FAILED
         self.on_outcome(lease.tenant, host, is_well, lease.attempt)
         if is_well:
             return verdict
         return replace(verdict, at_least_s=self.stretch(lease.tenant, host))
 
     def note_request(self, verdict: AttemptResult, took_s: float) -> None:
-        is_well = verdict.is_handed_over or verdict.outcome is not Outcome.FAILED
+        is_well = verdict.is_accepted_async or verdict.outcome is not Outcome.FAILED
         kind = verdict.error_kind if verdict.error_kind in FAILURE_KINDS else "answer"
         self.metrics.webhook_time.of("delivered" if is_well else kind).observe(took_s)
 

@@ -22,12 +22,12 @@ from duly.domain.lanes import Lane
 from duly.domain.states import Outcome, State
 from duly.environment import Environment
 from duly.execution.breakers import Breakers, is_worker_failure
-from duly.execution.settle_queue import SettleQueue, settlement_key
-from duly.store.async_webhooks import hand_over
+from duly.store.async_webhooks import accept_async
 from duly.store.database import Database
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.lease import Beat, HeartbeatResult, Lease, extend_leases, read_held_by
 from duly.store.pools import PoolNumbers
+from duly.store.settle import SettleQueue, settlement_key
 from duly.store.stats import Ending, StatsBook, ending_of
 from duly.store.task_metrics import note_started
 from duly.store.workers import deregister_worker, doubt_worker, see_worker, touch_worker
@@ -166,10 +166,10 @@ class WorkerLeases:
         self.note_settled(unique, answers)
         return [answers[settlement_key(item)] for item in settlements]
 
-    async def hand_over(self, task_id: UUID, fence: int) -> bool:
+    async def accept_async(self, task_id: UUID, fence: int) -> bool:
         """Record that a receiver accepted the task asynchronously, when it settles first; False:
         its lease is gone."""
-        return bool(await hand_over(self.database, [(task_id, fence)]))
+        return bool(await accept_async(self.database, [(task_id, fence)]))
 
     def expect_end(self, task_id: UUID, fence: int, task_type: str, run_s: float) -> None:
         """A task that the executor started and its receiver settles here: for the statistics."""

@@ -49,7 +49,7 @@ class Scheduler:
     spread: ShardSpread
     doorbell: Doorbell
     freed: Freed
-    recur: CronRole
+    cron_role: CronRole
     submitter: Submitter
 
     @property
@@ -61,7 +61,7 @@ class Scheduler:
             self.dispatcher,
             self.reaper,
             self.spread,
-            self.recur,
+            self.cron_role,
         ]
 
     @property
@@ -83,7 +83,7 @@ class Scheduler:
         events.subscribe(TasksRescheduled, self.doorbell.on_rescheduled)
         events.subscribe(SlotsChanged, self.dispatcher.on_slots)
         events.subscribe(SlotsChanged, self.loader.on_slots)
-        events.subscribe(SlotsChanged, self.recur.on_slots)
+        events.subscribe(SlotsChanged, self.cron_role.on_slots)
 
 
 def make_scheduler(

@@ -70,7 +70,7 @@ log = get_logger("duly.scheduler.cron")
 class CronRole:
     """A role: each tick fires one batch of what is due, or looks ahead, or sweeps."""
 
-    name = "recur"
+    name = "cron"
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class CronRole:
         elif self.send is not None:
             self.send(SCHEDULES, [str(slot_of(shard_of(schedule_id)))])
 
-    def heard(self, rings: list[str]) -> None:
+    def on_notify(self, rings: list[str]) -> None:
         """Another process changed a schedule in these slots."""
         if any(ring.isdigit() and int(ring) in self.coordinator.owned for ring in rings):
             self.look_at = 0.0

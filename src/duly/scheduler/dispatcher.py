@@ -72,7 +72,7 @@ PASSED_ON = frozenset({Gate.PAUSED, Gate.EXPIRED, Gate.BREAKER})
 
 
 @dataclass(slots=True)
-class LaneRoom:
+class LaneCapacity:
     """During one round: how many tickets a lane has, and how many it may have."""
 
     depth: int
@@ -105,7 +105,7 @@ class Dispatcher:
         self.metrics = metrics
         self.lane_depth = lane_depth
         self.gatekeeper = gatekeeper
-        self.accounts = gatekeeper.accounts
+        self.counts = gatekeeper.counts
         self.scope = gatekeeper.scope
         self.wakeups = wakeups
         self.wakeup = wakeups.dispatcher
@@ -165,8 +165,8 @@ class Dispatcher:
     def choose(self, now: float) -> list[tuple[Lane, ReadyTimer]]:
         """The next tasks in fair order that pass every gate."""
         chosen: list[tuple[Lane, ReadyTimer]] = []
-        rooms: dict[Lane, LaneRoom] = {}
-        self.ready_state.let_back()
+        rooms: dict[Lane, LaneCapacity] = {}
+        self.ready_state.readmit()
         # Of each place, the same for all of its tasks; none if its slot is not ours.
         lanes: dict[TimerQueue, Lane | None] = {}
         gatekeeper, held = self.gatekeeper, self.ready_state.held
@@ -184,14 +184,14 @@ class Dispatcher:
                 continue
             room = rooms.get(lane)
             if room is None:
-                room = rooms[lane] = self.room_of(lane, len(chosen))
+                room = rooms[lane] = self.capacity_of(lane, len(chosen))
             if room.depth >= room.most or not gatekeeper.is_ungated(due.tenant, due):
                 refusal = gatekeeper.ask(entry, room.depth, room.most)
                 if refusal is not None:
                     self.hold_back(entry, lane if room.most else queue_of(lane), refusal)
                     continue
                 if gatekeeper.is_counted(due):
-                    self.accounts.ticketed(due, now + TICKET_S)
+                    self.counts.ticketed(due, now + TICKET_S)
             room.depth += 1
             # What was held back or let go is no turn.
             if held.unserved:
@@ -207,11 +207,11 @@ class Dispatcher:
             lane = self.lanes[key] = Lane(*key)
         return lane
 
-    def room_of(self, lane: Lane, chosen: int) -> LaneRoom:
+    def capacity_of(self, lane: Lane, chosen: int) -> LaneCapacity:
         """When this round has chosen so many, of which the lease queue does not know yet."""
         queue_depth = self.lease_queue.depth(queue_of(lane)) + chosen
         most = depth_max(lane, self.weight_of(lane), queue_depth, self.lane_depth)
-        return LaneRoom(self.lease_queue.depth(lane), most)
+        return LaneCapacity(self.lease_queue.depth(lane), most)
 
     def weight_of(self, lane: Lane) -> float:
         return self.ready_state.weight_of((lane.tenant, lane.pool))
@@ -220,7 +220,7 @@ class Dispatcher:
         deadline_s = now + TICKET_S
         deadline = datetime.fromtimestamp(deadline_s, UTC)
         counts = Counter([entry.place for _, entry in chosen])
-        staying = {place for place, count in counts.items() if self.may_stay(place, count)}
+        staying = {place for place, count in counts.items() if self.in_place_allowed(place, count)}
         tickets = [
             Ticket(
                 (due := entry.due).id,
@@ -239,7 +239,7 @@ class Dispatcher:
         except CarrierUnavailable:
             # Of a task that was published after all, the row takes one of two tickets. What counts
             # against a cap counts until its ticket must be void.
-            kept = [entry for _, entry in chosen if entry.due.id not in self.accounts.tickets]
+            kept = [entry for _, entry in chosen if entry.due.id not in self.counts.tickets]
             self.ready_state.take_back(tickets, kept)
             raise
         except BaseException:
@@ -255,14 +255,14 @@ class Dispatcher:
         """Of how many the ticket before, under the same fence, became void in our hands."""
         return sum(self.voided.pop(ticket.id, None) == ticket.fence for ticket in tickets)
 
-    def may_stay(self, place: TimerQueue, count: int) -> bool:
+    def in_place_allowed(self, place: TimerQueue, count: int) -> bool:
         """Whether the leases of tasks without a key may leave their rows where they are: many of
         one place, which share an expiry batch, which no cap counts. Those of users' workers are
         looked for by their holder."""
         return (
             count >= STAY_MIN
             and place.tenant not in self.gatekeeper.bounds.capped
-            and self.ready_state.seat_of(place)[0][1] == WEBHOOK_POOL
+            and self.ready_state.member_and_band(place)[0][1] == WEBHOOK_POOL
         )
 
     def hold_back(self, entry: ReadyTimer, lane: Lane, refusal: Refusal) -> None:
@@ -321,7 +321,7 @@ class Dispatcher:
         self.until.clear()
 
     def void_tickets(self, now: float) -> bool:
-        self.accounts.pass_deadlines(now)
+        self.counts.pass_deadlines(now)
         voided = self.ready_state.void_tickets(now)
         for entry in voided:
             # Last, whenever it was there before.
@@ -340,7 +340,7 @@ class Dispatcher:
             note_ready_waits(self.metrics, [(lease.priority, 0.0) for lease in leases])
             return
         is_whole = len(leases) == len(tickets)
-        leased = None if is_whole and not self.accounts.tickets else {each.id for each in leases}
+        leased = None if is_whole and not self.counts.tickets else {each.id for each in leases}
         if leased is not None:
             self.account_for(tickets, leased)
         self.ready_state.taken(tickets)
@@ -361,7 +361,7 @@ class Dispatcher:
 
     def account_for(self, tickets: Iterable[Ticket], leased: set[UUID]) -> None:
         for ticket in tickets:
-            self.accounts.taken(ticket.id, ticket.fence)
+            self.counts.taken(ticket.id, ticket.fence)
             if ticket.id in leased:
                 continue
             entry = self.ready_state.known.get(ticket.id)
@@ -375,16 +375,16 @@ class Dispatcher:
 
     def on_ended(self, event: TasksFinished | TasksRescheduled | SettlementsReplayed) -> None:
         """Leases ended in this process: their caps have room."""
-        if event.ended and (self.accounts.leases or self.accounts.tickets):
+        if event.ended and (self.counts.leases or self.counts.tickets):
             self.free((task.id, task.fence) for task in event.ended)
 
     def free(self, leases: Iterable[tuple[UUID, int]]) -> None:
         """These leases, as (id, fence), are over."""
-        freed = [self.accounts.settled(task_id, fence) for task_id, fence in leases]
+        freed = [self.counts.settled(task_id, fence) for task_id, fence in leases]
         self.make_room([charge for charge in freed if charge is not None])
         self.wakeup.wake()
 
-    def capped_places(self, places: Iterable[TimerQueue]) -> list[tuple[int, int]]:
+    def capped_shards(self, places: Iterable[TimerQueue]) -> list[tuple[int, int]]:
         """Where a count matters: shards of capped tenants, and those where keys were seen."""
         capped = self.gatekeeper.bounds.capped
         return sorted(
@@ -416,7 +416,7 @@ class Dispatcher:
 
     def forget_foreign(self) -> None:
         """What is in flight of places that another node dispatches is that node's to count."""
-        self.accounts.forget(
+        self.counts.forget(
             lambda task_id, tenant: not self.scope.includes(tenant, shard_of(task_id))
         )
         self.gatekeeper.forget_foreign()

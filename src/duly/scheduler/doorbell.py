@@ -81,7 +81,7 @@ class Doorbell:
             [msgspec.json.encode((*place, due_at)).decode() for place, due_at in earliest.items()],
         )
 
-    def heard(self, rings: list[str]) -> None:
+    def on_notify(self, rings: list[str]) -> None:
         """A hint from another process; hints for slots of other owners are ignored."""
         for ring in rings:
             try:

@@ -34,10 +34,10 @@ class Freed:
             and scope.owns(answer.tenant, shard_of(task.id)) is None
         )
 
-    def heard(self, rings: list[str]) -> None:
+    def on_notify(self, rings: list[str]) -> None:
         """A hint from another process; leases that other owners count are ignored."""
-        accounts = self.dispatcher.accounts
-        ours = [lease for lease in map(read_ring, rings) if lease and accounts.find(lease[0])]
+        counts = self.dispatcher.counts
+        ours = [lease for lease in map(read_ring, rings) if lease and counts.find(lease[0])]
         if ours:
             self.dispatcher.free(ours)
 

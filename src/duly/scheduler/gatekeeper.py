@@ -65,9 +65,9 @@ def pause_subject(pause: Pause) -> str:
 
 
 class Gatekeeper:
-    def __init__(self, time: DatabaseTime, accounts: InFlight, coordinator: Coordinator) -> None:
+    def __init__(self, time: DatabaseTime, counts: InFlight, coordinator: Coordinator) -> None:
         self.time = time
-        self.accounts = accounts
+        self.counts = counts
         self.scope = DispatchScope(coordinator)
         self.bounds = Bounds(NOTHING)
         # Until the bounds were read once, everything would pass: pauses and caps are not known.
@@ -195,10 +195,10 @@ class Gatekeeper:
             breaker_open_until=self.breaker_until(entry, now),
             handover_until=self.handover_until(due, now) if self.is_counted(due) else None,
             rate_ready_at=instant(bucket.ready_at(now)) if bucket is not None else None,
-            in_flight=self.accounts.in_flight(due.tenant),
+            in_flight=self.counts.in_flight(due.tenant),
             in_flight_max=tenant.in_flight_max if tenant is not None else None,
             concurrency_key=due.concurrency_key,
-            key_in_flight=self.accounts.key_in_flight(key) if key is not None else 0,
+            key_in_flight=self.counts.key_in_flight(key) if key is not None else 0,
             key_limit=due.concurrency_limit,
             lane_depth=depth,
             lane_depth_max=depth_max,

@@ -53,7 +53,7 @@ PAGE = 2000
 ROWS_PER_LOAD = 20_000
 PAGE_MIN = 100
 # Of what an obstacle lets through again, little more is kept than is parked: read no more.
-HUNGRY_PAGE = 400
+RELOAD_PAGE = 400
 PLACES_PER_LOAD = 256
 # Of a timer: its place, as a plain tuple.
 ADDRESS = attrgetter("tenant", "shard", "queue")
@@ -62,7 +62,7 @@ log = get_logger("duly.scheduler.loader")
 
 
 @dataclass(slots=True)
-class PlaceState:
+class QueueState:
     cursor: Cursor = field(default_factory=Cursor)
     sweep: Cursor = field(default_factory=Cursor)
     is_caught_up: bool = False
@@ -99,7 +99,7 @@ class Loader:
         self.time = time
         self.wakeups = wakeups
         self.wakeup = wakeups.loader
-        self.places: dict[TimerQueue, PlaceState] = {}
+        self.places: dict[TimerQueue, QueueState] = {}
         self.loads = LoadSchedule()
         self.sweeps = LoadSchedule()
         self.slots: frozenset[int] = frozenset()
@@ -194,11 +194,11 @@ class Loader:
             if self.scope.includes(place.tenant, place.shard):
                 self.know(place)
 
-    def know(self, place: TimerQueue, *, is_caught_up: bool = False) -> PlaceState:
+    def know(self, place: TimerQueue, *, is_caught_up: bool = False) -> QueueState:
         """What is new is looked at as soon as possible."""
         state = self.places.get(place)
         if state is None:
-            state = self.places[place] = PlaceState(is_caught_up=is_caught_up)
+            state = self.places[place] = QueueState(is_caught_up=is_caught_up)
             self.loads.put(place, 0.0)
             self.sweeps.put(place, 0.0)
         return state
@@ -280,21 +280,21 @@ class Loader:
     async def sweep(self, now: float) -> int:
         """Every place from its beginning now and then, a page at a time where blocked work fills
         the first; and where work was let go whose obstacle has room again, from there."""
-        hungry = self.ready_state.queues_to_reload()
-        known = [place for place in hungry if place in self.places and self.has_room(place)]
+        reloads = self.ready_state.queues_to_reload()
+        known = [place for place in reloads if place in self.places and self.has_room(place)]
         wanted = known[: PLACES_PER_LOAD // 2]
         wanted += self.sweeps.due(now, self.has_room, PLACES_PER_LOAD)
         wanted = list(dict.fromkeys(wanted))[:PLACES_PER_LOAD]
         if not wanted:
             return 0
-        page = min(page_of(wanted), HUNGRY_PAGE if hungry else PAGE)
-        cursors = {place: hungry.get(place, self.places[place].sweep) for place in wanted}
+        page = min(page_of(wanted), RELOAD_PAGE if reloads else PAGE)
+        cursors = {place: reloads.get(place, self.places[place].sweep) for place in wanted}
         timers = await load_due(self.database, cursors, HORIZON_S, page)
         reads = self.take_in(timers)
         for place in wanted:
             read = reads.get(place)
             more_after = read.cursor if read is not None and read.count == page else None
-            if place in hungry:
+            if place in reloads:
                 self.ready_state.read_on(place, more_after)
             else:
                 self.sweep_on(place, more_after, now)
@@ -310,15 +310,15 @@ class Loader:
             state.sweep = Cursor()
             self.sweeps.put(place, next_round(now, SWEEP_S))
 
-    def take_in(self, timers: list[DueTimer]) -> dict[TimerQueue, "PlaceRead"]:
+    def take_in(self, timers: list[DueTimer]) -> dict[TimerQueue, "QueuePage"]:
         """Timers of one place follow each other. Beside a long backlog a sweep brings back
         thousands that are known, and everybody in this process waits meanwhile: little is done
         for each of them."""
-        reads: dict[TimerQueue, PlaceRead] = {}
+        reads: dict[TimerQueue, QueuePage] = {}
         now = self.time.now()
         for address, group in groupby(timers, ADDRESS):
             place, found = TimerQueue._make(address), list(group)
-            read = reads.setdefault(place, PlaceRead())
+            read = reads.setdefault(place, QueuePage())
             read.count += len(found)
             read.cursor = Cursor(found[-1].due_at, found[-1].id)
             self.ready_state.add(found, place, now)
@@ -335,7 +335,7 @@ class Loader:
 
 
 @dataclass(slots=True)
-class PlaceRead:
+class QueuePage:
     """What one load saw of one place."""
 
     count: int = 0

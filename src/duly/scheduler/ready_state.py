@@ -86,7 +86,7 @@ class ReadyState:
         """Take in timers of one place; answers how many were not known already. What is due needs
         no wheel."""
         known, wheel = self.known, self.wheel
-        member, band = self.seat_of(place)
+        member, band = self.member_and_band(place)
         ready: dict[int, list[tuple[float, ReadyTimer]]] = {}
         added = 0
         for due in timers:
@@ -109,7 +109,7 @@ class ReadyState:
             self.join(member, band)
         return added
 
-    def seat_of(self, place: TimerQueue) -> tuple[Member, int]:
+    def member_and_band(self, place: TimerQueue) -> tuple[Member, int]:
         """Whose queue and which band the timers of a place go to; the same for all of them."""
         assignment = self.assignments.get(place)
         if assignment is None:
@@ -177,20 +177,20 @@ class ReadyState:
     def next_member(self) -> Member | None:
         member = self.turns.pick()
         if member is None and self.may_go_on():
-            self.let_back()
+            self.readmit()
             member = self.turns.pick()
         return member
 
-    def let_back(self) -> None:
+    def readmit(self) -> None:
         """Readmit some members that wait for a lane with capacity; not only when no other member
         has work."""
         for lane in list(self.opened):
             for member in self.held.come_back(lane, self.come_back_max):
-                self.turns.join(member, self.savings_of(member))
+                self.turns.join(member, self.deficit_of(member))
             if lane not in self.held.queues:
                 del self.opened[lane]
 
-    def savings_of(self, member: Member) -> float:
+    def deficit_of(self, member: Member) -> float:
         """A weight below one needs several turns for a task, and they may end at a full lane."""
         weight, fruitless = self.weight_of(member), self.held.unserved[member] - 1
         return min(fruitless * weight, 1.0) if weight < 1.0 else 0.0
@@ -267,11 +267,11 @@ class ReadyState:
 
     def queues_to_reload(self) -> dict[TimerQueue, Cursor]:
         """Where to look, and from where on, for more of what an obstacle would now let through."""
-        hungry: dict[TimerQueue, Cursor] = {}
+        reloads: dict[TimerQueue, Cursor] = {}
         for obstacle in self.drained:
             for place, cursor in self.overflowed[obstacle].items():
-                hungry[place] = min(cursor, hungry.get(place, cursor))
-        return hungry
+                reloads[place] = min(cursor, reloads.get(place, cursor))
+        return reloads
 
     def read_on(self, place: TimerQueue, cursor: Cursor | None) -> None:
         """Everything in the place up to the cursor (None: all) is on the board again; what is still

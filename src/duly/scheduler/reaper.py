@@ -59,7 +59,7 @@ class Reaper:
         """Nothing is held."""
 
     async def reap(self) -> bool:
-        places = self.some_places()
+        places = self.owned_shards()
         if not places:
             return False
         reaped = await reap_leases(
@@ -69,7 +69,7 @@ class Reaper:
         is_full = len(reaped.lost) + reaped.rearmed >= REAP_LEASES_MAX
         return is_full or reaped.expiry_batches >= EXPIRY_BATCHES_MAX
 
-    def some_places(self) -> list[tuple[int, int]]:
+    def owned_shards(self) -> list[tuple[int, int]]:
         """The (tenant, shard) pairs we own, a bounded number at a time, round and round."""
         pairs = sorted({(place.tenant, place.shard) for place in self.loader.places})
         if len(pairs) <= REAP_PLACES_MAX:
@@ -91,14 +91,14 @@ class Reaper:
 
     async def correct(self) -> None:
         """Ask the database how much is in flight, where a cap makes the answer matter."""
-        accounts, bounds = self.dispatcher.accounts, self.dispatcher.gatekeeper.bounds
-        asked = self.dispatcher.capped_places(self.loader.places)
+        counts, bounds = self.dispatcher.counts, self.dispatcher.gatekeeper.bounds
+        asked = self.dispatcher.capped_shards(self.loader.places)
         if not asked or not self.dispatcher.time.is_known:
             return
         places = set(asked)
         before = {
             task_id: charge
-            for task_id, charge in accounts.leases.items()
+            for task_id, charge in counts.leases.items()
             if (charge.tenant, shard_of(task_id)) in places
         }
         asked_at = self.dispatcher.time.now()
@@ -118,18 +118,18 @@ class Reaper:
             for lease in leases
             if includes(lease.tenant, shard_of(lease.id))
         }
-        self.dispatcher.make_room(accounts.correct(before, seen))
+        self.dispatcher.make_room(counts.correct(before, seen))
         self.dispatcher.counted([place for place in asked if includes(*place)], asked_at)
 
     async def correct_tickets(self) -> None:
         """A ticket taken and settled in another process would count until its deadline."""
-        accounts = self.dispatcher.accounts
-        tickets = list(islice(accounts.tickets.items(), TICKETS_MAX))
+        counts = self.dispatcher.counts
+        tickets = list(islice(counts.tickets.items(), TICKETS_MAX))
         if not tickets:
             return
         standing = await find_outstanding(self.database, [(i, c.fence) for i, c in tickets])
-        over = [(i, c) for i, c in tickets if i not in standing and accounts.tickets.get(i) is c]
-        freed = [accounts.settled(task_id, charge.fence + 1) for task_id, charge in over]
+        over = [(i, c) for i, c in tickets if i not in standing and counts.tickets.get(i) is c]
+        freed = [counts.settled(task_id, charge.fence + 1) for task_id, charge in over]
         if freed:
             self.dispatcher.make_room([charge for charge in freed if charge is not None])
             self.dispatcher.wakeup.wake()

@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from duly.store.database import Database
-from duly.store.lease import HANDED_OVER, Beat, ticket_columns
+from duly.store.lease import ACCEPTED_ASYNC, Beat, ticket_columns
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
 
 
-async def hand_over(database: Database, leases: Sequence[tuple[UUID, int]]) -> set[UUID]:
+async def accept_async(database: Database, leases: Sequence[tuple[UUID, int]]) -> set[UUID]:
     """The leases, by (id, fence), that the receiver now holds."""
     beats = [Beat(task_id, fence) for task_id, fence in leases]
-    rows = await database.fetch(SQL.hand_over, *ticket_columns(beats), HANDED_OVER)
+    rows = await database.fetch(SQL.accept_async, *ticket_columns(beats), ACCEPTED_ASYNC)
     return {row["id"] for row in rows}

@@ -1,4 +1,4 @@
--- name: hand_over
+-- name: accept_async
 -- The receiver of a webhook took the task over: from now on only its settlement, by the fence that
 -- the request carried, or the attempt's time limit ends the lease. The fence names the one lease
 -- that is meant, so saying it twice, or by either end, is the same. No heartbeat comes for the

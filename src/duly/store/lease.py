@@ -39,7 +39,7 @@ NEVER = datetime.max.replace(tzinfo=UTC)
 # before them has ended, or has moved to lane 0.
 IN_PLACE_LISTED_MAX = 100
 # Holder of a task that a webhook receiver accepted asynchronously: only its fence can settle it.
-HANDED_OVER = UUID("d0177e57-0000-7000-8000-000000000001")
+ACCEPTED_ASYNC = UUID("d0177e57-0000-7000-8000-000000000001")
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):

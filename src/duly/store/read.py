@@ -17,7 +17,9 @@ import msgspec
 from duly.domain.ids import shard_of
 from duly.domain.states import TERMINAL, State, live_state
 from duly.domain.task import Policy
-from duly.store.database import Session
+from duly.metric_families import Buckets
+from duly.store.batcher import Batcher
+from duly.store.database import Database, Session
 from duly.store.dead_letters import END_OF_TIME, LAST_ID, list_failed
 from duly.store.lease import IN_PLACE_LISTED_MAX
 from duly.store.load import BEGINNING, FIRST_ID
@@ -25,6 +27,11 @@ from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
 
 SQL = statements_beside(__file__)
+# Of single reads by many callers.
+READ_BATCH_MAX = 200
+READS_WAITING_MAX = 20_000
+READ_FLIGHTS_MAX = 2
+READ_COMPANY_MIN = 100
 PAGE_MAX = 200
 # Tasks that a filter looks at in one statement, and for one page.
 STRETCH = 1000
@@ -144,6 +151,28 @@ async def read_asked(session: Session, asked: Sequence[tuple[int, UUID]]) -> lis
     rows = await session.fetch(SQL.read_tasks, tenants, shards, ids)
     found = {(row["tenant"], row["id"]): task_from(row) for row in rows}
     return [found.get(pair) for pair in asked]
+
+
+class ReadBatcher:
+    """Reads of single tasks by many callers in one statement."""
+
+    def __init__(self, database: Database, sizes: Buckets | None = None) -> None:
+        self.queue: Batcher[tuple[int, UUID], Task | None] = Batcher(
+            "read",
+            lambda asked: read_asked(database, asked),
+            batch_size_max=READ_BATCH_MAX,
+            waiting_max=READS_WAITING_MAX,
+            flights_max=READ_FLIGHTS_MAX,
+            company_min=READ_COMPANY_MIN,
+            sizes=sizes,
+        )
+
+    async def read(self, tenant: int, task_id: UUID) -> Task | None:
+        """None for another tenant's task, as for one that never was."""
+        return await self.queue.submit((tenant, task_id))
+
+    async def close(self) -> None:
+        await self.queue.close()
 
 
 async def read_ended(session: Session, ids: Sequence[UUID]) -> list[UUID]:

@@ -22,7 +22,7 @@ from duly.environment import CrashPoint, Environment
 from duly.events import TaskEvents
 from duly.store.database import Database
 from duly.store.finish import AttemptEnd, SettleAnswer, Settlement, key_columns
-from duly.store.lease import HANDED_OVER
+from duly.store.lease import ACCEPTED_ASYNC
 from duly.store.settle import Settler, decided, task_policy
 from duly.store.statements import statements_beside
 from duly.store.unnest import columns
@@ -84,7 +84,7 @@ def expiry_batch_key(row: Any) -> tuple[int, int, datetime, int]:
 
 
 def loss_end(row: Any, environment: Environment) -> AttemptEnd:
-    if row["holder"] == HANDED_OVER:
+    if row["holder"] == ACCEPTED_ASYNC:
         return late_end(row, environment)
     loss = Settlement(row["id"], row["fence"], row["holder"], Outcome.LEASE_LOST, error=LOST_ERROR)
     losses = row["losses"] + 1 if row["confirmed"] else row["losses"]

@@ -19,6 +19,8 @@ from duly.domain.retry import Failure, GiveUp, decide
 from duly.domain.states import UNCHARGED, FailureReason, Outcome, State
 from duly.environment import CrashPoint, Environment
 from duly.events import SettlementsReplayed, TaskEvents, TasksFinished, TasksRescheduled
+from duly.metric_families import Buckets
+from duly.store.batcher import Batcher
 from duly.store.database import Database
 from duly.store.finish import (
     REPLAY,
@@ -37,6 +39,9 @@ from duly.store.statements import statements_beside
 SQL = statements_beside(__file__)
 # A retry that a cancel overtook is tried once more as an end; nothing can overtake it again.
 ROUNDS_MAX = 2
+BATCH_SIZE_MAX = 500
+WAITING_MAX = 50_000
+FLIGHTS_MAX = 2
 
 
 class TaskPolicy(NamedTuple):
@@ -176,6 +181,38 @@ class Settler:
         )
 
 
+class SettleQueue:
+    """Settlements of webhooks and workers on their way to the database, in shared batches."""
+
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        events: TaskEvents | None = None,
+        sizes: Buckets | None = None,
+    ) -> None:
+        self.settler = Settler(database, environment, events)
+        self.queue: Batcher[Settlement, SettleAnswer] = Batcher(
+            "settle",
+            self.flush,
+            batch_size_max=BATCH_SIZE_MAX,
+            waiting_max=WAITING_MAX,
+            flights_max=FLIGHTS_MAX,
+            key=settlement_key,
+            sizes=sizes,
+        )
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
+        """One answer for each, in order, after the commit. Unique by (id, fence)."""
+        return await self.queue.submit_all(settlements)
+
+    async def flush(self, settlements: list[Settlement]) -> list[SettleAnswer]:
+        return await self.settler.settle(settlements)
+
+    async def close(self) -> None:
+        await self.queue.close()
+
+
 def task_policy(row: Any) -> TaskPolicy:
     return TaskPolicy(row["attempt"], row["policy"], row["type"], row["pool"])
 
@@ -194,3 +231,7 @@ def decided(
     else:
         end = AttemptEnd(item, None, delay_s=decision.in_s, losses=losses)
     return replace(end, type=facts.type, pool=facts.pool)
+
+
+def settlement_key(settlement: Settlement) -> tuple[UUID, int]:
+    return settlement.id, settlement.fence

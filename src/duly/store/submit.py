@@ -35,6 +35,8 @@ from duly.domain.task import (
 )
 from duly.environment import CrashPoint, Environment
 from duly.events import TaskEvents, TasksLeased, TasksStored
+from duly.metric_families import Buckets
+from duly.store.batcher import Batcher
 from duly.store.call_idempotency import CallKey, Remembered, claim_call, keep_answer
 from duly.store.database import LOCK_NOT_AVAILABLE, SERIALIZATION_FAILURE, Database, Session
 from duly.store.insert import (
@@ -57,6 +59,12 @@ from duly.store.pools import PoolNumbers
 from duly.store.tenant_shards import TenantShards
 from duly.store.tenants import read_gate_inputs
 
+# Of the streams of single submits. Two statements in flight keep the server busy while the answers
+# of one are handed out.
+BATCH_SIZE_MAX = 500
+WAITING_MAX = 20_000
+FLIGHTS_MAX = 2
+COMPANY_MIN = 100
 # How a remembered batch is marked: its answer is the list of its tasks.
 STORED_STATUS = 201
 # Timers further away are found by loading.
@@ -334,6 +342,53 @@ class Submitter:
         return answers
 
 
+class GroupCommit:
+    """Submits of many callers in one statement. Tasks without a key share one stream of batches;
+    tasks with a key go through a stream of their own tenant, because a key held by an open
+    transaction makes its batch wait."""
+
+    def __init__(self, submitter: Submitter, sizes: Buckets | None = None) -> None:
+        self.submitter = submitter
+        self.sizes = sizes
+        self.plain = self.stream("submit", flights_max=FLIGHTS_MAX)
+        self.keyed: dict[int, Batcher[Submission, SubmitAnswer]] = {}
+
+    async def submit(self, task: Submission) -> SubmitAnswer:
+        """Submit one task; answered after the commit, in a batch with concurrent submits."""
+        if task.idempotency_key is None:
+            return await self.plain.submit(task)
+        stream = self.keyed.get(task.tenant)
+        if stream is None:
+            stream = self.keyed[task.tenant] = self.stream(f"submit of tenant {task.tenant}")
+        try:
+            return await stream.submit(task)
+        finally:
+            if stream.is_idle:
+                self.keyed.pop(task.tenant, None)
+
+    async def submit_all(
+        self, tasks: list[Submission], call: CallKey | None = None
+    ) -> list[SubmitAnswer]:
+        """A batch of one caller, in a commit of its own: all of it or nothing."""
+        return await self.submitter.submit_all(tasks, call)
+
+    def stream(self, name: str, flights_max: int = 1) -> Batcher[Submission, SubmitAnswer]:
+        return Batcher(
+            name,
+            self.submitter.submit,
+            batch_size_max=BATCH_SIZE_MAX,
+            waiting_max=WAITING_MAX,
+            flights_max=flights_max,
+            company_min=COMPANY_MIN,
+            key=batch_key,
+            sizes=self.sizes,
+        )
+
+    async def close(self) -> None:
+        for stream in (self.plain, *list(self.keyed.values())):
+            await stream.close()
+
+
 def in_order(answers: dict[int, SubmitAnswer]) -> list[SubmitAnswer]:
     return [answers[ordinal] for ordinal in range(len(answers))]
 
@@ -390,3 +445,8 @@ def near_timers(entries: list[InsertRow], answers: dict[int, SubmitAnswer]) -> l
             )
         )
     return local_tickets
+
+
+def batch_key(task: Submission) -> object:
+    """Two requests with one key never share a batch; without a key every request is its own."""
+    return task.idempotency_key if task.idempotency_key is not None else id(task)

@@ -16,7 +16,7 @@ from duly.execution.attempt import Handler
 from duly.execution.executor import Executor
 from duly.role import RoleLoop, stop_roles
 from duly.store.database import Database
-from duly.store.group_commit import GroupCommit
+from duly.store.submit import GroupCommit
 from duly.telemetry import Metrics
 
 STOP_S = 10.0
