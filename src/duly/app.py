@@ -367,6 +367,7 @@ def make_front(
         reserved=beating,
         admission=Admission(admission_limits(settings)),
         bulk=bulk,
+        is_secure=bool(settings.tls_certificate_file),
     )
     parts.events.subscribe(TasksFinished, front.waiting.on_finished)
     return front

@@ -45,6 +45,8 @@ class Claims:
     tenant_name: str
     access: Access
     reach: Reach
+    # Seconds since 1970.
+    expires_at: float
 
 
 class TokenReader:
@@ -84,7 +86,7 @@ class TokenReader:
         if text_reason(subject, SUBJECT_CHARACTERS_MAX):
             # The subject is written to the audit.
             return None
-        return Claims(subject, tenant_name, access, reach)
+        return Claims(subject, tenant_name, access, reach, float(found["exp"]))
 
 
 def is_timely(claims: Mapping[str, Any], now: float) -> bool:

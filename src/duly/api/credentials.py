@@ -8,6 +8,8 @@
 | a random or mistyped key | 401 without a look-up: its check characters do not fit |
 | a key of another kind (bearer key signs, signing key bears) | 401 |
 | the database is unreachable | 503: no request is accepted without authentication |
+| a session cookie beside a credential | the credential counts; the cookie is not read |
+| a session cookie with a change from another origin | 403: another site's page sent it |
 """
 
 import base64
@@ -22,6 +24,7 @@ from duly.api.bearer_tokens import JwtSettings, TokenReader
 from duly.api.problems import ApiProblem, Code
 from duly.api.rate_limit import RequestRates
 from duly.api.request import Call
+from duly.api.session_tokens import LINK_S, SESSION_S, SessionTokens, TokenContent, TokenKind
 from duly.api.ttl_cache import TtlCache
 from duly.domain.access import Access, Credential, Reach
 from duly.domain.api_keys import KEY_PREFIX, is_key_id, read_key_text
@@ -42,6 +45,9 @@ TOKEN_CHARACTERS_MAX = 8192
 UNPROVEN_BYTES_MAX = 256 * 1024
 UNPROVEN = "unproven"
 CONTENT_DIGEST = re.compile(r"(?:^|, ?)sha-256=:(?P<sha256>[A-Za-z0-9+/]{43}=):(?:,|$)")
+SESSION_COOKIE = "duly_session"
+# Methods that change nothing.
+SAFE_METHODS = frozenset({"GET", "HEAD"})
 REFUSAL = "the credential is missing, wrong, expired or revoked"
 
 
@@ -67,6 +73,7 @@ class Authenticator:
             environment.clock, lambda key_id: read_key(self.reserved, key_id)
         )
         self.tenants: TtlCache[str, Tenant | None] = TtlCache(environment.clock, self.find_named)
+        self.sessions = SessionTokens(self.reserved, environment)
 
     async def find_named(self, name: str) -> Tenant | None:
         """Only names that a tenant can have reach the database, which takes not every text."""
@@ -76,17 +83,88 @@ class Authenticator:
         """Authenticate before the body is read where possible: an unauthenticated body takes no
         memory."""
         bearer, signer = call.header(b"authorization"), call.header(b"x-duly-key")
-        if (bearer is None) == (signer is None):
+        if bearer is None and signer is None:
+            return await self.in_session(call)
+        if bearer is not None and signer is not None:
             raise unauthenticated()
         if signer is not None:
             return await self.signed(call, signer, bytes_max)
         assert bearer is not None
         scheme, _, token = bearer.partition(" ")
-        if scheme.lower() != "bearer" or not token or len(token) > TOKEN_CHARACTERS_MAX:
+        if scheme.lower() != "bearer":
+            raise unauthenticated()
+        return await self.borne(token)
+
+    async def borne(self, token: str) -> Credential:
+        if not token or len(token) > TOKEN_CHARACTERS_MAX:
             raise unauthenticated()
         if token.startswith(KEY_PREFIX + "_"):
             return await self.keyed(token)
         return await self.tokened(token)
+
+    # Sessions of browsers ------------------------------------------------------------------------
+
+    async def in_session(self, call: Call) -> Credential:
+        """By the cookie that a sign-in set. A page of another site cannot read it, and is not
+        believed where its browser sent it all the same."""
+        token = cookie_value(call, SESSION_COOKIE)
+        if token is None:
+            raise unauthenticated()
+        await self.sessions.load()
+        content = self.sessions.opened(TokenKind.SESSION, token)
+        if content is None:
+            raise unauthenticated()
+        if call.method not in SAFE_METHODS and not self.is_same_origin(call):
+            raise ApiProblem(Code.FORBIDDEN, "a session changes things from its own origin only")
+        return await self.credential_in(content)
+
+    async def credential_in(self, content: TokenContent) -> Credential:
+        if content.key_id is not None:
+            return credential_of(await self.live_key(content.key_id))
+        return await self.credential_for(
+            content.tenant_name, content.actor, Access(content.access), Reach(content.reach)
+        )
+
+    async def signed_in(self, token: str) -> tuple[Credential, TokenContent]:
+        """What a session of this key or JWT holds; it does not outlive the credential."""
+        credential = await self.borne(token)
+        await self.sessions.load()
+        expires_at = self.sessions.expiry(SESSION_S)
+        nonce = self.sessions.nonce()
+        if credential.key_id is not None:
+            return credential, TokenContent(expires_at, nonce, credential.key_id)
+        claims = None if self.tokens is None else self.tokens.read(token)
+        assert claims is not None, "it was believed a moment ago"
+        content = TokenContent(
+            min(expires_at, claims.expires_at),
+            nonce,
+            actor=credential.actor,
+            tenant_name=credential.tenant_name,
+            access=credential.access.value,
+            reach=credential.reach.value,
+        )
+        return credential, content
+
+    async def linked(self, token: str) -> tuple[Credential, TokenContent]:
+        """The session that a sign-in link stands for; the link is used up."""
+        await self.sessions.load()
+        link = self.sessions.opened(TokenKind.LINK, token)
+        if link is None or link.key_id is None:
+            raise unauthenticated()
+        credential = credential_of(await self.live_key(link.key_id))
+        if not await claim_nonce(self.database, link.key_id, link.nonce, 2 * LINK_S):
+            raise unauthenticated()
+        expires_at = self.sessions.expiry(SESSION_S)
+        return credential, TokenContent(expires_at, self.sessions.nonce(), link.key_id)
+
+    def is_same_origin(self, call: Call) -> bool:
+        """As the browser says; a program that is no browser sends neither header and has no
+        business with cookies."""
+        site = call.header(b"sec-fetch-site")
+        if site is not None:
+            return site == "same-origin"
+        origin, host = call.header(b"origin"), call.header(b"host")
+        return origin is not None and host is not None and origin.partition("://")[2] == host
 
     async def keyed(self, token: str) -> Credential:
         _, _, rest = token.partition("_")
@@ -168,18 +246,31 @@ class Authenticator:
         claims = None if self.tokens is None else self.tokens.read(token)
         if claims is None:
             raise unauthenticated()
-        tenant = await self.tenants.get(claims.tenant_name)
+        actor = f"jwt:{claims.subject[:128]}"
+        return await self.credential_for(claims.tenant_name, actor, claims.access, claims.reach)
+
+    async def credential_for(
+        self, tenant_name: str, actor: str, access: Access, reach: Reach
+    ) -> Credential:
+        tenant = await self.tenants.get(tenant_name)
         if tenant is None:
             raise unauthenticated()
-        actor = f"jwt:{claims.subject[:128]}"
         return Credential(
             actor,
             tenant.id,
             tenant.name,
-            claims.access,
-            claims.reach,
+            access,
+            reach,
             is_suspended=tenant.suspended_at is not None,
         )
+
+
+def cookie_value(call: Call, name: str) -> str | None:
+    for part in (call.header(b"cookie") or "").split(";"):
+        key, _, value = part.strip().partition("=")
+        if key == name and value:
+            return value
+    return None
 
 
 def credential_of(key: Key) -> Credential:

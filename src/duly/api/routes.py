@@ -16,12 +16,14 @@ from duly.api.forecast import ForecastRoutes
 from duly.api.health import HealthRoutes
 from duly.api.keys import KeyRoutes
 from duly.api.operators import OperatorRoutes
+from duly.api.pages import PageRoutes
 from duly.api.pauses import PauseRoutes
 from duly.api.rate_limit import Throttle
 from duly.api.schedule_backfill import BackfillRoutes
 from duly.api.schedule_changes import Expect, ScheduleChanges
 from duly.api.schedule_control import ScheduleControlRoutes
 from duly.api.schedules import ScheduleRoutes
+from duly.api.sessions import SessionRoutes
 from duly.api.stats import StatsRoutes
 from duly.api.task_batch import TaskBatchRoutes
 from duly.api.task_control import TaskControlRoutes
@@ -63,8 +65,11 @@ class ApiRoutes:
         reserved: Database | None = None,
         admission: Admission | None = None,
         bulk: Database | None = None,
+        *,
+        is_secure: bool = False,
     ) -> None:
         self.database = database
+        self.is_secure = is_secure
         self.admission = admission or Admission()
         # For reads and bulk changes, beside the connections that submits use.
         self.bulk = bulk or database
@@ -106,6 +111,7 @@ class ApiRoutes:
             *self.recurring(),
             *self.working(),
             *self.control_plane(),
+            *SessionRoutes(self.authenticator, is_secure=self.is_secure).endpoints(),
             *self.health.endpoints(),
         ]
 
@@ -150,6 +156,8 @@ class ApiRoutes:
         """`only_probes`: of a process without the role `api`, which is looked at all the same."""
         endpoints = self.health.endpoints() if only_probes else self.endpoints()
         endpoints += DescriptionRoutes(endpoints).endpoints()
+        if not only_probes:
+            endpoints += PageRoutes().endpoints()
         return AsgiApplication(
             endpoints, self.database, self.authenticator, self.metrics, self.admission, self.bulk
         )

@@ -1,0 +1,1 @@
+"""The dashboard: one page, its modules and styles. No Python lives here."""
