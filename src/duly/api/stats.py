@@ -10,16 +10,22 @@ from msgspec import Meta
 from duly.api.asgi import Endpoint, Kind
 from duly.api.problems import ApiProblem, Code
 from duly.api.request import Answer, Call
-from duly.api.wire import Instant, TypeName
+from duly.api.wire import Instant, Limit, TypeName
 from duly.domain import limits
-from duly.domain.access import PRODUCERS
+from duly.domain.access import OPERATORS, PRODUCERS
 from duly.domain.breaker import BreakerKind
 from duly.domain.histogram import quantile
 from duly.domain.ids import EPOCH
 from duly.domain.limits import Problem
 from duly.environment import Environment
 from duly.store.cluster import COUNT_MAX, Depth, TenantStatus, read_tenant_status
-from duly.store.stats import Point, added_up, read_points
+from duly.store.stats import (
+    Point,
+    TenantCounts,
+    added_up,
+    read_points,
+    read_tenant_stats,
+)
 
 TAG = "Operations"
 HOUR = timedelta(hours=1)
@@ -52,6 +58,28 @@ class NowQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count_max: Annotated[
         int, Meta(ge=1, le=COUNT_MAX, description="Where a count stops; looking costs as much.")
     ] = COUNT_MAX
+
+
+class TenantStatsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Limit = 20
+
+
+class TenantStatsView(msgspec.Struct, frozen=True, kw_only=True):
+    tenant: str
+    submitted: int
+    started: int
+    completed: int
+    failed: int
+    retried: int
+    lag_p50_s: float | None
+    lag_p99_s: float | None
+
+
+class TenantStatsAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """Tenants that waited longest first."""
+
+    since: datetime = msgspec.field(name="from")
+    items: list[TenantStatsView]
 
 
 class PointView(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +169,18 @@ class StatsRoutes:
                 answers={200: NowAnswer},
                 tag=TAG,
             ),
+            Endpoint(
+                method="GET",
+                path="/v1/stats/tenants",
+                summary="Which tenants waited longest in the last five minutes",
+                handler=self.by_tenant,
+                kind=Kind.INSTALLATION,
+                access=OPERATORS,
+                query=TenantStatsQuery,
+                answers={200: TenantStatsAnswer},
+                tag=TAG,
+                is_bulk=True,
+            ),
         ]
 
     async def over_time(self, call: Call, query: StatsQuery) -> Answer:
@@ -186,6 +226,22 @@ class StatsRoutes:
             drain_s=drain_s(standing, pace),
         )
         return Answer(200, answer)
+
+
+    async def by_tenant(self, call: Call, query: TenantStatsQuery) -> Answer:
+        since = floor_to(self.environment.clock.now() - PACE, 60)
+        found = [tenant_view(each) for each in await read_tenant_stats(call.session, since)]
+        found.sort(key=lambda each: (-(each.lag_p99_s or 0.0), each.tenant))
+        return Answer(200, TenantStatsAnswer(since=since, items=found[: query.limit]))
+
+
+def tenant_view(each: TenantCounts) -> TenantStatsView:
+    return TenantStatsView(
+        tenant=each.tenant,
+        **each.counts._asdict(),
+        lag_p50_s=quantile(each.lag, 0.5),
+        lag_p99_s=quantile(each.lag, 0.99),
+    )
 
 
 def checked_range(query: StatsQuery, now: datetime) -> tuple[datetime, datetime]:

@@ -316,6 +316,22 @@ async def read_points(
     return [points[step] for step in sorted(points)] if rows_left >= 0 else None
 
 
+class TenantCounts(NamedTuple):
+    """What one tenant did since an instant; `lag` as a histogram."""
+
+    tenant: str
+    counts: TaskCounts
+    lag: Sequence[int]
+
+
+async def read_tenant_stats(
+    session: Session, since: datetime, rows_max: int = ADDED_ROWS_MAX
+) -> list[TenantCounts]:
+    """Of every tenant that did anything."""
+    rows = await session.fetch(SQL.read_tenant_stats, since, rows_max)
+    return [TenantCounts(tenant, TaskCounts(*counts), lag) for tenant, *counts, lag in rows]
+
+
 def added_up(points: Iterable[Point], at: datetime) -> Point:
     total = Point(at)
     for point in points:

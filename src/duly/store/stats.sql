@@ -43,6 +43,34 @@ SELECT minute, tenant, type, submitted, started, completed, failed, retried, lag
  ORDER BY minute, tenant, type
  LIMIT $6
 
+-- name: read_tenant_stats
+-- The last minutes of every tenant added up, for an operator who asks which of them waits; bounded by
+-- the rows that are read, newest minutes first.
+WITH recent AS MATERIALIZED (
+    SELECT tenant, submitted, started, completed, failed, retried, lag
+      FROM duly.stats
+     WHERE minute >= $1
+     ORDER BY minute DESC, tenant, type
+     LIMIT $2
+), counted AS (
+    SELECT tenant, sum(submitted)::bigint AS submitted, sum(started)::bigint AS started,
+           sum(completed)::bigint AS completed, sum(failed)::bigint AS failed,
+           sum(retried)::bigint AS retried
+      FROM recent
+     GROUP BY tenant
+), buckets AS (
+    SELECT tenant, position, sum(number)::bigint AS number
+      FROM recent, unnest(lag) WITH ORDINALITY AS bucket(number, position)
+     GROUP BY tenant, position
+), histograms AS (
+    SELECT tenant, array_agg(number ORDER BY position) AS lag FROM buckets GROUP BY tenant
+)
+SELECT tenants.name AS tenant, counted.submitted, counted.started, counted.completed,
+       counted.failed, counted.retried, coalesce(histograms.lag, '{}') AS lag
+  FROM counted
+  JOIN duly.tenants ON tenants.id = counted.tenant
+  LEFT JOIN histograms ON histograms.tenant = counted.tenant
+
 -- name: delete_old_stats
 -- A bounded bite of minutes past their retention.
 DELETE FROM duly.stats
