@@ -29,6 +29,7 @@ from duly.api.health import HealthRoutes
 from duly.api.http_limits import HttpLimits
 from duly.api.routes import ApiRoutes
 from duly.api.server import HttpServer, Listener, make_server, read_tls
+from duly.api.sessions import make_link
 from duly.broker.assembly import carrier_roles, default_carrier, open_carrier
 from duly.broker.bell import LaneHints, hear_lanes
 from duly.broker.contract import Carrier, LeasingCarrier
@@ -37,6 +38,7 @@ from duly.client.server import LOCAL_FILE, LocalServer, read_local
 from duly.coordinator.ownership import Coordinator
 from duly.coordinator.postgres import PostgresOwnership
 from duly.domain.addresses import OutboundRules
+from duly.domain.api_keys import read_key_text
 from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
 from duly.domain.fairness import AGING_S
 from duly.domain.lanes import LANE_DEPTH_MAX, Lane
@@ -124,6 +126,8 @@ class Ready:
     key: FirstKey
     # Webhooks may go to this machine and its network.
     allows_private: bool = False
+    # Signs a browser in, once; None where no key is known here.
+    dashboard: str | None = None
     # What runs, for tests that move its clock.
     loops: Sequence[RoleLoop] = ()
 
@@ -238,8 +242,9 @@ async def run_until(
             serving = group.create_task(serve_http(server, listener, stop))
             running = [group.create_task(loop.run()) for loop in loops]
             await started(server, serving)
-            clients.tell(listener.url, key.first, place)
-            announce(Ready(listener.url, place, key, outbound.allow_private, loops))
+            known_key = clients.tell(listener.url, key.first, place)
+            dashboard = await make_dashboard_link(front, listener.url, known_key)
+            announce(Ready(listener.url, place, key, outbound.allow_private, dashboard, loops))
             await stop.wait()
             await stop_all(server, front, parts, loops, running, settings.stop_timeout_s)
 
@@ -589,6 +594,14 @@ def read_jwt(settings: Settings) -> JwtSettings | None:
     )
 
 
+async def make_dashboard_link(front: ApiRoutes, url: str, key: str | None) -> str | None:
+    known = None if key is None else read_key_text(key)
+    if known is None:
+        return None
+    made = await make_link(front.authenticator.sessions, known.id)
+    return f"{url}/{made.fragment}"
+
+
 class LocalClients:
     """The file by which programs of the same user find this duly, and the key it once made."""
 
@@ -596,13 +609,14 @@ class LocalClients:
         self.path = path
         self.is_cluster = is_cluster
 
-    def tell(self, url: str, first_key: str | None, place: DatabaseTarget) -> None:
-        """A process of a cluster leaves no address: its clients are mostly elsewhere."""
+    def tell(self, url: str, first_key: str | None, place: DatabaseTarget) -> str | None:
+        """The key of local clients, if it is known. A process of a cluster leaves no address: its
+        clients are mostly elsewhere."""
         if self.is_cluster:
-            return
+            return None
         if self.path is None:
             log.warning("clients of this user find another duly or none: set DULY_URL", url=url)
-            return
+            return None
         known = read_local(self.path)
         keys = {} if known is None else dict(known.keys)
         database = "embedded" if place.embedded is not None else address_of(place.engine_url)
@@ -619,6 +633,7 @@ class LocalClients:
         fresh.touch(mode=0o600)
         fresh.write_bytes(msgspec.json.encode(LocalServer(url, api_key, newest)))
         fresh.rename(self.path)
+        return api_key or None
 
 
 @contextlib.contextmanager

@@ -220,3 +220,19 @@ async def test_numbers_are_not_for_workers_or_strangers(front: Front, path: str)
     other = await front.call("GET", f"{path}?tenant=other", key=front.producer)
     assert (other.status, other.code) == (404, "not_found")
     assert (await front.call("GET", f"{path}?tenant=other")).status == 200
+
+
+async def test_the_tenants_that_wait_longest_come_first(front: Front) -> None:
+    """An operator asks who is late; a list by name makes them read all of it."""
+    now = datetime.now(UTC).replace(second=0, microsecond=0)
+    await add_minute(front, now, lag_s=0.1)
+    await add_minute(front, now - timedelta(minutes=1), lag_s=0.1)
+    await add_minute(front, now, tenant=front.other.id, lag_s=30.0)
+    await add_minute(front, now - timedelta(minutes=20), task_type="old", lag_s=900.0)
+    reply = await front.call("GET", "/v1/stats/tenants")
+    late, prompt = reply.json["items"]
+    assert (late["tenant"], late["started"]) == ("other", 4)
+    assert (prompt["tenant"], prompt["started"]) == ("default", 8)
+    assert late["lag_p99_s"] > 20 > prompt["lag_p99_s"]
+    refused = await front.call("GET", "/v1/stats/tenants", key=front.operator)
+    assert refused.status == 403

@@ -28,7 +28,7 @@ def test_on_an_external_database_it_says_one_ready_line_and_answers(
 ) -> None:
     """Scripts wait for that line; whatever comes after it must already work."""
     with duly_up(environ=external(owner_url, engine_url)) as duly:
-        assert duly.ready.keys() == {"url", "api_key", "data_dir"}
+        assert duly.ready.keys() == {"url", "api_key", "data_dir", "dashboard"}
         assert duly.ready["data_dir"] is None
         assert duly.get("/healthz")[0] == 200
         assert duly.get("/readyz")[0] == 200

@@ -19,6 +19,7 @@ from duly.api.request import Answer, Call
 from duly.api.session_tokens import (
     LINK_S,
     TOKEN_CHARACTERS_MAX,
+    SessionTokens,
     TokenContent,
     TokenKind,
 )
@@ -156,18 +157,17 @@ class SessionRoutes:
         key_id = call.credential.key_id
         if key_id is None:
             raise ApiProblem(Code.FORBIDDEN, "a sign-in link is made with an API key")
-        tokens = self.authenticator.sessions
-        await tokens.load()
-        content = TokenContent(tokens.expiry(LINK_S), tokens.nonce(), key_id)
-        token = tokens.seal(TokenKind.LINK, content)
-        return Answer(
-            201, LinkView(fragment=link_fragment(token), expires_at=instant(content.expires_at))
-        )
+        return Answer(201, await make_link(self.authenticator.sessions, key_id))
 
 
-def link_fragment(token: str) -> str:
-    """Behind `#`, which no server, proxy or log is sent."""
-    return f"#/signin?link={quote(token)}"
+async def make_link(tokens: SessionTokens, key_id: str) -> LinkView:
+    """Its token is behind `#`, which no server, proxy or log is sent."""
+    await tokens.load()
+    content = TokenContent(tokens.expiry(LINK_S), tokens.nonce(), key_id)
+    token = tokens.seal(TokenKind.LINK, content)
+    return LinkView(
+        fragment=f"#/signin?link={quote(token)}", expires_at=instant(content.expires_at)
+    )
 
 
 def cookie_of(value: str, lasts_s: float, *, is_secure: bool) -> str:

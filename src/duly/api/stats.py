@@ -227,7 +227,6 @@ class StatsRoutes:
         )
         return Answer(200, answer)
 
-
     async def by_tenant(self, call: Call, query: TenantStatsQuery) -> Answer:
         since = floor_to(self.environment.clock.now() - PACE, 60)
         found = [tenant_view(each) for each in await read_tenant_stats(call.session, since)]

@@ -30,6 +30,7 @@ COMMANDS = {
     "doctor": ("duly.cli.doctor", "Check the database and roles, and print remedies."),
     "verify": ("duly.cli.verify", "Check all stored rows against duly's invariants."),
     "config": ("duly.cli.config", "Show every setting, its value and where it came from."),
+    "dashboard": ("duly.cli.dashboard", "Print a link that signs a browser in, once."),
     "env": ("duly.cli.env", "Print the local duly's address, key and database for a shell."),
     "status": ("duly.cli.status", "Show nodes, slots, backlog, lag and dead letters."),
     "tasks": ("duly.cli.tasks", "Submit, list, wait for, cancel and change tasks."),

@@ -27,7 +27,7 @@ def command(as_json: bool, **flags: Any) -> None:
     """Start duly on this machine: an embedded PostgreSQL (or the one of --database-url), the
     schema, every role and the API. Ctrl-C or SIGTERM stops all of it in order.
 
-    With --json, one line says when it is ready: {"url", "api_key", "data_dir"}.
+    With --json, one line says when it is ready: {"url", "api_key", "data_dir", "dashboard"}.
     """
     settings = load(flags).settings
     if set(settings.roles) != set(ROLES):
@@ -43,6 +43,7 @@ def announce_json(ready: Ready) -> None:
         "url": ready.url,
         "api_key": ready.key.first,
         "data_dir": str(embedded.data_dir) if embedded else None,
+        "dashboard": ready.dashboard,
     }
     sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
     sys.stdout.flush()
@@ -53,6 +54,9 @@ def announce_json(ready: Ready) -> None:
 def announce_text(ready: Ready) -> None:
     click.echo(f"duly {__version__} is ready")
     click.echo(f"  API       {ready.url}")
+    click.echo(f"  dashboard {ready.dashboard or ready.url}")
+    if ready.dashboard is not None:
+        click.echo("            (signs in once, within 15 minutes; `duly dashboard` makes another)")
     click.echo(f"  database  {ready.place.description}")
     if ready.key.first is not None:
         click.echo(f"  API key   {ready.key.first}")
