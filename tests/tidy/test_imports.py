@@ -40,6 +40,8 @@ ALLOWED: dict[str, set[str]] = {
     "tenant_changes": {"domain", "events", "store"},
     "telemetry": {"duly", "metric_families"},
     "metric_families": set(),
+    # Files of the dashboard, for browsers.
+    "web": set(),
     # Files for Prometheus and Grafana.
     "observability": set(),
     "settings": {"domain"},
