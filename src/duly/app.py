@@ -29,7 +29,7 @@ from duly.api.health import HealthRoutes
 from duly.api.http_limits import HttpLimits
 from duly.api.routes import ApiRoutes
 from duly.api.server import HttpServer, Listener, make_server, read_tls
-from duly.api.sessions import make_link
+from duly.api.sessions import dashboard_url
 from duly.broker.assembly import carrier_roles, default_carrier, open_carrier
 from duly.broker.bell import LaneHints, hear_lanes
 from duly.broker.contract import Carrier, LeasingCarrier
@@ -38,7 +38,6 @@ from duly.client.server import LOCAL_FILE, LocalServer, read_local
 from duly.coordinator.ownership import Coordinator
 from duly.coordinator.postgres import PostgresOwnership
 from duly.domain.addresses import OutboundRules
-from duly.domain.api_keys import read_key_text
 from duly.domain.errors import AlreadyRunning, DataDirectoryUnusable
 from duly.domain.fairness import AGING_S
 from duly.domain.lanes import LANE_DEPTH_MAX, Lane
@@ -243,7 +242,7 @@ async def run_until(
             running = [group.create_task(loop.run()) for loop in loops]
             await started(server, serving)
             known_key = clients.tell(listener.url, key.first, place)
-            dashboard = await make_dashboard_link(front, listener.url, known_key)
+            dashboard = await dashboard_url(front.authenticator, listener.url, known_key)
             announce(Ready(listener.url, place, key, outbound.allow_private, dashboard, loops))
             await stop.wait()
             await stop_all(server, front, parts, loops, running, settings.stop_timeout_s)
@@ -592,14 +591,6 @@ def read_jwt(settings: Settings) -> JwtSettings | None:
     return jwt_settings(
         settings.jwt_issuer, settings.jwt_audience, settings.jwt_algorithms, settings.jwt_key
     )
-
-
-async def make_dashboard_link(front: ApiRoutes, url: str, key: str | None) -> str | None:
-    known = None if key is None else read_key_text(key)
-    if known is None:
-        return None
-    made = await make_link(front.authenticator.sessions, known.id)
-    return f"{url}/{made.fragment}"
 
 
 class LocalClients:

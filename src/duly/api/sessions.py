@@ -24,6 +24,7 @@ from duly.api.session_tokens import (
     TokenKind,
 )
 from duly.domain.access import ADMINS, OPERATORS, PRODUCERS, READERS, Access, Credential, Reach
+from duly.domain.api_keys import read_key_text
 from duly.domain.limits import Problem
 
 TAG = "Sessions"
@@ -158,6 +159,15 @@ class SessionRoutes:
         if key_id is None:
             raise ApiProblem(Code.FORBIDDEN, "a sign-in link is made with an API key")
         return Answer(201, await make_link(self.authenticator.sessions, key_id))
+
+
+async def dashboard_url(authenticator: Authenticator, url: str, key: str | None) -> str | None:
+    """A sign-in link for the key of local clients; None where it is not known."""
+    known = None if key is None else read_key_text(key)
+    if known is None:
+        return None
+    made = await make_link(authenticator.sessions, known.id)
+    return f"{url}/{made.fragment}"
 
 
 async def make_link(tokens: SessionTokens, key_id: str) -> LinkView:
