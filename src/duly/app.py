@@ -125,7 +125,6 @@ class Ready:
     key: FirstKey
     # Webhooks may go to this machine and its network.
     allows_private: bool = False
-    # Signs a browser in, once; None where no key is known here.
     dashboard: str | None = None
     # What runs, for tests that move its clock.
     loops: Sequence[RoleLoop] = ()
