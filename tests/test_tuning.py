@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from duly.app import make_parts, tuning_of
+from duly.composition import make_parts, tuning_of
 from duly.domain.execution_shares import equal_weight
 from duly.domain.task import HIGH
 from duly.environment import Environment

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from duly.api.credentials import Authenticator
-from duly.app import make_parts
+from duly.composition import make_parts
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.keys import NewKey, create_key

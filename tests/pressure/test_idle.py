@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from duly.app import make_parts
+from duly.composition import make_parts
 from duly.environment import Environment
 from duly.role import RoleLoop, stop_roles
 from duly.telemetry import Metrics

@@ -75,6 +75,10 @@ class Authenticator:
         self.tenants: TtlCache[str, Tenant | None] = TtlCache(environment.clock, self.find_named)
         self.sessions = SessionTokens(self.reserved, environment)
 
+    async def close(self) -> None:
+        await self.keys.close()
+        await self.tenants.close()
+
     async def find_named(self, name: str) -> Tenant | None:
         """Only names that a tenant can have reach the database, which takes not every text."""
         return await find_tenant(self.reserved, name) if TENANT_PATTERN.fullmatch(name) else None

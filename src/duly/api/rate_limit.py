@@ -217,6 +217,9 @@ class Throttle:
             )
         quota.count += count
 
+    async def close(self) -> None:
+        await self.tenants.close()
+
 
 def rate_headers(tokens: RateTokens, now: float, rate: float, burst: float) -> dict[str, str]:
     remaining = max(0.0, min(burst, tokens.most(now, rate, burst)))

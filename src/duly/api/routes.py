@@ -167,3 +167,5 @@ class ApiRoutes:
         await self.group_commit.close()
         await self.reading.close()
         await self.rules.close()
+        await self.authenticator.close()
+        await self.throttle.close()

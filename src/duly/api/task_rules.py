@@ -115,6 +115,7 @@ class TaskRules:
 
     async def close(self) -> None:
         await self.checks.close()
+        await self.known.close()
 
 
 async def read_rules(session: Session, tenant: int, task_type: str) -> Rules:

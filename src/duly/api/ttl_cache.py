@@ -7,9 +7,10 @@ invented names evict no existing one.
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
 
+from duly.child_tasks import ChildTasks
 from duly.environment import Clock
 
 KEEP_S = 2.0
@@ -24,7 +25,7 @@ class TtlCache(Generic[Name, Thing]):
     def __init__(
         self,
         clock: Clock,
-        look: Callable[[Name], Awaitable[Thing]],
+        look: Callable[[Name], Coroutine[Any, Any, Thing]],
         entries_max: int = ENTRIES_MAX,
     ) -> None:
         self.clock = clock
@@ -33,6 +34,7 @@ class TtlCache(Generic[Name, Thing]):
         self.kept: OrderedDict[Name, tuple[float, Thing]] = OrderedDict()
         self.absent: OrderedDict[Name, tuple[float, Thing]] = OrderedDict()
         self.looking: dict[Name, asyncio.Future[Thing]] = {}
+        self.loads = ChildTasks()
 
     def knows(self, name: Name) -> bool:
         """It existed when it was last looked for, a moment or longer ago."""
@@ -44,7 +46,7 @@ class TtlCache(Generic[Name, Thing]):
             return entry[1]
         flight = self.looking.get(name)
         if flight is None:
-            flight = asyncio.ensure_future(self.fetch(name))
+            flight = self.loads.start(self.fetch(name))
             self.looking[name] = flight
             flight.add_done_callback(lambda ended: self.land(name, ended))
         # A cancelled caller must not cancel the load that others wait for.
@@ -71,3 +73,6 @@ class TtlCache(Generic[Name, Thing]):
         self.kept.pop(name, None)
         self.absent.pop(name, None)
         self.looking.pop(name, None)
+
+    async def close(self) -> None:
+        await self.loads.close()

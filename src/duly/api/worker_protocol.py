@@ -236,6 +236,7 @@ class WorkerRoutes:
         finally:
             leasing.cancel()
             gone.cancel()
+            await asyncio.gather(leasing, gone, return_exceptions=True)
         if granted.leases and gone.done() and not granted.again:
             # The worker hung up: release the leases, so that another worker can run them; no
             # attempt is charged.

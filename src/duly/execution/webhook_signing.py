@@ -6,6 +6,7 @@ from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from duly.child_tasks import ChildTasks
 from duly.domain.errors import DulyError
 from duly.environment import Environment
 from duly.execution.worker_leases import remember
@@ -32,6 +33,7 @@ class Keyring:
         self.environment = environment
         self.kept: OrderedDict[int, tuple[float, list[bytes]]] = OrderedDict()
         self.looking: dict[int, asyncio.Future[list[bytes]]] = {}
+        self.loads = ChildTasks()
 
     async def secrets_of(self, tenant: int) -> list[bytes]:
         """While the database is away, those that were known last."""
@@ -40,7 +42,7 @@ class Keyring:
             return kept[1]
         flight = self.looking.get(tenant)
         if flight is None:
-            flight = self.looking[tenant] = asyncio.ensure_future(self.look(tenant))
+            flight = self.looking[tenant] = self.loads.start(self.look(tenant))
             flight.add_done_callback(lambda _: self.looking.pop(tenant, None))
         try:
             # A cancelled request must not cancel the load that others wait for.
@@ -55,3 +57,6 @@ class Keyring:
         until = self.environment.clock.monotonic() + KEEP_S
         remember(self.kept, tenant, (until, secrets), TENANTS_MAX)
         return secrets
+
+    async def close(self) -> None:
+        await self.loads.close()

@@ -237,6 +237,7 @@ class WebhookSender:
         return AttemptResult(Outcome.RELEASED, error=error, retry_in_s=delay_s)
 
     async def close(self) -> None:
+        await self.keyring.close()
         await self.session.close()
 
 

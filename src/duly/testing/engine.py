@@ -8,7 +8,7 @@ import asyncio
 from types import TracebackType
 from uuid import UUID
 
-from duly.app import Parts, make_parts
+from duly.composition import Parts, make_parts
 from duly.domain.lanes import WEBHOOK_LANES
 from duly.environment import Environment
 from duly.execution.assembly import executor_roles
