@@ -17,7 +17,7 @@ from duly.client import errors, http_async, namespaces, submits, wire, worker
 from duly.client.asynchronous import RESOURCES, WAIT_S_MAX
 from duly.client.context import Context, Flag
 from duly.client.operations import listing, operation
-from duly.client.request import SubmitOptions
+from duly.client.request import ScheduleOptions, SubmitOptions
 from duly.client.task import Attempt, TaskData
 from duly.domain import limits
 from duly.domain.errors import DulyError
@@ -69,8 +69,8 @@ INNER = {
     duly.AsyncClient: {"pages", "send", "task_from", "task_pages"},
     duly.Task: {"client", "typed"},
     duly.AsyncTask: {"client", "typed"},
-    duly.TaskRegistry: {"default_pool"},
-    duly.Worker: {"default_pool", "on_signal", "plan", "serve_until_signal"},
+    duly.TaskRegistry: {"default_pool", "resources", "scheduled"},
+    duly.Worker: {"default_pool", "middleware", "on_signal", "plan", "serve_until_signal"},
     DulyServer: {"live", "serve", "move_clock", "move_clock_here", "wake_here", "make_tenant_here"}
     | {"run", "wake"},
     MovableClock: {"jump"},
@@ -139,6 +139,14 @@ def make_reference() -> str:
             *section("duly.TaskRegistry", duly.TaskRegistry),
             *section("duly.TaskHandle", duly.TaskHandle),
             *section("duly.Worker", duly.Worker, "All of `duly.TaskRegistry`, and:"),
+            "## Resources\n",
+            table(
+                ("function", "what it does"),
+                [
+                    (f"`duly.{each.__name__}{signature(each)}`", described(each, each.__name__))
+                    for each in (duly.resource, duly.inject)
+                ],
+            ),
             *section("duly.Context", Context, "What a handler is given first, as `ctx`."),
             *section("ctx.cancelled", Flag),
             "### Exceptions of a handler\n",
@@ -181,7 +189,7 @@ def resources() -> Iterator[str]:
         shown = getattr(namespaces, "Async" + kind)
         yield from section(f"client.{name}", shown, level="###")
     yield "### Options of a schedule\n"
-    yield table(("option", "meaning"), option_rows(namespaces.ScheduleOptions))
+    yield table(("option", "meaning"), option_rows(ScheduleOptions))
 
 
 def members(kind: type) -> Iterator[tuple[str, Any]]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from duly.client.receiver import Delivery
     from duly.client.receiver_app import WebhookReceiver
     from duly.client.registry import TaskRegistry
+    from duly.client.resources import Resource, inject, resource
     from duly.client.synchronous import Client, Task
     from duly.client.task_handle import TaskHandle
     from duly.client.worker import Worker
@@ -55,6 +56,7 @@ __all__ = [
     "NotFound",
     "RateLimited",
     "Reject",
+    "Resource",
     "Retry",
     "ServerNotFound",
     "Task",
@@ -70,7 +72,9 @@ __all__ = [
     "Worker",
     "__version__",
     "inbox",
+    "inject",
     "receiver",
+    "resource",
     "transactional",
 ]
 
@@ -93,6 +97,7 @@ EXPORTS = {
     "NotFound": "duly.client.errors",
     "RateLimited": "duly.client.errors",
     "Reject": "duly.client.outcomes",
+    "Resource": "duly.client.resources",
     "Retry": "duly.client.outcomes",
     "ServerNotFound": "duly.client.errors",
     "Task": "duly.client.synchronous",
@@ -106,6 +111,8 @@ EXPORTS = {
     "WaitTimedOut": "duly.client.errors",
     "WebhookReceiver": "duly.client.receiver_app",
     "Worker": "duly.client.worker",
+    "inject": "duly.client.resources",
+    "resource": "duly.client.resources",
 }
 MODULES = {
     "inbox": "duly.client.inbox",

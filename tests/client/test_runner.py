@@ -10,6 +10,7 @@ from duly.client.handlers import Handler
 from duly.client.heartbeat import QUEUED_S_MAX, HeartbeatLoop
 from duly.client.leased_tasks import LeasedTask
 from duly.client.leases import LeaseBook, Run, Stop
+from duly.client.middleware import HandlerCaller, Middleware
 from duly.client.outcomes import HandlerOutcome, failed, rejected
 from duly.client.runner import Runner
 from duly.client.server_clock import ServerClock
@@ -22,6 +23,7 @@ async def nothing(ctx: Any) -> None: ...
 
 
 HANDLER = Handler("a", nothing, "async")
+CALLER = HandlerCaller(Middleware(), {})
 
 
 def old_run() -> Run:
@@ -63,7 +65,7 @@ async def test_a_look_in_the_middle_of_an_end_does_not_change_what_it_says(
 ) -> None:
     """A failure that becomes a release is charged to nobody, and tried again for ever."""
     settling = StubSettling()
-    runner = Runner({"a": HANDLER}, 1, 0, 1, LeaseBook(), cast(Any, settling))
+    runner = Runner({"a": HANDLER}, CALLER, 1, 0, 1, LeaseBook(), cast(Any, settling))
     heart, run = heart_of(runner), old_run()
     run.start_clock(monotonic())
     looks: list[float] = []
@@ -82,7 +84,7 @@ async def test_a_look_in_the_middle_of_an_end_does_not_change_what_it_says(
 
 async def test_a_task_that_waits_too_long_for_its_turn_is_given_back() -> None:
     """Another worker could have run it by now."""
-    runner = Runner({"a": HANDLER}, 1, 0, 1, LeaseBook(), cast(Any, StubSettling()))
+    runner = Runner({"a": HANDLER}, CALLER, 1, 0, 1, LeaseBook(), cast(Any, StubSettling()))
     run = old_run()
     heart_of(runner).look_at(run, monotonic())
     runner.close()

@@ -16,7 +16,7 @@ import pytest
 import duly
 from duly import AsyncClient, Client, Context, TaskRegistry, Worker
 from duly.client.errors import InvalidPayload, TaskFailed
-from duly.client.shared_clients import forget_shared_clients
+from duly.client.shared_clients import forget_shared_clients, shared_async_client
 from duly.domain.errors import ConfigurationError
 from tests.client import computing
 from tests.client.conftest import at_work
@@ -345,7 +345,7 @@ async def test_shared_clients_are_closed_with_their_loop(duly: RunningDuly) -> N
     async def submit() -> aiohttp.ClientSession:
         task = await handle.after(FAR_S).asubmit()
         await task.cancel()
-        opened = handle.source.async_client().connection.opened
+        opened = shared_async_client(tasks.url, tasks.api_key).connection.opened
         assert opened is not None
         assert not opened.closed
         return opened

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duly.cli.output import clean
 from duly.cli.values import secret, server_url
 from duly.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from duly.client.schedule_plan import ScheduleStep
     from duly.client.worker import Worker
 
 LOOK_EVERY_S = 0.3
@@ -31,6 +33,7 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.command("worker")
 @click.argument("target", metavar="MODULE:NAME")
 @click.option("--reload", "is_reloading", is_flag=True, help="Restart when a file changes.")
+@click.option("--plan", "is_planning", is_flag=True, help="Only show what changes of schedules.")
 @click.option(
     "--pool", "pools", multiple=True, metavar="NAME", help="Pools, instead of the worker's own."
 )
@@ -46,7 +49,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     "--api-key", type=secret, metavar="KEY", help="An API key, or @FILE. Better: DULY_API_KEY."
 )
 @click.option("--log-level", default="info", metavar="LEVEL", help="debug, info, warning or error.")
-def command(target: str, is_reloading: bool, log_level: str, **given: Any) -> None:
+def command(
+    target: str, is_reloading: bool, is_planning: bool, log_level: str, **given: Any
+) -> None:
     """Run the worker that MODULE has under NAME, such as `myapp.tasks:worker`.
 
     SIGTERM or Ctrl-C lets running handlers finish for a while, and releases the rest. A second one
@@ -61,7 +66,19 @@ def command(target: str, is_reloading: bool, log_level: str, **given: Any) -> No
     for name, value in given.items():
         if value:
             setattr(worker, name, read_given(name, value))
-    worker.run()
+    if is_planning:
+        print_plan(worker.plan_schedules())
+    else:
+        worker.run()
+
+
+def print_plan(steps: "list[ScheduleStep]") -> None:
+    for step in steps:
+        click.echo(f"{step.action} {clean(step.name)}")
+        for change in step.changes:
+            click.echo(f"    {change.field}: {clean(str(change.old))} → {clean(str(change.new))}")
+    if not steps:
+        click.echo("no schedules in the worker's code")
 
 
 def read_given(name: str, value: Any) -> Any:

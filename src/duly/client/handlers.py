@@ -6,9 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args
 
-from duly.client.context import Context
 from duly.client.errors import InvalidPayload
-from duly.client.leased_tasks import LeasedTask
 from duly.client.outcomes import HandlerOutcome, completed, judged, rejected
 from duly.client.payloads import Binder
 from duly.domain.errors import ConfigurationError
@@ -41,10 +39,13 @@ class Handler:
         """At the decoration; at the start of a worker only for an annotation that names, as text, a
         class that is defined further down."""
         try:
-            assert self.binder
+            binder = self.binder
         except ConfigurationError as error:
             if not isinstance(error.__cause__, NameError):
                 raise
+            return
+        if binder.injected and self.mode == "process":
+            refuse(self.type, "a process has no resources: start them in the handler itself")
 
 
 def make_handler(
@@ -102,12 +103,10 @@ def refuse(task_type: str, problem: str) -> NoReturn:
     raise ConfigurationError(problem=f"the handler of {task_type!r}: {problem}")
 
 
-def perform(
-    function: Function, binder: Binder, task: LeasedTask, context: Context
-) -> HandlerOutcome:
-    """A plain function, from payload to verdict, in whichever thread or process this is."""
+def perform(work: Callable[[], Any]) -> HandlerOutcome:
+    """A call of a plain function, in any thread or process, and what came of it."""
     try:
-        return completed(function(context, **binder.arguments(task.payload)))
+        return completed(work())
     except Interrupted:
         raise
     except InvalidPayload as error:

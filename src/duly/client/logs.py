@@ -7,7 +7,11 @@ A program that configured structlog gets them through it; any other through `log
 import logging
 from typing import Any
 
+from duly.client.clock import monotonic
+from duly.client.leased_tasks import LeasedTask
+
 NAME = "duly.worker"
+LINES_PER_S_MAX = 10
 
 
 def get_logger() -> Any:
@@ -24,6 +28,36 @@ def get_logger() -> Any:
             structlog.processors.KeyValueRenderer(key_order=["event"]),
         ],
     )
+
+
+class CompletionLog:
+    """A line for each completed attempt; of more than so many in a second, one for the others."""
+
+    def __init__(self) -> None:
+        self.log = get_logger()
+        self.second = 0
+        self.count = 0
+
+    def add(self, task: LeasedTask, run_s: float) -> None:
+        second = int(monotonic())
+        if second != self.second:
+            self.sum_up()
+            self.second = second
+        self.count += 1
+        if self.count <= LINES_PER_S_MAX:
+            self.log.info(
+                "attempt completed",
+                task_id=task.id,
+                type=task.type,
+                attempt=task.attempt,
+                fence=task.fence,
+                run_s=round(run_s, 3),
+            )
+
+    def sum_up(self) -> None:
+        if self.count > LINES_PER_S_MAX:
+            self.log.info("more attempts completed", count=self.count - LINES_PER_S_MAX)
+        self.count = 0
 
 
 def show_logs() -> None:

@@ -25,6 +25,7 @@ from duly.client.json_values import (
     is_record,
     mentions_pydantic,
 )
+from duly.client.resources import injected_in
 from duly.domain.errors import ConfigurationError
 
 WHOLE = "payload"
@@ -46,6 +47,9 @@ class Binder:
         except (TypeError, NameError) as error:
             self.refuse(str(error), error)
         self.takes_rest = takes_rest(parameters)
+        # What the worker passes is no part of the payload.
+        self.injected = injected_in(function)
+        parameters = [each for each in parameters if each.name not in self.injected]
         self.fields = [each for each in parameters[1:] if each.kind in NAMED]
         self.signature = inspect.Signature(parameters[1:])
         self.positional = [each.name for each in self.fields if each.kind in POSITIONAL]

@@ -84,6 +84,7 @@ class Taking:
         self.book.gone.clear()
         pause_s = PAUSE_FIRST_S
         is_repeated = False
+        began_at = monotonic()
         while True:
             asked_at = monotonic()
             try:
@@ -101,6 +102,8 @@ class Taking:
         if not self.has_succeeded:
             self.has_succeeded = True
             self.log.info("worker started", worker_id=self.desk.worker_id, pools=self.pools)
+        elif is_repeated:
+            self.log.info("server reachable again", away_s=round(monotonic() - began_at, 1))
         if is_repeated:
             await self.accept_confirmed(tasks)
         else:

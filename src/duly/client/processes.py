@@ -151,7 +151,8 @@ def answer(
     except ConfigurationError as error:
         return rejected(str(error), "InvalidHandler")
     context = Context(task, lambda progress: send(("progress", progress)))
-    return perform(function, binders[function], task, context)
+    binder = binders[function]
+    return perform(lambda: function(context, **binder.arguments(task.payload)))
 
 
 def end_with_parent() -> None:

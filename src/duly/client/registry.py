@@ -9,13 +9,26 @@ send.submit(to="a@example.com")
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, cast
 
+from duly.client.request import ScheduleOptions, TaskCall
 from duly.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from duly.client.handlers import Handler
+    from duly.client.resources import Resource
     from duly.client.task_handle import TaskDecorator, TaskHandle
+
+
+Handle = TypeVar("Handle")
+
+
+class CodeSchedule(NamedTuple):
+    """A schedule that a program says of one of its handles."""
+
+    name: str
+    call: TaskCall[Any]
+    options: ScheduleOptions
 
 
 class TaskRegistry:
@@ -32,6 +45,7 @@ class TaskRegistry:
         self.url = url
         self.api_key = api_key
         self.handlers: dict[str, Handler] = {}
+        self.schedules: list[CodeSchedule] = []
 
     def task(
         self,
@@ -50,7 +64,7 @@ class TaskRegistry:
         `timeout_s` also narrow what a task submitted otherwise allows.
         """
         from duly.client.handlers import make_handler
-        from duly.client.task_handle import ClientSource, TaskHandle, function_of
+        from duly.client.task_handle import TaskHandle, function_of
 
         def register(function: Callable[..., Any]) -> "TaskHandle[..., Any]":
             if type in self.handlers:
@@ -64,12 +78,61 @@ class TaskRegistry:
                 retry=retry,
                 timeout_s=timeout_s,
             )
-            return TaskHandle(handler, options, ClientSource(self.url, self.api_key))
+            return TaskHandle(handler, options, self)
 
         return cast("TaskDecorator", register)
 
+    def cron(
+        self,
+        rule: str,
+        *,
+        name: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Callable[[Handle], Handle]:
+        """Above `task`: a schedule that submits the handle's tasks by this rule of cron, created or
+        changed by its name when a worker starts.
+
+        `name`: of the schedule; the task type if not given. `arguments`: of the handler.
+        """
+        return self.scheduled(name, arguments, {**options, "cron": rule})
+
+    def every(
+        self,
+        seconds: float,
+        *,
+        name: str | None = None,
+        arguments: Mapping[str, Any] | None = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Callable[[Handle], Handle]:
+        """`cron`, with an interval for a rule."""
+        return self.scheduled(name, arguments, {**options, "every_s": seconds})
+
+    def scheduled(
+        self, name: str | None, arguments: Mapping[str, Any] | None, options: ScheduleOptions
+    ) -> Callable[[Handle], Handle]:
+        from duly.client.task_handle import TaskHandle
+
+        def register(handle: Handle) -> Handle:
+            if not isinstance(handle, TaskHandle):
+                raise ConfigurationError(problem="cron and every stand above task(...), not below")
+            known = name or handle.type
+            if any(known == each.name for each in self.schedules):
+                raise ConfigurationError(problem=f"there are two schedules named {known!r}")
+            call = handle.call(**(arguments or {}))
+            self.schedules.append(CodeSchedule(known, call, options))
+            return handle
+
+        return register
+
     def default_pool(self) -> str | None:
         return self.pool
+
+    def resources(self) -> "list[Resource[Any]]":
+        """What its handlers need."""
+        return [
+            each for handler in self.handlers.values() for each in handler.binder.injected.values()
+        ]
 
     def include(self, *registries: "TaskRegistry") -> None:
         """Take over the task types of other registries."""
@@ -77,6 +140,10 @@ class TaskRegistry:
             for name, handler in registry.handlers.items():
                 if self.handlers.setdefault(name, handler) is not handler:
                     raise ConfigurationError(problem=f"there are two handlers of {name!r}")
+            known = {each.name for each in self.schedules}
+            if twice := known & {each.name for each in registry.schedules}:
+                raise ConfigurationError(problem=f"there are two schedules named {min(twice)!r}")
+            self.schedules += registry.schedules
 
 
 def given_options(**options: Any) -> Any:

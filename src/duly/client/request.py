@@ -1,7 +1,7 @@
 """What a task can be asked for with, as typed keyword arguments, and its JSON."""
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date, datetime
 from typing import Any, Generic, Required, TypedDict, TypeVar
 
 from duly.client.errors import Invalid
@@ -49,6 +49,41 @@ class SubmitOptions(TypedDict, total=False):
 class TaskSpec(SubmitOptions, total=False):
     type: Required[str]
     payload: Any
+
+
+class ScheduleOptions(TypedDict, total=False):
+    """When a schedule fires: by `cron` or `every_s`; and what becomes of late occurrences.
+
+    cron: five fields or a name such as "@daily".
+    every_s: an interval, a whole number of seconds.
+    timezone: of IANA, such as "Europe/Berlin"; UTC if not given.
+    misfire: "coalesce" (the default), "fire_all" or "skip".
+    misfire_window_s: how late "fire_all" may fire; 3600 if not given.
+    overlap: "allow" (the default), "skip", "queue_one" or "cancel_previous".
+    max_running: so many at once, with "allow".
+    dst_gap: for times that a clock change skips: "shift" (the default) or "skip".
+    dst_repeat: for times that come twice: "first" (the default), "second" or "both".
+    jitter_s: a part of it, fixed for each schedule, is added to each time.
+    start_at: not before.
+    end_at: not after.
+    max_fires: it ends after so many.
+    exclude_dates: not on these local dates.
+    """
+
+    cron: str
+    every_s: float
+    timezone: str
+    misfire: str
+    misfire_window_s: float
+    overlap: str
+    max_running: int
+    dst_gap: str
+    dst_repeat: str
+    jitter_s: float
+    start_at: datetime
+    end_at: datetime
+    max_fires: int
+    exclude_dates: Sequence[date]
 
 
 class TaskCall(Generic[R_co]):

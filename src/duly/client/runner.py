@@ -14,7 +14,8 @@ from duly.client.errors import InvalidPayload
 from duly.client.handlers import Handler, perform
 from duly.client.leased_tasks import LeasedTask
 from duly.client.leases import LeaseBook, Run, Stop
-from duly.client.logs import get_logger
+from duly.client.logs import CompletionLog, get_logger
+from duly.client.middleware import HandlerCaller
 from duly.client.outcomes import (
     RELEASED,
     HandlerOutcome,
@@ -43,6 +44,7 @@ class Runner:
     def __init__(
         self,
         handlers: Mapping[str, Handler],
+        caller: HandlerCaller,
         concurrency: int,
         prefetch: int,
         processes: int,
@@ -50,6 +52,7 @@ class Runner:
         settling: Settling,
     ) -> None:
         self.handlers = handlers
+        self.caller = caller
         self.concurrency = concurrency
         self.prefetch = prefetch
         self.book = book
@@ -66,6 +69,7 @@ class Runner:
         self.is_collecting = False
         self.unknown: set[str] = set()
         self.log = get_logger()
+        self.completions = CompletionLog()
 
     def room(self) -> int:
         """How many more leases may be asked for."""
@@ -121,8 +125,7 @@ class Runner:
         try:
             if run.stop is None:
                 run.has_begun = True
-                arguments = handler.binder.arguments(run.task.payload)
-                verdict = completed(await handler.function(run.context, **arguments))
+                verdict = completed(await self.caller.acall(handler, run.context))
         except InvalidPayload as error:
             verdict = rejected(str(error), "InvalidPayload")
         except asyncio.CancelledError as error:
@@ -133,10 +136,11 @@ class Runner:
         self.ended(run, verdict)
 
     def in_thread(self, run: Run, handler: Handler, _job: ThreadJob) -> HandlerOutcome:
-        return perform(handler.function, handler.binder, run.task, run.context)
+        return perform(lambda: self.caller.call(handler, run.context))
 
     def in_process(self, run: Run, handler: Handler, job: ThreadJob) -> HandlerOutcome:
-        return self.processes.run(handler, run, job)
+        with self.caller.surrounded(run.context):
+            return self.processes.run(handler, run, job)
 
     def post(self, run: Run, verdict: HandlerOutcome | None) -> None:
         """From a handler's thread. One call wakes the loop for all that ended meanwhile."""
@@ -172,6 +176,10 @@ class Runner:
         run.has_ended = True
         if verdict is not None and verdict.error is not None:
             self.log_failure(run, verdict)
+        elif verdict is not None and verdict.outcome == Outcome.COMPLETED:
+            self.completions.add(run.task, monotonic() - run.started_at)
+        if verdict is not None and run.has_left_queue:
+            self.caller.ended(run.context, verdict)
         if verdict is None:
             self.book.remove(run)
         else:
@@ -249,6 +257,7 @@ class Runner:
                 return
 
     def close(self) -> None:
+        self.completions.sum_up()
         self.threads.close()
         self.processes.close()
 

@@ -9,8 +9,9 @@
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from duly.client.clock import monotonic
 from duly.client.errors import ApiError, Unreachable
@@ -18,7 +19,9 @@ from duly.client.handlers import Handler
 from duly.client.heartbeat import HeartbeatLoop
 from duly.client.leases import LeaseBook, Stop
 from duly.client.logs import get_logger
+from duly.client.middleware import HandlerCaller, Middleware
 from duly.client.poller import Taking
+from duly.client.resources import Resource, Values, started
 from duly.client.runner import Runner
 from duly.client.server import Server
 from duly.client.server_clock import ServerClock
@@ -48,8 +51,17 @@ class Plan:
 
 
 class Session:
-    def __init__(self, plan: Plan, server: Server, handlers: Mapping[str, Handler]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        server: Server,
+        handlers: Mapping[str, Handler],
+        middleware: Middleware,
+        resources: Sequence[Resource[Any]],
+    ) -> None:
         self.plan = plan
+        self.resources = list(resources)
+        self.values: Values = {}
         self.loop = asyncio.get_running_loop()
         self.stopping = asyncio.Event()
         self.is_asked_to_stop = False
@@ -57,7 +69,13 @@ class Session:
         self.desk = WorkerApi(server, plan.worker_id, plan.lease_s, TIMEOUT_S)
         self.settling = Settling(self.desk, self.book)
         self.runner = Runner(
-            handlers, plan.concurrency, plan.prefetch, plan.processes, self.book, self.settling
+            handlers,
+            HandlerCaller(middleware, self.values),
+            plan.concurrency,
+            plan.prefetch,
+            plan.processes,
+            self.book,
+            self.settling,
         )
         clock = ServerClock()
         self.heart = HeartbeatLoop(
@@ -84,8 +102,25 @@ class Session:
         """If the loop is blocked and the drain cannot even begin."""
         self.heart.end_process_by(monotonic() + seconds)
 
+    async def until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
+        """Before the service itself: given up when the worker is asked to stop."""
+        working = self.loop.create_task(work)
+        stopping = self.loop.create_task(self.stopping.wait())
+        try:
+            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                await working
+        finally:
+            for task in (working, stopping):
+                task.cancel()
+            await asyncio.wait({working, stopping})
+
     async def serve(self) -> None:
-        """Until it is asked to stop, or cancelled."""
+        """Until it is asked to stop, or cancelled; its resources are there meanwhile."""
+        async with started(self.resources, self.values):
+            await self.lease_and_run()
+
+    async def lease_and_run(self) -> None:
         self.heart.start()
         polling = self.loop.create_task(self.taking.run())
         stopping = self.loop.create_task(self.stopping.wait())

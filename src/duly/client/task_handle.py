@@ -14,7 +14,6 @@ from typing import (
     Any,
     Concatenate,
     Generic,
-    NamedTuple,
     ParamSpec,
     Protocol,
     TypeVar,
@@ -29,24 +28,18 @@ from duly.client.request import SubmitOptions, TaskCall
 from duly.client.shared_clients import shared_async_client, shared_client
 
 if TYPE_CHECKING:
-    from duly.client.asynchronous import AsyncClient, AsyncTask
-    from duly.client.synchronous import Client, Task
+    from duly.client.asynchronous import AsyncTask
+    from duly.client.synchronous import Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ClientSource(NamedTuple):
+class ClientSource(Protocol):
     """Which duly the handles of one registry submit to, when no client is named."""
 
-    url: str | None = None
-    api_key: str | None = None
-
-    def client(self) -> "Client":
-        return shared_client(self.url, self.api_key)
-
-    def async_client(self) -> "AsyncClient":
-        return shared_async_client(self.url, self.api_key)
+    url: str | None
+    api_key: str | None
 
 
 class TaskHandle(Generic[P, R]):
@@ -76,20 +69,26 @@ class TaskHandle(Generic[P, R]):
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> "Task[R]":
         """Store a task with these arguments; answered once it is durable."""
-        return self.source.client().submit(self.call(*args, **kwargs))
+        return shared_client(self.source.url, self.source.api_key).submit(
+            self.call(*args, **kwargs)
+        )
 
     async def asubmit(self, *args: P.args, **kwargs: P.kwargs) -> "AsyncTask[R]":
         """`submit`, awaited. The client behind it is closed with the event loop."""
-        return await self.source.async_client().submit(self.call(*args, **kwargs))
+        return await shared_async_client(self.source.url, self.source.api_key).submit(
+            self.call(*args, **kwargs)
+        )
 
     def submit_many(self, calls: Iterable[TaskCall[R]]) -> "list[Task[R]]":
         """`send.submit_many(send.call(to=each) for each in people)`. Each on its own: one that is
         refused raises, after the others were stored."""
-        return self.source.client().submit_many(list(calls))
+        return shared_client(self.source.url, self.source.api_key).submit_many(list(calls))
 
     async def asubmit_many(self, calls: Iterable[TaskCall[R]]) -> "list[AsyncTask[R]]":
         """`submit_many`, awaited."""
-        return await self.source.async_client().submit_many(list(calls))
+        return await shared_async_client(self.source.url, self.source.api_key).submit_many(
+            list(calls)
+        )
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> TaskCall[R]:
         """A task to be submitted by a client of your own: `client.submit(send.call(to="x"))`."""

@@ -7,14 +7,15 @@ async def send(ctx, to: str): ...
 """
 
 import faulthandler
+import functools
 import gc
 import os
 import re
 import signal
 import socket
 import threading
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from duly.client.clock import monotonic
 from duly.client.registry import TaskRegistry
@@ -24,6 +25,8 @@ from duly.domain.limits import LEASE_S_MAX, POOL_PATTERN
 from duly.domain.task import BAND_NAMES
 
 if TYPE_CHECKING:
+    from duly.client.middleware import Middleware
+    from duly.client.schedule_plan import ScheduleStep
     from duly.client.session import Plan, Session
 
 DRAIN_S = 10.0
@@ -39,6 +42,7 @@ LEAVE_S = 1.5
 STDERR = 2
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NAME_CHARACTERS_MAX = 60
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Worker(TaskRegistry):
@@ -48,6 +52,7 @@ class Worker(TaskRegistry):
     priorities: "high" (7 to 9), "normal" (3 to 6), "low" (0 to 2). `concurrency`: handlers at once.
     `prefetch`: tasks taken beyond that while handlers are short. `processes`: children for handlers
     with `run="process"`. `lease_s`: how soon others take over when this process dies.
+    `apply_schedules`: whether its start creates and changes the schedules of `cron` and `every`.
     `drain_s`: what running handlers get when it is told to stop; 1.5 s after them a process that
     got SIGTERM in `run` is gone, unless its program itself goes on after `run`.
     """
@@ -64,6 +69,7 @@ class Worker(TaskRegistry):
         processes: int | None = None,
         lease_s: float = LEASE_S,
         drain_s: float = DRAIN_S,
+        apply_schedules: bool = True,
     ) -> None:
         super().__init__(url=url, api_key=api_key)
         self.pools = list(pools)
@@ -73,6 +79,7 @@ class Worker(TaskRegistry):
         self.processes = processes
         self.lease_s = lease_s
         self.drain_s = drain_s
+        self.apply_schedules = apply_schedules
         self.session: Session | None = None
         # By when a SIGTERM must have ended everything.
         self.leaves_at: float | None = None
@@ -80,6 +87,36 @@ class Worker(TaskRegistry):
     def default_pool(self) -> str | None:
         """Where the tasks of its handles go: its first pool."""
         return self.pools[0] if self.pools else None
+
+    @functools.cached_property
+    def middleware(self) -> "Middleware":
+        """What `before`, `around` and `after` have registered."""
+        from duly.client.middleware import Middleware
+
+        return Middleware()
+
+    def before(self, function: Function) -> Function:
+        """Call `function(ctx)` before each attempt; what it raises ends the attempt."""
+        self.middleware.before.append(function)
+        return function
+
+    def around(self, function: Function) -> Function:
+        """Run each attempt inside of a generator `function(ctx)`, at its one `yield`, which raises
+        what the handler raises. The first one registered is the outermost."""
+        self.middleware.around.append(function)
+        return function
+
+    def after(self, function: Function) -> Function:
+        """Call `function(ctx, outcome)` once an attempt has ended in any way, in the event loop's
+        thread. What it raises is logged."""
+        self.middleware.after.append(function)
+        return function
+
+    def plan_schedules(self) -> "list[ScheduleStep]":
+        """What a start would change of the schedules of `cron` and `every`. Changes nothing."""
+        from duly.client.code_schedules import plan_schedules
+
+        return plan_schedules(find_server(self.url, self.api_key), self.schedules)
 
     def run(self) -> None:
         """Until SIGTERM or Ctrl-C; a second one ends the process at once."""
@@ -125,16 +162,21 @@ class Worker(TaskRegistry):
 
     async def serve(self) -> None:
         """Inside your own event loop, until `stop()` or until the task is cancelled."""
+        from duly.client.code_schedules import apply_schedules
         from duly.client.session import Session
 
         plan = self.plan()
         for handler in self.handlers.values():
             # Whatever is wrong with its signature is said before anything is leased.
             assert handler.binder
+            self.middleware.check(handler)
         if self.session is not None:
             raise ConfigurationError(problem="this worker runs already")
-        self.session = Session(plan, find_server(self.url, self.api_key), self.handlers)
+        server = find_server(self.url, self.api_key)
+        self.session = Session(plan, server, self.handlers, self.middleware, self.resources())
         try:
+            if self.schedules and self.apply_schedules:
+                await self.session.until_stopped(apply_schedules(server, self.schedules))
             await self.session.serve()
         finally:
             self.session = None

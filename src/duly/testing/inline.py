@@ -18,6 +18,7 @@ from duly.client.context import Context
 from duly.client.errors import InvalidPayload
 from duly.client.handlers import Handler, perform
 from duly.client.leased_tasks import Beat, LeasedTask, LeaseRequest
+from duly.client.middleware import HandlerCaller
 from duly.client.outcomes import (
     RELEASED,
     HandlerOutcome,
@@ -27,6 +28,7 @@ from duly.client.outcomes import (
     rejected,
     with_policy,
 )
+from duly.client.resources import Values, started
 from duly.client.server import Server
 from duly.client.settle_queue import settlement_of
 from duly.client.wire import new_key
@@ -94,9 +96,12 @@ class Inline:
             LEASE_S_MAX,
             TIMEOUT_S,
         )
+        values: Values = {}
         async with AsyncClient(self.tenant.url, self.tenant.api_key) as client:
             try:
-                return await Shift(self, worker, client, desk).work(end)
+                async with started(worker.resources(), values):
+                    caller = HandlerCaller(worker.middleware, values)
+                    return await Shift(self, worker, client, desk, caller).work(end)
             finally:
                 await desk.close()
 
@@ -105,13 +110,19 @@ class Shift:
     """One call of `run`."""
 
     def __init__(
-        self, inline: Inline, worker: Worker, client: AsyncClient, desk: WorkerApi
+        self,
+        inline: Inline,
+        worker: Worker,
+        client: AsyncClient,
+        desk: WorkerApi,
+        caller: HandlerCaller,
     ) -> None:
         self.inline = inline
         self.clock = inline.clock
         self.worker = worker
         self.client = client
         self.desk = desk
+        self.caller = caller
         self.ran: list[Ran] = []
 
     async def work(self, end: datetime | None) -> list[Ran]:
@@ -166,9 +177,11 @@ class Shift:
             await self.settle(task, RELEASED)
             raise NoHandler(type=task.type, id=task.id)
         said: list[bytes] = []
-        verdict = await verdict_of(handler, task, Context(task, said.append))
+        context = Context(task, said.append)
+        verdict = await verdict_of(self.caller, handler, task, context)
         if handler.retry is not None:
             verdict = with_policy(verdict, handler.retry, task.attempt, chance)
+        self.caller.ended(context, verdict)
         if said:
             await self.desk.heartbeat([Beat(*task.key, msgspec.Raw(said[-1]))])
         await self.settle(task, verdict)
@@ -206,14 +219,15 @@ class Shift:
                 yield task
 
 
-async def verdict_of(handler: Handler, task: LeasedTask, context: Context) -> HandlerOutcome:
+async def verdict_of(
+    caller: HandlerCaller, handler: Handler, task: LeasedTask, context: Context
+) -> HandlerOutcome:
     if handler.mode != "async":
-        return perform(handler.function, handler.binder, task, context)
+        return perform(lambda: caller.call(handler, context))
     timeout_s = min(handler.timeout_s or task.timeout_s, task.timeout_s)
     try:
         async with asyncio.timeout(timeout_s) as limit:
-            arguments = handler.binder.arguments(task.payload)
-            return completed(await handler.function(context, **arguments))
+            return completed(await caller.acall(handler, context))
     except InvalidPayload as error:
         return rejected(str(error), "InvalidPayload")
     except TimeoutError as error:
