@@ -29,6 +29,7 @@ from duly.client.worker_api import WorkerApi
 from duly.domain.limits import LEASE_S_MIN
 
 WAIT_S = 20.0
+REPEATED_WAIT_S = 1.0
 PAUSE_FIRST_S = 0.1
 # Also what a task waits for its worker after an outage.
 PAUSE_MAX_S = 2.0
@@ -77,14 +78,15 @@ class Taking:
             pools=self.pools,
             bands=self.bands,
             max=min(room, LEASE_MAX),
-            wait_s=WAIT_S,
+            # The first is answered at once: then the worker is known to have started.
+            wait_s=WAIT_S if self.has_succeeded else 0.0,
             lease_s=self.lease_s,
             request_id=new_key(),
         )
         self.book.gone.clear()
         pause_s = PAUSE_FIRST_S
         is_repeated = False
-        began_at = monotonic()
+        failed_at = 0.0
         while True:
             asked_at = monotonic()
             try:
@@ -96,14 +98,17 @@ class Taking:
                 self.log.warning("lease request failed", error=str(error))
                 await asyncio.sleep(jittered(pause_s))
                 pause_s = min(pause_s * 2, PAUSE_MAX_S)
+                failed_at = failed_at or monotonic()
                 is_repeated = True
+                # Answered soon, with or without tasks: then the server is known to be back.
+                request.wait_s = REPEATED_WAIT_S
                 await self.confirm()
         self.request = None
         if not self.has_succeeded:
             self.has_succeeded = True
             self.log.info("worker started", worker_id=self.desk.worker_id, pools=self.pools)
         elif is_repeated:
-            self.log.info("server reachable again", away_s=round(monotonic() - began_at, 1))
+            self.log.info("server reachable again", away_s=round(monotonic() - failed_at, 1))
         if is_repeated:
             await self.accept_confirmed(tasks)
         else:
