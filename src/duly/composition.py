@@ -299,6 +299,7 @@ def make_front(
         admission=Admission(admission_limits(settings)),
         bulk=bulk,
         is_secure=bool(settings.tls_certificate_file),
+        changes=parts.changes,
     )
     parts.events.subscribe(TasksFinished, front.waiting.on_finished)
     return front

@@ -15,7 +15,7 @@ and the OpenAPI description all come from that declaration.
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
@@ -195,6 +195,9 @@ class AsgiApplication:
         began = clock.time()
         answer = await self.answer(scope, receive)
         self.note_answer(scope, answer.status, clock.time() - began)
+        if answer.stream is not None:
+            await send_stream(answer, answer.stream, send)
+            return
         body = answer.encoded() if answer.status != 204 else b""
         headers = [(b"content-length", str(len(body)).encode())]
         if body:
@@ -432,6 +435,20 @@ class AsgiApplication:
             kept = answer.encoded() if answer.kept is None else msgspec.json.encode(answer.kept)
             await keep_answer(call.session, call.tenant, key, answer.status, kept.decode())
         return answer
+
+
+async def send_stream(answer: Answer, stream: AsyncGenerator[bytes, None], send: Send) -> None:
+    headers = [(b"content-type", answer.content_type)]
+    headers += [(name.encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    try:
+        async with contextlib.aclosing(stream):
+            async for piece in stream:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except (DulyError, asyncio.CancelledError) as error:
+        # Its beginning is sent: all that is left is to end it.
+        log.info("stream ended early", error=repr(error))
+    await send({"type": "http.response.body", "body": b""})
 
 
 def call_digest(call: Call) -> bytes:

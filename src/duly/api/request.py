@@ -1,7 +1,7 @@
 """One API request: what was sent, the credential that sent it, and its answer."""
 
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Iterable, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -47,6 +47,8 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     content_type: bytes = JSON_CONTENT_TYPE
     kept: object = None
+    # Sent piece by piece instead of `body`, for as long as it lasts.
+    stream: AsyncGenerator[bytes, None] | None = None
 
     def encoded(self) -> bytes:
         return self.body if isinstance(self.body, bytes) else msgspec.json.encode(self.body)

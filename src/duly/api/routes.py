@@ -15,6 +15,7 @@ from duly.api.explain import ExplainRoutes
 from duly.api.forecast import ForecastRoutes
 from duly.api.health import HealthRoutes
 from duly.api.keys import KeyRoutes
+from duly.api.live_events import LiveEventRoutes
 from duly.api.operators import OperatorRoutes
 from duly.api.pages import PageRoutes
 from duly.api.pauses import PauseRoutes
@@ -45,6 +46,7 @@ from duly.store.fire_schedules import ScheduleFirer
 from duly.store.read import ReadBatcher
 from duly.store.submit import GroupCommit, Submitter
 from duly.telemetry import Metrics
+from duly.tenant_changes import TenantChanges
 
 
 class ApiRoutes:
@@ -67,9 +69,11 @@ class ApiRoutes:
         bulk: Database | None = None,
         *,
         is_secure: bool = False,
+        changes: TenantChanges | None = None,
     ) -> None:
         self.database = database
         self.is_secure = is_secure
+        self.changes = changes or TenantChanges()
         self.admission = admission or Admission()
         # For reads and bulk changes, beside the connections that submits use.
         self.bulk = bulk or database
@@ -111,6 +115,7 @@ class ApiRoutes:
             *self.recurring(),
             *self.working(),
             *self.control_plane(),
+            *LiveEventRoutes(self.changes).endpoints(),
             *SessionRoutes(self.authenticator, is_secure=self.is_secure).endpoints(),
             *self.health.endpoints(),
         ]
