@@ -303,7 +303,7 @@ async def test_one_of_several_loops_that_fails_is_its_roles_problem(trial: Trial
 async def test_a_wake_up_does_not_cut_the_pause_after_a_failure(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever is busy wakes a role all the time: it would fail as often as it is woken."""
+    """A busy process wakes a role all the time: it would fail as often as it is woken."""
     monkeypatch.setattr(role_module, "BACKOFF_FIRST_S", FAR_S)
     monkeypatch.setattr(role_module, "BACKOFF_MAX_S", FAR_S)
     role = ScriptedRole([failing(OSError())])

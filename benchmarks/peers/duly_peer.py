@@ -9,7 +9,7 @@ import signal
 from datetime import UTC, datetime
 
 from benchmarks.peers.contract import Payload, note_start, read_order, run_async
-from duly.app import calm_collector
+from duly.app import tune_garbage_collector
 from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.execution.attempt import DONE, AttemptResult
@@ -68,5 +68,5 @@ def handle(lease: Lease) -> AttemptResult:
 
 if __name__ == "__main__":
     # As every process of duly does once everything is imported.
-    calm_collector()
+    tune_garbage_collector()
     run_async(DulyPeer, ORDER)

@@ -23,7 +23,7 @@ from duly.broker.assembly import open_carrier
 from duly.composition import (
     Parts,
     keepers,
-    make_front,
+    make_api,
     make_http,
     make_parts,
     make_sender,
@@ -99,7 +99,7 @@ async def run(
     is_alone: bool,
 ) -> None:
     """Run until a signal says stop."""
-    calm_collector()
+    tune_garbage_collector()
     await run_until(stop_on_signals(), settings, environment, announce, is_alone=is_alone)
 
 
@@ -144,7 +144,7 @@ async def run_until(
         key = await provide_key(database, environment, is_alone=is_alone)
         health = HealthRoutes(beating, metrics, migrator.latest, problems)
         lane_depth = parts.lease_queue.depth if is_alone else None
-        front = make_front(
+        front = make_api(
             pools, environment, metrics, parts, health, tokens, outbound, lane_depth, settings
         )
         roles = [*parts.roles, *keepers(place, pools)]
@@ -235,7 +235,7 @@ async def started(server: HttpServer, serving: "asyncio.Task[None]") -> None:
         await asyncio.sleep(START_POLL_S)
 
 
-def calm_collector() -> None:
+def tune_garbage_collector() -> None:
     """Let the cycle collector look rarely: nothing on a task's way makes cycles, and with hundreds
     of thousands of timers in memory its default took a third of the process's time."""
     gc.collect()

@@ -269,7 +269,7 @@ def webhook_roles(
     return executor_roles(executor)
 
 
-def make_front(
+def make_api(
     pools: list[Database],
     environment: Environment,
     metrics: Metrics,

@@ -235,7 +235,7 @@ async def stop_roles(
         for task in late:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
-    # A role with several loops hands over once.
+    # A role with several loops is closed once.
     roles = {id(loop.role): loop for loop in loops}
     try:
         async with asyncio.timeout(limit_s / 2):

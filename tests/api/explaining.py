@@ -40,7 +40,8 @@ async def own_slots(front: Front, void_in_s: float = -1.0) -> None:
 
 
 async def make_live(front: Front) -> Front:
-    """Somebody owns every slot, calls webhooks, and a worker takes from the default pool."""
+    """Every slot has an owner, an executor calls webhooks, and a worker takes from the default
+    pool."""
     await own_slots(front)
     await add_node(front, "scheduler", "executor")
     await add_worker(front)

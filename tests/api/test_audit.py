@@ -112,7 +112,7 @@ async def test_a_wrong_query_is_refused(front: Front) -> None:
 
 
 async def test_nobody_can_change_what_was_recorded(front: Front, owner: asyncpg.Connection) -> None:
-    """Whoever can rewrite the record can do anything and have done nothing."""
+    """An attacker who can rewrite the audit can do anything unseen."""
     await front.call("POST", "/v1/pauses", PAUSE)
     for statement in CHANGES:
         with pytest.raises(asyncpg.InsufficientPrivilegeError, match=r"duly\.audit is append-only"):

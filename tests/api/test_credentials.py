@@ -441,7 +441,7 @@ WRONG_SIGNATURES: list[dict[str, Any]] = [
 
 
 async def test_a_call_that_is_not_what_was_signed_is_turned_away(front: Front, signer: str) -> None:
-    """Whoever stands between may change any part that the signature leaves out."""
+    """A man in the middle may change any part that the signature leaves out."""
     for changed in WRONG_SIGNATURES:
         assert turned_away(await signed(front, signer, "POST", PATH, BODY, **changed)), changed
     listed = await front.call("GET", PATH)

@@ -111,7 +111,7 @@ async def test_a_wrong_query_is_refused(front: Front, query: str) -> None:
 
 
 async def test_a_letter_is_inspected_whole(front: Front) -> None:
-    """Whoever decides about a replay must see what would be done again, and to whom."""
+    """An operator who decides about a replay must see what would be done again, and to whom."""
     task_id = await fail(
         front,
         payload='{"a": 1}',

@@ -133,7 +133,7 @@ async def test_a_running_task_says_who_has_it_and_until_when(live: Front) -> Non
 async def test_a_task_that_has_ended_says_how(
     live: Front, outcome: Outcome, state: str, words: str
 ) -> None:
-    """Nobody should wait for what will not happen again."""
+    """A caller must not wait for what will not happen again."""
     task_id = await submit(live)
     words_of_end = {"error": "boom"} if outcome is Outcome.REJECTED else {}
     await settle(live, await lease(live, task_id), outcome, **words_of_end)

@@ -69,7 +69,7 @@ async def test_a_suspended_tenant_is_said_before_any_pause(live: Front) -> None:
 async def test_a_pause_says_who_when_why_and_how_to_resume(
     live: Front, kind: str, name: str, subject: str, command: str
 ) -> None:
-    """Somebody paused it on a Friday; on Monday nobody remembers."""
+    """A pause of Friday is forgotten on Monday."""
     task_id = await submit(live)
     tenant = live.tenant.id
     await set_pause(live.database, tenant, PauseKind(kind), name, "ann", "the release")
@@ -115,7 +115,7 @@ async def test_an_open_breaker_says_when_the_next_probe_is(live: Front) -> None:
 
 
 async def test_breakers_of_types_and_pools_are_explained_listed_and_closed(live: Front) -> None:
-    """Whoever asks why nothing runs must find the breaker by the names that people know."""
+    """An operator who asks why nothing runs must find the breaker by its usual name."""
     task_id, tenant = await submit(live), live.tenant.id
     number = await pool_number(live)
     task = (await live.call("GET", f"/v1/tasks/{task_id}")).json

@@ -74,7 +74,8 @@ async def test_a_role_that_fails_is_not_ready_and_is_named_with_its_cause(doors:
 async def test_an_older_schema_is_not_ready_and_a_newer_one_is(
     doors: Doors, owner: asyncpg.Connection
 ) -> None:
-    """Somebody migrated back under a running node; the other way is how every upgrade looks."""
+    """The schema was migrated back under a running node; the other way is how every upgrade
+    looks."""
     insert = "INSERT INTO duly.migrations (number, name) VALUES ($1, 'newer')"
     await owner.execute(insert, LATEST + 1)
     assert (await doors.door.ready(a_call())).status == 200

@@ -78,7 +78,7 @@ async def test_the_bucket_goes_with_its_key(front: Front) -> None:
 
 
 async def test_a_refusal_names_the_rate(front: Front) -> None:
-    """Whoever reads it has to know which of the bounds it was."""
+    """The answer has to name which of the bounds it was."""
     key_id, _ = await make_limited(front, SLOW)
     rates = RequestRates(front.database, front.environment)
     await rates.admit(key_id, SLOW)

@@ -57,7 +57,7 @@ async def metric(front: Front, name: str) -> float:
 
 
 async def test_a_rescheduled_task_shows_its_new_instant_alone(front: Front) -> None:
-    """Whoever postponed a task reads back the old instant, and postpones it again."""
+    """A caller that postponed a task reads back the old instant, and postpones it again."""
     task_id = await submitted(front, delay_s=3600)
     moved = await patched(front, task_id, run_at=LATER)
     assert (moved["run_at"], moved["next_at"]) == (LATER, LATER)

@@ -85,7 +85,7 @@ async def test_a_schedule_that_is_far_behind_is_stopped_at_once(moving_front: Mo
 
 
 async def test_a_trigger_counts_against_the_quota(front: Front) -> None:
-    """Whoever may not submit any more would trigger instead."""
+    """A key that may not submit any more would trigger instead."""
     made = await define(front)
     await update_tenant(front.database, front.tenant.id, TenantLimits(stored_max=1))
     replies = [await front.call("POST", path_of(made, "trigger")) for _ in range(3)]
@@ -136,7 +136,7 @@ async def test_many_are_resumed_and_what_they_missed_is_on_record(moving_front: 
 
 
 async def test_a_trigger_makes_a_task_now_also_while_paused(front: Front) -> None:
-    """Whoever tries a schedule by hand must not move it, nor use up its occurrence."""
+    """A manual trigger must not move a schedule, nor use up its occurrence."""
     made = await define(front, task={"type": "report.write", "payload": {"n": 1}})
     await front.call("POST", path_of(made, "pause"), {"reason": "x"})
     headers = {"Idempotency-Key": "by-hand"}

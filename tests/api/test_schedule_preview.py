@@ -113,7 +113,7 @@ async def test_bounds_exclusions_and_jitter_are_shown(front: Front) -> None:
 
 
 async def test_a_whole_definition_can_be_previewed_and_is_not_stored(front: Front) -> None:
-    """Whoever tries it first sends the very body that will be posted."""
+    """A preview sends the very body that will be posted."""
     reply = await preview(front, **HOURLY, count=100)
     assert len(instants(reply)) == 100
     assert (await front.call("GET", "/v1/schedules")).json["items"] == []

@@ -84,7 +84,7 @@ async def test_a_lone_caller_pays_no_statement_for_each_call(processes: Processe
 
 
 async def test_a_flood_past_the_rate_costs_no_statements(processes: Processes) -> None:
-    """Whoever is refused for good reason must not load the database for it."""
+    """A refused submit must not load the database."""
     await processes.limit(submit_rate=SLOW, submit_burst=BURST)
     await processes.admitted([0] * (2 * BURST))
     assert await processes.statements([0] * 500) == 0

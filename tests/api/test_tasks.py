@@ -303,7 +303,7 @@ async def test_every_attempt_is_listed(front: Front) -> None:
 
 
 async def test_control_is_recorded_with_its_actor(front: Front) -> None:
-    """Somebody will ask who cancelled it."""
+    """The audit must tell who cancelled it."""
     task = await submitted(front)
     await front.call("POST", f"/v1/tasks/{task['id']}/run-now", key=front.producer)
     await front.call("DELETE", f"/v1/tasks/{task['id']}", key=front.producer)

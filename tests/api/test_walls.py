@@ -143,7 +143,7 @@ async def test_naming_another_tenant_needs_reach(front: Front) -> None:
 
 
 async def test_an_operator_of_the_installation_may_name_a_tenant(front: Front) -> None:
-    """Somebody must be able to help."""
+    """An operator must be able to help."""
     await front.call("POST", "/v1/tasks", TASK, key=front.other_producer)
     mine = await front.call("GET", "/v1/tasks")
     theirs = await front.call("GET", "/v1/tasks?tenant=other")

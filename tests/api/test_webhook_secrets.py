@@ -60,7 +60,7 @@ async def test_a_deleted_secret_is_gone_at_once(front: Front) -> None:
 
 
 async def test_they_are_for_admins_and_each_tenants_own(front: Front) -> None:
-    """Whoever knows the secret can forge every webhook of the tenant."""
+    """With the secret, every webhook of the tenant can be forged."""
     await front.call("POST", PATH)
     for key in (front.producer, front.worker, front.operator):
         assert (await front.call("GET", PATH, key=key)).code == "forbidden"

@@ -253,7 +253,7 @@ async def test_an_absurd_fence_is_refused(front: Front, fence: Any) -> None:
 
 
 async def test_a_live_worker_is_listed(front: Front) -> None:
-    """Whoever asks why nothing runs looks here first."""
+    """An operator who asks why nothing runs looks here first."""
     await lease(front, "w1", pools=["a", "b"])
     (row,) = await front.database.fetch("SELECT * FROM duly.workers")
     assert (row["id"], row["pools"], row["tenant"]) == ("w1", ["a", "b"], front.tenant.id)

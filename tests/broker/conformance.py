@@ -155,7 +155,7 @@ class Conformance:
         assert ids(await consumer) == [fresh.id]
 
     async def test_the_longest_waiting_is_served_first(self, stage: Stage) -> None:
-        """Whoever waits behind newcomers waits for ever."""
+        """A consumer that waits behind newcomers waits for ever."""
         tickets = await stage.submit(2)
         first = await stage.wait_in_turn(1)
         second = await stage.wait_in_turn(1)
@@ -292,7 +292,7 @@ class Conformance:
         assert await first == [lease]
 
     async def test_a_reserved_consumer_that_gets_nothing_waits_on(self, stage: Stage) -> None:
-        """Whoever reserved it stored nothing: it still wants the next ticket."""
+        """The submit that reserved it stored nothing: it still wants the next ticket."""
         consumer = await stage.wait_in_turn(1, LANE)
         reserved = stage.queue.reserve(LANE, 1)
         assert reserved is not None

@@ -99,7 +99,7 @@ async def test_without_a_fallback_tasks_wait_in_their_rows(world: World) -> None
 async def test_a_publish_that_fails_half_way_reaches_consumers(
     stage: Stage, carrier: FallbackCarrier
 ) -> None:
-    """Nobody knows what the carrier took: both have it, and one of the tickets becomes a lease."""
+    """It is unknown what the carrier took: both have it, and one of the tickets becomes a lease."""
     tickets = await stage.submit(3)
     broker = broker_of(carrier)
     publish = broker.publish

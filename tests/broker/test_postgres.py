@@ -48,7 +48,7 @@ async def stage(world: World) -> AsyncIterator[Stage]:
 
 class TestPostgres(Conformance):
     async def test_a_consumer_finds_what_another_process_published(self, stage: Stage) -> None:
-        """Nobody rings here: polling alone must be enough."""
+        """Without notifications, polling alone must be enough."""
         tickets = await stage.submit(2)
         consumer = await stage.wait_in_turn(2)
         await other_process(stage).publish(deliveries(tickets))

@@ -126,7 +126,7 @@ async def test_a_task_type_is_described_obeyed_and_forgotten(
 
 
 async def test_a_type_a_pool_and_a_tenant_are_paused_and_resumed(duly: CommandLine) -> None:
-    """Whoever finds it paused at night must see by whom and why."""
+    """An operator who finds it paused must see by whom and why."""
     for what in (("type", "mail"), ("pool", "slow"), ("tenant",)):
         made = await duly.json("pauses", "pause", *what, "--reason", "the provider is down")
         assert (made["kind"], made["reason"]) == (what[0], "the provider is down")

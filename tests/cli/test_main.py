@@ -170,7 +170,7 @@ def test_a_completion_script_is_printed_for_each_shell(shell: str) -> None:
 def test_commands_flags_and_choices_are_completed(
     words: str, completed: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody remembers the flags of forty commands."""
+    """The flags of forty commands are looked up in the help."""
     monkeypatch.setenv("_DULY_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))

@@ -99,6 +99,7 @@ def test_a_schema_from_before_the_first_release_is_exit_code_2(
 async def pretend_before_the_first_release(url: str) -> None:
     connection = await asyncpg.connect(url)
     try:
+        await connection.execute("DELETE FROM duly.migrations WHERE number > 1")
         await connection.execute("UPDATE duly.migrations SET name = '0001_pre_foundation'")
         insert = "INSERT INTO duly.migrations (number, name) VALUES (2, '0002_pre_tasks')"
         await connection.execute(insert)

@@ -139,7 +139,7 @@ async def test_one_definition_that_is_refused_keeps_all_from_being_applied(
 async def test_a_template_that_is_refused_keeps_all_from_being_applied(
     duly: CommandLine, tmp_path: Path
 ) -> None:
-    """Whoever trusts --dry-run would apply half a file, with the good neighbours of the bad."""
+    """A plan that misses a refusal would apply half a file."""
     schema = {"type": "object", "required": ["to"]}
     await duly.front.call("PUT", "/v1/task-types/mail", {"schema": schema})
     for wrong, pointer in (

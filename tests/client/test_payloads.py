@@ -118,7 +118,7 @@ def test_a_payload_that_fits_becomes_arguments(
 def test_a_payload_that_does_not_fit_is_refused_with_its_place(
     function: Any, payload: str, reason: str
 ) -> None:
-    """Whoever mends it must not have to guess which of forty fields it was."""
+    """The error must say which of forty fields it was."""
     with pytest.raises(InvalidPayload) as refused:
         bound(function, payload)
     assert str(refused.value).startswith(reason)

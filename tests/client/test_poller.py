@@ -82,10 +82,10 @@ class StubHeart:
     def beat_now(self) -> None: ...
 
 
-def taking_from(desk: StubDesk) -> tuple[Taking, dict[str, Run]]:
+def taking_from(worker_api: StubDesk) -> tuple[Taking, dict[str, Run]]:
     runner = StubRunner()
     taking = Taking(
-        cast(Any, desk),
+        cast(Any, worker_api),
         ["default"],
         ["high"],
         LeaseBook(),
@@ -99,8 +99,8 @@ def taking_from(desk: StubDesk) -> tuple[Taking, dict[str, Run]]:
 async def test_a_lease_that_is_handed_out_again_is_as_old_as_the_database_says() -> None:
     """A server that never saw us hands out old leases to a new request: begun as if they were
     fresh, they run on when the task has long been given to another."""
-    desk = StubDesk([lease("t", again=True)], age_s=14.0)
-    taking, runs = taking_from(desk)
+    worker_api = StubDesk([lease("t", again=True)], age_s=14.0)
+    taking, runs = taking_from(worker_api)
     asked_at = monotonic()
     await taking.take(1)
     assert runs["t"].granted_at <= monotonic() - 14.0
@@ -119,21 +119,21 @@ async def test_an_old_lease_teaches_nothing_about_the_clock() -> None:
 
 async def test_a_fresh_lease_starts_without_another_call() -> None:
     """A heartbeat before each start would cost every task a round trip."""
-    desk = StubDesk([lease("t")])
-    taking, runs = taking_from(desk)
+    worker_api = StubDesk([lease("t")])
+    taking, runs = taking_from(worker_api)
     await taking.take(1)
     assert list(runs) == ["t"]
-    assert not desk.beats
+    assert not worker_api.beats
 
 
 async def test_a_short_task_does_not_shorten_the_leases_of_its_neighbours() -> None:
     """Confirmed for its fraction of a second, they would be stopped as soon as they begin."""
-    desk = StubDesk([lease("short", timeout_s=0.8), lease("long")])
-    taking, runs = taking_from(desk)
-    await taking.accept_confirmed(list(desk.tasks.values()))
+    worker_api = StubDesk([lease("short", timeout_s=0.8), lease("long")])
+    taking, runs = taking_from(worker_api)
+    await taking.accept_confirmed(list(worker_api.tasks.values()))
     now = monotonic()
-    assert desk.beats["short"] <= 0.4
-    assert desk.beats["long"] == LEASE_S
+    assert worker_api.beats["short"] <= 0.4
+    assert worker_api.beats["long"] == LEASE_S
     assert {name: run.reason_to_stop(now) for name, run in runs.items()} == {
         "short": None,
         "long": None,
@@ -142,9 +142,9 @@ async def test_a_short_task_does_not_shorten_the_leases_of_its_neighbours() -> N
 
 async def test_a_heartbeat_that_fails_costs_only_the_leases_in_it() -> None:
     """The others are ours as well, and nobody else can run them before they run out."""
-    desk = StubDesk([lease("short", timeout_s=0.8), lease("long")], deaf_to="short")
-    taking, runs = taking_from(desk)
-    await taking.accept_confirmed(list(desk.tasks.values()))
+    worker_api = StubDesk([lease("short", timeout_s=0.8), lease("long")], deaf_to="short")
+    taking, runs = taking_from(worker_api)
+    await taking.accept_confirmed(list(worker_api.tasks.values()))
     assert list(runs) == ["long"]
 
 

@@ -127,7 +127,7 @@ def test_a_changed_header_that_is_signed_is_refused(changed: dict[str, Any]) -> 
 
 
 def test_a_signature_of_another_version_is_no_signature() -> None:
-    """Whoever may choose the algorithm chooses the weakest."""
+    """An attacker who may choose the algorithm chooses the weakest."""
     headers = request()
     headers["webhook-signature"] = headers["webhook-signature"].replace("v1,", "v1a,")
     with pytest.raises(SignatureInvalid):

@@ -224,7 +224,7 @@ async def test_a_relay_that_dies_at_any_step_forwards_each_row_once(
 async def test_two_relays_share_an_outbox(
     front: Front, outbox: asyncpg.Connection, owner: asyncpg.Connection, empty_url: str
 ) -> None:
-    """Whoever waits for the other's rows makes the second relay useless."""
+    """A relay that waits for the other's rows makes the second one useless."""
     for number in range(40):
         await write(outbox, payload=number)
     both = asyncio.Barrier(2)

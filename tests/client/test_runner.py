@@ -66,13 +66,13 @@ async def test_a_look_in_the_middle_of_an_end_does_not_change_what_it_says(
     """A failure that becomes a release is charged to nobody, and tried again for ever."""
     settling = StubSettling()
     runner = Runner({"a": HANDLER}, CALLER, 1, 0, 1, LeaseBook(), cast(Any, settling))
-    heart, run = heart_of(runner), old_run()
+    heartbeat_loop, run = heart_of(runner), old_run()
     run.start_clock(monotonic())
     looks: list[float] = []
 
     def look_and_tell() -> float:
         now = monotonic()
-        looks.append(heart.look_at(run, now))
+        looks.append(heartbeat_loop.look_at(run, now))
         return now
 
     monkeypatch.setattr("duly.client.runner.monotonic", look_and_tell)

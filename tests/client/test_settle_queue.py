@@ -73,8 +73,8 @@ class StubDesk:
         return self.leases
 
 
-def settling_for(desk: StubDesk) -> Settling:
-    return Settling(cast(Any, desk), LeaseBook())
+def settling_for(worker_api: StubDesk) -> Settling:
+    return Settling(cast(Any, worker_api), LeaseBook())
 
 
 async def settle_all(settling: Settling, *runs: Run) -> None:
@@ -99,17 +99,17 @@ async def test_what_ends_while_a_call_is_on_its_way_goes_with_the_next() -> None
     async def wait(_ids: list[str]) -> None:
         await is_answered.wait()
 
-    desk = StubDesk(wait)
-    settling = settling_for(desk)
+    worker_api = StubDesk(wait)
+    settling = settling_for(worker_api)
     settling.add(ended(1))
     await asyncio.sleep(0)
-    assert desk.calls == [["t1"]]
+    assert worker_api.calls == [["t1"]]
     for number in (2, 3, 4):
         settling.add(ended(number))
     await asyncio.sleep(0)
     is_answered.set()
     await settle_all(settling)
-    assert desk.calls == [["t1"], ["t2", "t3", "t4"]]
+    assert worker_api.calls == [["t1"], ["t2", "t3", "t4"]]
 
 
 @pytest.mark.usefixtures("impatient")
@@ -121,11 +121,11 @@ async def test_an_end_is_told_again_until_it_is_heard() -> None:
         if next(failures):
             raise Unreachable(url="u", problem="gone")
 
-    desk = StubDesk(fail_twice)
-    settling = settling_for(desk)
+    worker_api = StubDesk(fail_twice)
+    settling = settling_for(worker_api)
     settling.pause_s = 0.0
     await settle_all(settling, ended(1), ended(2))
-    assert desk.calls == [["t1", "t2"]] * 3
+    assert worker_api.calls == [["t1", "t2"]] * 3
     assert not settling.book.held
 
 
@@ -136,12 +136,12 @@ async def test_an_end_whose_lease_is_long_over_is_given_up() -> None:
     async def fail(_ids: list[str]) -> None:
         raise Unreachable(url="u", problem="gone")
 
-    desk = StubDesk(fail)
-    settling = settling_for(desk)
+    worker_api = StubDesk(fail)
+    settling = settling_for(worker_api)
     settling.lease_s = 0.0
     settling.pause_s = 0.0
     await settle_all(settling, ended(1, lease_s=0.0))
-    assert len(desk.calls) == 1
+    assert len(worker_api.calls) == 1
     assert not settling.book.held
 
 
@@ -149,18 +149,22 @@ async def test_one_refused_end_is_found_and_does_not_hold_up_the_others() -> Non
     """Else one strange result keeps the ends of five hundred neighbours from being told."""
 
     async def refuse_third(ids: list[str]) -> None:
-        if "t3" in ids and not any(each.id == "t3" for each in desk.told) and desk.is_strict:
+        if (
+            "t3" in ids
+            and not any(each.id == "t3" for each in worker_api.told)
+            and worker_api.is_strict
+        ):
             if len(ids) == 1:
-                desk.is_strict = False
+                worker_api.is_strict = False
             raise Invalid(422, {"code": "invalid", "detail": "no"}, None)
 
     class Strict(StubDesk):
         is_strict = True
 
-    desk = Strict(refuse_third)
-    settling = settling_for(desk)
+    worker_api = Strict(refuse_third)
+    settling = settling_for(worker_api)
     await settle_all(settling, *(ended(number, completed(number)) for number in range(1, 6)))
-    outcomes = {each.id: each.outcome for each in desk.told}
+    outcomes = {each.id: each.outcome for each in worker_api.told}
     assert outcomes.pop("t3") == "rejected"
     assert set(outcomes.values()) == {"completed"}
     assert len(outcomes) == 4
@@ -169,14 +173,16 @@ async def test_one_refused_end_is_found_and_does_not_hold_up_the_others() -> Non
 
 async def test_a_lease_that_is_known_or_just_ended_is_not_accepted_again() -> None:
     """A server that restarted, or a repeated request, names leases that we have or had."""
-    desk, book = StubDesk(), LeaseBook()
+    worker_api, book = StubDesk(), LeaseBook()
     held, gone = ended(1), ended(2)
     book.add(held)
     book.add(gone)
     book.remove(gone)
-    desk.leases = [task(1), task(2), task(3)]
+    worker_api.leases = [task(1), task(2), task(3)]
     nobody: Any = None
-    taking = Taking(cast(Any, desk), ["default"], ["high"], book, nobody, nobody, ServerClock())
+    taking = Taking(
+        cast(Any, worker_api), ["default"], ["high"], book, nobody, nobody, ServerClock()
+    )
     request = LeaseRequest(
         worker_id="w",
         pools=["default"],

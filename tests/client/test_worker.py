@@ -156,7 +156,7 @@ async def test_a_snooze_is_not_charged_and_progress_is_there_in_the_next_attempt
 async def test_progress_is_seen_while_the_handler_runs(
     client: AsyncClient, make_worker: MakeWorker, pool: str
 ) -> None:
-    """Somebody watches a bar, and decides whether to cancel."""
+    """A user watches progress, and decides whether to cancel."""
     worker = make_worker()
     is_enough = asyncio.Event()
 

@@ -110,7 +110,7 @@ def test_a_thread_that_is_left_does_not_keep_a_stopped_worker(
 def test_a_second_signal_ends_it_at_once(
     calls: Client, start_worker: StartWorker, pool: str
 ) -> None:
-    """Whoever presses Ctrl-C twice means it."""
+    """A second Ctrl-C ends the worker at once."""
     with start_worker(drain_s=60.0) as process:
         calls.submit("wait", pool=pool)
         assert process.answer()["event"] == "started"

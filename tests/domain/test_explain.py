@@ -138,7 +138,7 @@ def test_the_estimate_of_a_rate_counts_those_ahead() -> None:
 
 
 def test_the_estimate_of_a_key_is_the_end_of_its_lease() -> None:
-    """Whoever holds the key lets it go at the latest then, unless it still works."""
+    """The holder of the key lets it go at the latest then, unless it still works."""
     facts = {"concurrency_key": "k", "key_in_flight": 1, "key_limit": 1}
     assert explain(replace(ready(**facts), key_free_at=SOON)).estimate_at == SOON
     assert explain(ready(**facts)).estimate_at is None

@@ -26,7 +26,7 @@ def test_backlogged_members_are_served_by_weight(weights: dict[int, float]) -> N
 
 @given(st.integers(2, 6))
 def test_a_member_without_work_saves_nothing(members: int) -> None:
-    """Whoever was idle for an hour must not then take an hour's worth of everybody's turns."""
+    """A tenant that was idle for an hour must not then take an hour's worth of turns."""
     turns: RoundRobin[int] = RoundRobin(lambda _: 1.0)
     for member in range(members):
         turns.join(member)

@@ -210,7 +210,7 @@ def test_start_and_end_only_cut(
 
 
 def test_both_bounds_are_included() -> None:
-    """Somebody who writes 18:00 means the fire at 18:00."""
+    """An end at 18:00 includes the fire at 18:00."""
     at = datetime(2026, 5, 5, 16, tzinfo=UTC)
     daily = cron("0 18 * * *", start_at=at, end_at=at)
     assert [each.at for each in next_occurrences(daily, SPRING, 5)] == [at]

@@ -244,7 +244,7 @@ async def test_an_attempt_cancelled_between_two_tries_finishes_first(
 
 
 async def test_a_handler_cancelled_from_outside_is_released() -> None:
-    """Whoever cancelled it, it was no failure of the task."""
+    """A cancellation from outside is no failure of the task."""
     database = Database()
     database.may_answer.set()
     stage = begin(database, hangs)

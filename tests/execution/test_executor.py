@@ -172,7 +172,7 @@ async def test_a_lost_lease_that_ends_leaves_the_next_one_alone() -> None:
 
 
 async def test_a_lease_that_came_too_late_is_given_back_and_not_begun() -> None:
-    """Whoever stood still while it asked would start it beside the next holder."""
+    """A process that stood still while it asked would start it beside the next holder."""
     handler, queue = Handler(), Settled()
     executor = make(handler, queue)
     long_ago = asyncio.get_running_loop().time() - executor.leases.lease_s
@@ -196,7 +196,7 @@ async def test_a_run_that_is_stopped_before_it_began_makes_room() -> None:
 
 
 async def test_a_run_ends_before_its_lease_does_though_nobody_answers() -> None:
-    """Somebody else starts the task when the lease is over: both would deliver it."""
+    """Another holder starts the task when the lease is over: both would deliver it."""
     handler, queue = Handler(), Settled()
     executor = make(handler, queue, Silent(), Silent(), lease_s=0.5)
     await executor.run([lease(1)])
@@ -273,11 +273,11 @@ async def test_of_a_herd_the_rest_is_started_before_what_ended_is_settled(
     monkeypatch.setattr(module, "DEFERRED_S", 3600.0)
     queue = Settled()
     executor = make(lambda _lease: DONE, queue)
-    executor.is_herd = True
+    executor.is_burst = True
     await executor.run([lease(1)])
     await all_settled(executor)
     assert queue.settled == []
-    executor.is_herd = False
+    executor.is_burst = False
     await executor.run([lease(2)])
     await all_settled(executor)
     assert [settlement.fence for settlement in queue.settled] == [1, 2]
@@ -287,11 +287,11 @@ async def test_of_a_herd_the_rest_is_started_before_what_ended_is_settled(
 async def test_when_all_of_a_herd_is_started_what_ended_is_settled_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever waits for the last of a backlog would wait for a start that never comes."""
+    """The settlements of a backlog would wait for a start that never comes."""
     monkeypatch.setattr(module, "DEFERRED_S", 3600.0)
     queue = Settled()
     executor = make(lambda _lease: DONE, queue, broker=Emptied())
-    executor.is_herd = True
+    executor.is_burst = True
     await executor.run([lease(1)])
     assert queue.settled == []
     await executor.tick()
@@ -315,7 +315,7 @@ async def test_a_herd_without_end_defers_nothing_for_long(
     monkeypatch.setattr(module, "DEFERRED_S", 0.01)
     queue = Settled()
     executor = make(lambda _lease: DONE, queue)
-    executor.is_herd = True
+    executor.is_burst = True
     await executor.run([lease(1)])
     await until(lambda: bool(queue.settled))
 
@@ -328,7 +328,7 @@ async def test_of_an_endless_herd_so_much_is_deferred_and_no_more(
     monkeypatch.setattr(module, "DEFERRED_MAX", 2)
     queue = Settled()
     executor = make(lambda _lease: DONE, queue)
-    executor.is_herd = True
+    executor.is_burst = True
     await executor.run([lease(1), lease(2)])
     await all_settled(executor)
     assert len(queue.settled) == 2
@@ -359,7 +359,7 @@ async def test_a_stop_settles_what_was_deferred(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(module, "DEFERRED_S", 3600.0)
     queue = Settled()
     executor = make(lambda _lease: DONE, queue)
-    executor.is_herd = True
+    executor.is_burst = True
     await executor.run([lease(1)])
     await executor.close()
     assert [settlement.fence for settlement in queue.settled] == [1]

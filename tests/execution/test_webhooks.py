@@ -295,7 +295,7 @@ async def test_nobody_there_is_tried_again(sender: WebhookSender) -> None:
 async def test_a_certificate_that_nobody_vouches_for_gets_no_request(
     sender: WebhookSender, tmp_path: Path
 ) -> None:
-    """Whoever stands in between would read the payload and answer for the receiver."""
+    """A man in the middle would read the payload and answer for the receiver."""
     async with receiving(tls=Pair(tmp_path).context()) as receiver:
         verdict = await sender(lease_of(receiver.url))
         assert (verdict.outcome, verdict.error_kind) == (Outcome.FAILED, "tls"), verdict

@@ -158,7 +158,7 @@ async def a_stale_fence_changes_nothing(stage: Stage, race: Race) -> None:
 
 
 async def a_foreign_holder_changes_nothing(stage: Stage, race: Race) -> None:
-    """Somebody knows the fence, but the lease is another's."""
+    """A caller knows the fence, but the lease is another's."""
     for outcome in (Outcome.COMPLETED, *NOT_COMPLETED):
         scene = await stage.running()
         scene.holder = HOLDERS["second"]

@@ -81,7 +81,7 @@ async def test_a_new_pool_gets_one_number(stage: Stage, race: Race) -> None:
 
 
 async def test_a_key_held_open_stops_only_its_own_batch(stage: Stage) -> None:
-    """Somebody's forgotten transaction holds a key, and every submit of the node waits with it."""
+    """A forgotten transaction holds a key, and every submit of the node waits with it."""
     held, free = await stage.empty(), await stage.empty()
     submitter = Submitter(stage.database, stage.environment)
     await submitter.submit([request(held, "1")])

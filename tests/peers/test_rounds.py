@@ -35,7 +35,7 @@ class Scripted:
 
 
 def quietly(_text: str) -> None:
-    """Nobody watches."""
+    """A show without output."""
 
 
 async def test_systems_follow_each_other_row_by_row_and_take_turns_in_going_first() -> None:

@@ -79,7 +79,7 @@ def test_a_goal_is_judged_against_the_best_durable_peer() -> None:
 
 
 def test_a_goal_without_figures_is_not_met() -> None:
-    """Nobody to compare with is no success."""
+    """A comparison without a peer is no success."""
     found = report(absent=ABSENT)
     assert not any(verdict["is_met"] for verdict in found["goals"])
 

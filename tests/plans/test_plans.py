@@ -188,7 +188,7 @@ async def test_a_missing_index_is_noticed(
     explaining: ExplainingDatabase,
     owner: asyncpg.Connection,
 ) -> None:
-    """Somebody drops what they take for a spare index."""
+    """An index that seems spare is dropped."""
     await prepare(database, owner, EMPTY)
     await owner.execute(f"DROP INDEX duly.{index}")
     await work(explaining, Environment())

@@ -36,7 +36,7 @@ IN_MEMORY_MAX = PLACE_ENTRIES_MAX + PAGE + LANE_DEPTH_MAX + 2 * DISPATCH_MAX + R
 async def test_another_tenant_does_not_wait_behind_a_huge_backlog(
     pool: CountingDatabase, owner: asyncpg.Connection
 ) -> None:
-    """Somebody else's outage of yesterday must not delay today's tasks, nor fill the memory."""
+    """Another tenant's outage of yesterday must not delay today's tasks, nor fill the memory."""
     await gather_crowd(owner, Crowd(BACKLOG, tenant=NOISY))
     watcher = Watcher()
 

@@ -26,8 +26,8 @@ FOUND_MAX_S = 8 * SWEEP_S
 async def test_a_transaction_that_commits_late_is_found_by_the_sweep(
     pool: CountingDatabase, owner: asyncpg.Connection, owner_url: str, crowd: int
 ) -> None:
-    """Somebody's own transaction stored a task and took its time to commit; the scheduler has read
-    on meanwhile, and cannot see whose transactions are open. Blocked work may lie in front."""
+    """A user's own transaction stored a task and took its time to commit; the scheduler has read on
+    meanwhile, and cannot see whose transactions are open. Blocked work may lie in front."""
     await gather_crowd(owner, Crowd(crowd, key=BLOCKED))
     watcher = Watcher()
     watcher.is_held = lambda lease: lease.policy.concurrency_key == BLOCKED

@@ -125,7 +125,7 @@ async def test_it_is_settled_like_any_other(consumer: Consumer, pool: Database) 
 
 
 async def test_several_of_one_lane_go_together(consumer: Consumer) -> None:
-    """Whoever submits meanwhile shares the commit, and the consumer has room for all."""
+    """A concurrent submit shares the commit, and the consumer has room for all."""
     tasks = [Submission(tenant=TENANT, type="t", url=URL) for _ in range(20)]
     answers = await consumer.engine.submitter.submit(tasks)
     assert all(isinstance(answer, Stored) and answer.is_leased for answer in answers)

@@ -85,7 +85,7 @@ def test_a_lease_seen_in_the_database_takes_the_place_of_its_ticket(accounts: In
 
 
 def test_what_is_in_a_lost_slot_counts_for_its_next_owner(accounts: InFlight) -> None:
-    """Nobody would ever tell us of its end."""
+    """Its end would never be reported."""
     accounts.ticketed(due(OTHER), DEADLINE)
     accounts.forget(lambda task, tenant: task == TASK and tenant == TENANT)
     assert counts(accounts) == (1, 1)

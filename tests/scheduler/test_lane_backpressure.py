@@ -166,7 +166,8 @@ def test_new_work_does_not_jump_the_queue() -> None:
 
 
 def test_a_turn_in_which_nothing_was_started_is_no_turn() -> None:
-    """Whoever finds the lane full, or has only blocked work in front, comes first the next time."""
+    """A member that finds the lane full, or has only blocked work in front, comes first the next
+    time."""
     crowd = hotspot_of(3 * ROOM, 9)
     crowd.dispatch()
     crowd.empty_lanes()

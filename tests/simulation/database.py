@@ -123,7 +123,7 @@ class SimulatedDatabase(Database):
 
     @contextlib.asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Nobody is frozen here: all the others would wait for it."""
+        """No node is frozen here: all the others would wait for it."""
         mine = asyncio.current_task()
         # There is one connection here; in a pool, enough callers like this wait for each other.
         assert self.cluster.turn_of is not mine, "waits for a connection while it holds one"

@@ -167,7 +167,7 @@ async def trigger(asked: Asked) -> FiredSchedules:
 
 
 async def look(asked: Asked) -> FiredSchedules:
-    """Whoever cancels and moves tasks learns of those that schedules made."""
+    """Clients that cancel and move tasks learn of those that schedules made."""
     schedule = asked.schedule
     # Of what was purged nobody could tell any more where it came from.
     if Actor.PURGER not in asked.cluster.plan.actors:

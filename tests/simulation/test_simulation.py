@@ -78,7 +78,7 @@ def postgres(server: ServerOfTheRun) -> Iterator[Postgres]:
 
 
 def unregistered(task: "asyncio.Task[Any]") -> None:
-    """Nobody's node."""
+    """A node without slots."""
 
 
 def explain(verdict: Verdict) -> str:

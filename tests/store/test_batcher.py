@@ -101,7 +101,7 @@ async def test_a_batch_holds_at_most_its_maximum() -> None:
 async def test_as_many_flights_as_allowed_and_no_more() -> None:
     """Too few leave the server idle; too many take every connection."""
     server = Server()
-    batcher = batcher_on(server, flights_max=2)
+    batcher = batcher_on(server, batches_max=2)
     waiting = []
     for item in range(3):
         waiting += callers(batcher, item)

@@ -245,7 +245,7 @@ async def test_ending_all_tells_those_who_wait(connections: Connections) -> None
 
 
 async def test_closing_that_is_interrupted_ends_all(connections: Connections) -> None:
-    """Whoever stops in a hurry leaves no session behind on the server."""
+    """A fast stop leaves no session behind on the server."""
     async with connections.acquire() as idle:
         pass
     async with connections.acquire() as lent, connections.acquire():

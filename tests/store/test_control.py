@@ -170,7 +170,7 @@ async def test_run_now_makes_a_future_task_due(world: World) -> None:
 
 
 async def test_run_now_between_attempts_ends_the_backoff(world: World) -> None:
-    """Somebody has mended the receiver and does not want to wait an hour."""
+    """The receiver was repaired, and the task need not wait an hour."""
     stored = await world.submit()
     await world.run(stored.id, Outcome.FAILED, retry_in_s=3600.0)
     await move(world, run_now(stored.id))

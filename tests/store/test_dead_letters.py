@@ -207,7 +207,7 @@ async def test_failed_tasks_are_listed_from_their_letters(world: World) -> None:
 
 
 async def test_a_letter_is_read_whole_by_its_tenant_alone(world: World) -> None:
-    """Whoever decides about a replay must see what would be done again."""
+    """An operator who decides about a replay must see what would be done again."""
     old = await fail(world, payload='{"a": 1}', tags={"a": "b"}, pool="x", priority=8)
     letter = await read_dead_letter(world.database, TENANT, old)
     assert letter is not None

@@ -269,7 +269,7 @@ async def test_a_key_that_somebody_holds_keeps_no_consumer(world: World) -> None
 
 
 async def test_the_first_task_of_a_place_is_in_nobodys_hands(world: World) -> None:
-    """Whoever reaps must know the place before there is a lease in it."""
+    """The reaper must know the placement before there is a lease in it."""
     consumer = Waiting(world)
     world.submitter.placements.clear()
     assert not (await world.submit()).is_leased

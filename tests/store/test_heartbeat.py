@@ -45,7 +45,7 @@ async def test_a_cancel_is_told_by_the_next_heartbeat(world: World) -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.COMPLETED, Outcome.FAILED, Outcome.RELEASED])
 async def test_a_heartbeat_after_the_end_is_stale(world: World, outcome: Outcome) -> None:
-    """Whoever heartbeats an ended attempt must stop working (I3)."""
+    """A holder that heartbeats an ended attempt must stop working (I3)."""
     lease = await world.lease((await world.submit()).id)
     await world.settle(lease, outcome)
     before = await world.timer(lease.id)

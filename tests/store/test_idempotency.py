@@ -255,7 +255,7 @@ class NeverFree:
 
 
 async def test_a_claim_is_not_repeated_for_ever(world: World) -> None:
-    """Whoever batches submits tries such a conflict again, later and a few times."""
+    """The batcher tries such a conflict again, later and a few times."""
     entries = await world.submitter.address([wish(idempotency_key="k")])
     session = NeverFree(entries[0].id)
     with pytest.raises(StatementRefused) as refused:

@@ -170,7 +170,7 @@ async def test_only_the_expiry_batches_that_were_looked_at_are_forgotten(world: 
 
 
 async def test_leases_in_place_are_listed_and_counted_like_all_others(world: World) -> None:
-    """Somebody asks what runs, and is told that nothing does."""
+    """A list of running tasks would say that nothing runs."""
     leases = await lease_in_place(world, 3)
     moved = await world.lease((await world.submit()).id)
     ready = await world.submit(url=URL)

@@ -51,7 +51,7 @@ async def test_a_ticket_becomes_one_lease(world: World) -> None:
 
 
 async def test_the_fence_of_a_running_task_is_no_ticket(world: World) -> None:
-    """Whoever learns the fence of somebody's lease must not be able to take it."""
+    """A caller that learns the fence of a lease must not be able to take it."""
     stored = await world.submit()
     await world.lease(stored.id)
     assert await world.try_lease(await world.ticket(stored.id), OTHER_HOLDER) is None

@@ -251,7 +251,7 @@ async def test_other_words_about_an_ended_attempt_are_stale(
 
 
 async def test_the_same_words_of_another_holder_are_stale(world: World) -> None:
-    """Whoever did not hold the lease has not settled it, whatever the record says."""
+    """A caller without the lease has not settled it, whatever the record says."""
     lease = await world.lease((await world.submit()).id)
     await world.settle(lease, Outcome.COMPLETED, result='"r"')
     assert await world.settle(lease, Outcome.COMPLETED, OTHER_HOLDER, result='"r"') == STALE

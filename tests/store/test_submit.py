@@ -150,7 +150,7 @@ async def test_a_refused_key_leaves_no_unkeyed_task_behind(
 
 
 async def hold_key(owner: asyncpg.Connection, tenant: int, key: str) -> None:
-    """Somebody's open transaction that has claimed a key and does not end."""
+    """An open transaction that has claimed a key and does not end."""
     await owner.execute("BEGIN")
     await owner.execute(
         "INSERT INTO duly.idempotency_keys (shard, tenant, key, request_hash, task_id, expires_at)"

@@ -85,7 +85,7 @@ def test_a_bulk_submit_shows_its_progress(environ: dict[str, str], tmp_path: Pat
 
 
 def test_ctrl_c_in_a_bulk_submit_says_how_to_go_on(environ: dict[str, str], tmp_path: Path) -> None:
-    """Whoever interrupts it must know what is stored and what is not."""
+    """An interrupted bulk submit must say what is stored and what is not."""
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with terminal("tasks", "submit", "--from", str(pipe), environ=environ) as screen:

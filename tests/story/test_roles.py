@@ -80,7 +80,7 @@ def test_a_process_does_only_what_it_was_told(cluster: Cluster, key: str) -> Non
 
 
 def test_up_refuses_to_do_only_a_part(tmp_path: object) -> None:
-    """Nobody else could do the rest: its ready queue is in its own memory."""
+    """No other process could do the rest: its ready queue is in its own memory."""
     environ = {"DULY_ROLES": "api", "DULY_DATA_DIR": str(tmp_path)}
     with child("-m", "duly", "up", "--port", "0", environ=environ) as process:
         assert process.wait() == 2

@@ -64,6 +64,16 @@ def test_sentences_name_the_component() -> None:
     assert found - VAGUE_ALLOWED == set()
 
 
+@pytest.mark.parametrize("module", all_modules(), ids=by_place)
+def test_docstrings_of_tests_have_a_subject(module: Module) -> None:
+    """A danger without an actor says neither which component is at fault nor who is hurt."""
+    owners = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    texts = [
+        ast.get_docstring(node) or "" for node in ast.walk(module.tree) if isinstance(node, owners)
+    ]
+    assert [text for text in texts if VAGUE.match(text)] == []
+
+
 def test_no_file_is_named_after_nothing() -> None:
     """A place for everything is a place for anything."""
     paths = [path.relative_to(PROJECT) for path in project_files()]

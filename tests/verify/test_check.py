@@ -207,7 +207,7 @@ def cancel_what_completed(story: Story) -> None:
     ],
 )
 def test_an_end_that_is_not_the_end_is_reported(spoil: Callable[[Story], None]) -> None:
-    """Whoever read COMPLETED has acted on it."""
+    """A reader of COMPLETED has acted on it."""
     story = finished()
     spoil(story)
     assert "I4" in story.verdicts()

@@ -249,7 +249,7 @@ class ConnectionTable:
         self.count = 0
         self.by_address: Counter[str] = Counter()
         # Idle connections, longest idle first: unauthenticated ones, and authenticated ones.
-        self.strangers: dict[OpenConnection, None] = {}
+        self.unauthenticated: dict[OpenConnection, None] = {}
         self.known: dict[OpenConnection, None] = {}
 
     def enter(self, connection: OpenConnection) -> ConnectionSlot:
@@ -261,11 +261,11 @@ class ConnectionTable:
             place = self.make_room(address)
         elif self.count > self.most:
             place = self.make_room(None)
-        self.strangers[connection] = None
+        self.unauthenticated[connection] = None
         return place
 
     def make_room(self, address: str | None) -> ConnectionSlot:
-        for silent in (self.strangers, self.known):
+        for silent in (self.unauthenticated, self.known):
             for connection in silent:
                 if address is None or connection.address == address:
                     del silent[connection]
@@ -285,8 +285,8 @@ class ConnectionTable:
         self.busy(connection)
 
     def busy(self, connection: OpenConnection) -> None:
-        self.strangers.pop(connection, None)
+        self.unauthenticated.pop(connection, None)
         self.known.pop(connection, None)
 
     def silent(self, connection: OpenConnection, *, is_known: bool) -> None:
-        (self.known if is_known else self.strangers)[connection] = None
+        (self.known if is_known else self.unauthenticated)[connection] = None

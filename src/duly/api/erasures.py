@@ -115,7 +115,7 @@ class ErasureRoutes:
         return ErasureBatch([task_id])
 
     async def next_batch(self, call: Call, asked: Erase) -> ErasureBatch:
-        """Newest created first; a task that is erased keeps its place, so every bite goes on."""
+        """Newest created first; a task that is erased keeps its place, so every batch goes on."""
         given = asked.filter or TaskFilter()
         wanted = Filter(
             given.state, given.type, tag_of(given.tag), given.created_after, given.run_before

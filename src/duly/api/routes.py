@@ -135,7 +135,7 @@ class ApiRoutes:
             backfill,
             ForecastRoutes(self.bulk),
         )
-        return [endpoint for door in schedule_routes for endpoint in door.endpoints()]
+        return [endpoint for each in schedule_routes for endpoint in each.endpoints()]
 
     def control_plane(self) -> list[Endpoint]:
         tenants = TenantRoutes(self.database, self.authenticator, self.throttle)
@@ -155,7 +155,7 @@ class ApiRoutes:
             WebhookSecretRoutes(self.environment),
             StatsRoutes(self.environment),
         )
-        return [endpoint for door in schedule_routes for endpoint in door.endpoints()]
+        return [endpoint for each in schedule_routes for endpoint in each.endpoints()]
 
     def application(self, *, only_probes: bool = False) -> AsgiApplication:
         """`only_probes`: of a process without the role `api`, which is looked at all the same."""

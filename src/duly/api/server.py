@@ -51,13 +51,13 @@ class HttpServer(uvicorn.Server):
 
 
 def make_server(
-    door: AsgiApplication,
+    application: AsgiApplication,
     stop_timeout_s: float,
     limits: HttpLimits = DEFAULT_LIMITS,
     tls: ssl.SSLContext | None = None,
 ) -> HttpServer:
     config = uvicorn.Config(
-        door,
+        application,
         http=bounded_protocol(limits),
         ws="none",
         lifespan="off",

@@ -116,13 +116,13 @@ def measure(
 
     import uvloop
 
-    from duly.app import calm_collector
+    from duly.app import tune_garbage_collector
     from duly.bench.run import run_scenarios
     from duly.environment import system_environment
     from duly.telemetry import configure_logs
 
     configure_logs("error", "text")
-    calm_collector()
+    tune_garbage_collector()
     with (
         audience(len(names), is_quiet=is_quiet) as listening,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,

@@ -21,7 +21,7 @@ from duly.telemetry import configure_logs
 @json_flag
 def command(as_json: bool, **flags: Any) -> None:
     """Start one process of an installation on the PostgreSQL of --database-url. Start as many as
-    you like: they share the slots and the ready queue. SIGTERM hands its slots over and stops.
+    you like: they share the slots and the ready queue. SIGTERM releases its slots and stops.
     With --roles, this one does only that, and others must do the rest.
     """
     settings = load(flags).settings

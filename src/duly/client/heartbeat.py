@@ -83,7 +83,7 @@ class HeartbeatLoop:
         self.loop = asyncio.get_running_loop()
         self.awake = asyncio.Event()
         self.closed = asyncio.Event()
-        self.desk = WorkerApi(self.server, self.worker_id, self.lease_s, self.beat_every_s)
+        self.worker_api = WorkerApi(self.server, self.worker_id, self.lease_s, self.beat_every_s)
         work = [self.loop.create_task(self.watch()), self.loop.create_task(self.beat_on())]
         self.is_started.set()
         try:
@@ -92,7 +92,7 @@ class HeartbeatLoop:
             for task in work:
                 task.cancel()
             await asyncio.wait(work)
-            await self.desk.close()
+            await self.worker_api.close()
 
     def close(self) -> None:
         if self.thread.is_alive():
@@ -173,7 +173,7 @@ class HeartbeatLoop:
             for run, news in zip(runs, said, strict=True)
         ]
         sent_at = monotonic()
-        items = await self.desk.heartbeat(beats)
+        items = await self.worker_api.heartbeat(beats)
         for run, news, item in zip(runs, said, items, strict=True):
             if item.lease_until is not None:
                 run.extend(sent_at, self.lease_s)
@@ -192,7 +192,7 @@ class HeartbeatLoop:
         try:
             async with asyncio.timeout(RELEASE_S):
                 for start in range(0, len(settlements), HEARTBEATS_MAX):
-                    await self.desk.settle(settlements[start : start + HEARTBEATS_MAX])
+                    await self.worker_api.settle(settlements[start : start + HEARTBEATS_MAX])
         except (Unreachable, ApiError, TimeoutError) as error:
             self.log.warning("leases not released", error=str(error))
         os._exit(EXIT_LATE)

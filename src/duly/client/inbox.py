@@ -49,7 +49,7 @@ SELECT count(*) FROM noted
 """
 # Not in a transaction that a row deleted by another would break.
 FORGET = """
-WITH bite AS (
+WITH batch AS (
     DELETE FROM duly_inbox
      WHERE (execution_key, step) IN (
                SELECT execution_key, step
@@ -61,7 +61,7 @@ WITH bite AS (
                   FOR UPDATE SKIP LOCKED)
     RETURNING 1
 )
-SELECT count(*) FROM bite
+SELECT count(*) FROM batch
 """
 # One effect in so many takes old rows away.
 FORGET_SHARE = 1 / 500

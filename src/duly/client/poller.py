@@ -40,21 +40,21 @@ GRACE_S = 0.25
 class Taking:
     def __init__(
         self,
-        desk: WorkerApi,
+        worker_api: WorkerApi,
         pools: Sequence[str],
         bands: Sequence[str],
         book: LeaseBook,
         runner: Runner,
-        heart: HeartbeatLoop,
+        heartbeat_loop: HeartbeatLoop,
         clock: ServerClock,
     ) -> None:
-        self.desk = desk
+        self.worker_api = worker_api
         self.pools = list(pools)
         self.bands = list(bands)
-        self.lease_s = desk.lease_s
+        self.lease_s = worker_api.lease_s
         self.book = book
         self.runner = runner
-        self.heart = heart
+        self.heartbeat_loop = heartbeat_loop
         self.clock = clock
         self.has_succeeded = False
         self.is_stopping = False
@@ -74,7 +74,7 @@ class Taking:
     async def take(self, room: int) -> None:
         """One request, until it is answered."""
         self.request = request = LeaseRequest(
-            worker_id=self.desk.worker_id,
+            worker_id=self.worker_api.worker_id,
             pools=self.pools,
             bands=self.bands,
             max=min(room, LEASE_MAX),
@@ -106,7 +106,7 @@ class Taking:
         self.request = None
         if not self.has_succeeded:
             self.has_succeeded = True
-            self.log.info("worker started", worker_id=self.desk.worker_id, pools=self.pools)
+            self.log.info("worker started", worker_id=self.worker_api.worker_id, pools=self.pools)
         elif is_repeated:
             self.log.info("server reachable again", away_s=round(monotonic() - failed_at, 1))
         if is_repeated:
@@ -131,7 +131,7 @@ class Taking:
     def accept(self, task: LeasedTask, granted_at: float) -> Run | None:
         run = self.runner.accept(task, granted_at)
         if run is not None:
-            self.heart.notice(run)
+            self.heartbeat_loop.notice(run)
         return run
 
     async def accept_confirmed(self, tasks: list[LeasedTask]) -> None:
@@ -146,7 +146,7 @@ class Taking:
     async def accept_confirmed_for(self, tasks: list[LeasedTask], lease_s: float) -> None:
         asked_at = monotonic()
         try:
-            items = await self.desk.heartbeat([Beat(*task.key) for task in tasks], lease_s)
+            items = await self.worker_api.heartbeat([Beat(*task.key) for task in tasks], lease_s)
         except (Unreachable, ApiError) as error:
             self.log.warning("leases could not be confirmed", error=str(error))
             return
@@ -160,17 +160,17 @@ class Taking:
                 self.clock.note(asked_at, task.started_at + timedelta(seconds=age_s))
             if run is not None:
                 run.extend(asked_at, lease_s)
-        self.heart.beat_now()
+        self.heartbeat_loop.beat_now()
 
     async def confirm(self) -> None:
         """Then what the server finds unconfirmed is exactly what we never saw."""
         try:
-            await asyncio.wrap_future(self.heart.beat_now())
+            await asyncio.wrap_future(self.heartbeat_loop.beat_now())
         except (Unreachable, ApiError) as error:
             self.log.debug("leases could not be confirmed", error=str(error))
 
     async def ask(self, request: LeaseRequest) -> list[LeasedTask]:
-        tasks = await self.desk.lease(request)
+        tasks = await self.worker_api.lease(request)
         return [task for task in tasks if not self.book.is_known(task.key)]
 
     async def stop(self, polling: "asyncio.Task[None]", until: float) -> None:
@@ -188,7 +188,7 @@ class Taking:
         request.wait_s = 0.0
         try:
             async with asyncio.timeout(max(until - monotonic(), 0.0)):
-                await asyncio.wrap_future(self.heart.beat_now())
+                await asyncio.wrap_future(self.heartbeat_loop.beat_now())
                 for task in await self.ask(request):
                     self.runner.accept(task, monotonic())
         except (Unreachable, ApiError, TimeoutError) as error:

@@ -66,8 +66,8 @@ class Session:
         self.stopping = asyncio.Event()
         self.is_asked_to_stop = False
         self.book = LeaseBook()
-        self.desk = WorkerApi(server, plan.worker_id, plan.lease_s, TIMEOUT_S)
-        self.settling = Settling(self.desk, self.book)
+        self.worker_api = WorkerApi(server, plan.worker_id, plan.lease_s, TIMEOUT_S)
+        self.settling = Settling(self.worker_api, self.book)
         self.runner = Runner(
             handlers,
             HandlerCaller(middleware, self.values),
@@ -78,7 +78,7 @@ class Session:
             self.settling,
         )
         clock = ServerClock()
-        self.heart = HeartbeatLoop(
+        self.heartbeat_loop = HeartbeatLoop(
             server,
             plan.worker_id,
             plan.lease_s,
@@ -88,7 +88,13 @@ class Session:
             self.runner.abandon,
         )
         self.taking = Taking(
-            self.desk, plan.pools, plan.bands, self.book, self.runner, self.heart, clock
+            self.worker_api,
+            plan.pools,
+            plan.bands,
+            self.book,
+            self.runner,
+            self.heartbeat_loop,
+            clock,
         )
         self.log = get_logger()
 
@@ -100,7 +106,7 @@ class Session:
 
     def end_process_after(self, seconds: float) -> None:
         """If the loop is blocked and the drain cannot even begin."""
-        self.heart.end_process_by(monotonic() + seconds)
+        self.heartbeat_loop.end_process_by(monotonic() + seconds)
 
     async def until_stopped(self, work: Coroutine[Any, Any, None]) -> None:
         """Before the service itself: given up when the worker is asked to stop."""
@@ -121,7 +127,7 @@ class Session:
             await self.lease_and_run()
 
     async def lease_and_run(self) -> None:
-        self.heart.start()
+        self.heartbeat_loop.start()
         polling = self.loop.create_task(self.taking.run())
         stopping = self.loop.create_task(self.stopping.wait())
         try:
@@ -140,10 +146,10 @@ class Session:
         finally:
             draining.cancel()
             self.runner.close()
-            self.heart.close()
+            self.heartbeat_loop.close()
             try:
                 async with asyncio.timeout(CLOSE_S):
-                    await self.desk.close()
+                    await self.worker_api.close()
             except TimeoutError:
                 self.log.debug("connections did not close in time")
 
@@ -168,6 +174,6 @@ class Session:
         """Its pools count as served until then; without it, until the server misses it."""
         try:
             async with asyncio.timeout(min(limit_s, TELL_S_MAX)):
-                await self.desk.deregister()
+                await self.worker_api.deregister()
         except (Unreachable, ApiError, TimeoutError) as error:
             self.log.debug("deregister failed", error=str(error))

@@ -27,9 +27,9 @@ PAUSE_MAX_S = 2.0
 
 
 class Settling:
-    def __init__(self, desk: WorkerApi, book: LeaseBook) -> None:
-        self.desk = desk
-        self.lease_s = desk.lease_s
+    def __init__(self, worker_api: WorkerApi, book: LeaseBook) -> None:
+        self.worker_api = worker_api
+        self.lease_s = worker_api.lease_s
         self.book = book
         self.pending: deque[Run] = deque()
         self.flight: asyncio.Task[None] | None = None
@@ -79,7 +79,7 @@ class Settling:
         await self.send_progress(batch)
         settlements = [settlement_of(run.task.id, run.task.fence, run.verdict) for run in batch]
         try:
-            items = await self.desk.settle(settlements)
+            items = await self.worker_api.settle(settlements)
         except Invalid as error:
             await self.set_aside(batch, error)
             return
@@ -100,7 +100,7 @@ class Settling:
             and run.verdict.outcome != Outcome.COMPLETED
         ]
         if beats:
-            await self.desk.heartbeat(beats)
+            await self.worker_api.heartbeat(beats)
 
     async def set_aside(self, batch: list[Run], error: Invalid) -> None:
         if len(batch) > 1:

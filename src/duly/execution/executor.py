@@ -94,7 +94,7 @@ class Executor:
         self.is_reconsidering = False
         self.room = asyncio.Event()
         # More seems to wait than one look brings.
-        self.is_herd = False
+        self.is_burst = False
         # Attempts that ended at once: those that are deferred, and until when; batches under way.
         self.deferred: list[EndedAttempt] = []
         self.deferral: asyncio.TimerHandle | None = None
@@ -107,8 +107,8 @@ class Executor:
             await wait_for(self.room, TAKE_WAIT_S)
             return 0.0
         lanes = self.next_lanes()
-        if self.is_herd and self.has_started_all(lanes):
-            self.is_herd = False
+        if self.is_burst and self.has_started_all(lanes):
+            self.is_burst = False
             self.settle_deferred()
         claim = SlotClaim(self.shares)
         try:
@@ -127,7 +127,7 @@ class Executor:
             )
         finally:
             self.asking -= 1
-        self.is_herd = len(leases) >= TAKE_MAX // 2
+        self.is_burst = len(leases) >= TAKE_MAX // 2
         if leases:
             await self.run(leases, asked_at)
         elif self.deferred:
@@ -199,7 +199,7 @@ class Executor:
         before recording what is done, for a moment."""
         self.deferred += ended
         self.unsettled += len(ended)
-        if not self.is_herd or len(self.deferred) >= DEFERRED_MAX:
+        if not self.is_burst or len(self.deferred) >= DEFERRED_MAX:
             self.settle_deferred()
         elif self.deferred and self.deferral is None:
             loop = asyncio.get_running_loop()
@@ -223,7 +223,7 @@ class Executor:
 
     def stop_waiting(self) -> None:
         """A stop hands over only after every tick has ended: none may wait for work or room."""
-        self.is_herd = False
+        self.is_burst = False
         self.settle_deferred()
         self.room.set()
 

@@ -252,7 +252,7 @@ class Dispatcher:
         self.metrics.republished.add(again)
 
     def count_again(self, tickets: Iterable[Ticket]) -> int:
-        """Of how many the ticket before, under the same fence, became void in our hands."""
+        """Of how many the ticket before, under the same fence, became void in this process."""
         return sum(self.voided.pop(ticket.id, None) == ticket.fence for ticket in tickets)
 
     def in_place_allowed(self, place: TimerQueue, count: int) -> bool:

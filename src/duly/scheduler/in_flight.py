@@ -5,7 +5,7 @@ delays; what could count too little waits instead.
 
 | event | what happens |
 |---|---|
-| a ticket is published | it counts until its deadline, also if publishing failed or the board forgot |
+| a ticket is published | it counts until its deadline, also if publishing failed or the entry was dropped |
 | its consumer here got the lease | it counts as a lease |
 | its consumer here got none, or its deadline passed | a copy, or a consumer elsewhere, may have got it: counts as a lease until the database says otherwise |
 | its lease was settled, here or where we hear of it | it counts no more; the word of another fence changes nothing |

@@ -162,7 +162,7 @@ class Loader:
 
     def move(self, tenants: frozenset[int]) -> None:
         """Another node dispatches these tenants from now on, or we do: start over with them. What
-        is on the board and not ours is forgotten when its turn comes."""
+        is loaded and not ours is dropped when its turn comes."""
         for place in [place for place in self.places if place.tenant in tenants]:
             del self.places[place]
             self.loads.remove(place)
@@ -204,7 +204,7 @@ class Loader:
         return state
 
     def has_read(self, place: TimerQueue) -> bool:
-        """Whether all that is due there is on the board, as far as anybody rang for it. Where a
+        """Whether all that is due there is loaded, as far as hints go. Where a
         slot is new to us, what a doorbell brought was not all."""
         state = self.places.get(place)
         is_listed = slot_of(place.shard) in self.slots and self.placements_at > 0.0
@@ -221,7 +221,7 @@ class Loader:
         self.loads.put(place, min(self.loads.times[place], now))
 
     def admit(self, timers: list[DueTimer]) -> None:
-        """A doorbell with the timers: straight to the board, unless older work is unloaded. What
+        """A doorbell with the timers: to the ready state, unless older work is unloaded. What
         lies ahead of the cursor is there already for the load that comes to it."""
         if not self.time.is_known:
             return

@@ -274,7 +274,7 @@ class ReadyState:
         return reloads
 
     def read_on(self, place: TimerQueue, cursor: Cursor | None) -> None:
-        """Everything in the place up to the cursor (None: all) is on the board again; what is still
+        """Everything in the place up to the cursor (None: all) is loaded again; what is still
         blocked will be parked, and what is let go once more is let go from there."""
         for obstacle in list(self.drained):
             places = self.overflowed[obstacle]

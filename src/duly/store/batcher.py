@@ -43,8 +43,8 @@ class Batcher(Generic[Item, Answer]):
         *,
         batch_size_max: int,
         waiting_max: int,
-        flights_max: int = 1,
-        company_min: int = 1,
+        batches_max: int = 1,
+        parallel_min: int = 1,
         key: Callable[[Item], Hashable] | None = None,
         sizes: Buckets | None = None,
     ) -> None:
@@ -52,10 +52,10 @@ class Batcher(Generic[Item, Answer]):
         self.flush = flush
         self.batch_size_max = batch_size_max
         self.waiting_max = waiting_max
-        self.flights_max = flights_max
+        self.batches_max = batches_max
         # Items that must wait before another batch starts beside running ones: two half-empty
         # batches cost more than a full one.
-        self.company_min = company_min
+        self.parallel_min = parallel_min
         self.key = key
         # How many items share a flight, for the metrics.
         self.sizes = sizes
@@ -97,8 +97,8 @@ class Batcher(Generic[Item, Answer]):
 
     def start_batches(self) -> None:
         """Start a flight for the callers that wait, if one is free."""
-        while self.waiting and len(self.flights) < self.flights_max:
-            if self.flights and self.waiting_count < self.company_min:
+        while self.waiting and len(self.flights) < self.batches_max:
+            if self.flights and self.waiting_count < self.parallel_min:
                 return
             batch = self.next_batch()
             if not batch:

@@ -24,7 +24,7 @@ UPDATE duly.remembered_calls SET status = $3, answer = $4 WHERE tenant = $1 AND 
 SET LOCAL lock_timeout = '5s'
 
 -- name: delete_expired_calls
--- A bounded bite of answers whose time to live is over.
+-- A bounded batch of answers whose time to live is over.
 DELETE FROM duly.remembered_calls
  WHERE (tenant, key) IN (
        SELECT tenant, key FROM duly.remembered_calls

@@ -33,7 +33,7 @@ SELECT id, holder, pools, started_at, seen_at, expires_at
  LIMIT $3
 
 -- name: delete_silent_workers
--- A bounded bite of processes that have long been silent.
+-- A bounded batch of processes that have long been silent.
 DELETE FROM duly.workers
  WHERE (tenant, id) IN (
        SELECT tenant, id FROM duly.workers

@@ -28,7 +28,7 @@ SELECT letter.id, letter.tenant, letter.type, letter.reason, letter.fingerprint,
  WHERE letter.shard = $2 AND letter.id = $3 AND letter.tenant + 0 = $1
 
 -- name: match_dead_letters
--- Which letters a filter means, oldest first and no more than a bite: what is replayed or purged is
+-- Which letters a filter means, oldest first and no more than a batch: what is replayed or purged is
 -- not matched again, so a caller that repeats until nothing is left terminates.
 SELECT id
   FROM duly.dead_letters

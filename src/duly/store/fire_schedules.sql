@@ -146,7 +146,7 @@ UPDATE duly.schedules
 RETURNING schedules.tenant, schedules.name
 
 -- name: delete_old_occurrences
--- A bounded bite of the ledger past its retention.
+-- A bounded batch of the ledger past its retention.
 DELETE FROM duly.occurrences
  WHERE (shard, schedule, nominal_at) IN (
        SELECT shard, schedule, nominal_at FROM duly.occurrences

@@ -5,7 +5,7 @@ SELECT request_hash, task_id
  WHERE shard = $1 AND tenant = $2 AND key = $3 AND expires_at > duly.now()
 
 -- name: delete_expired_keys
--- A bounded bite of keys whose time to live is over.
+-- A bounded batch of keys whose time to live is over.
 DELETE FROM duly.idempotency_keys
  WHERE (shard, tenant, key) IN (
        SELECT shard, tenant, key FROM duly.idempotency_keys

@@ -112,7 +112,7 @@ VALUES ($1, $2, duly.now() + make_interval(secs => $3))
 RETURNING nonce
 
 -- name: delete_expired_nonces
--- A bounded bite of nonces whose signatures are too old to be used anyway.
+-- A bounded batch of nonces whose signatures are too old to be used anyway.
 DELETE FROM duly.nonces
  WHERE (key_id, nonce) IN (
        SELECT key_id, nonce FROM duly.nonces

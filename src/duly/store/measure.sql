@@ -3,8 +3,8 @@
 SELECT name, current_setting(name) AS value FROM unnest($1::text[]) AS asked(name)
 
 -- name: fill_waiting
--- Tasks that are due in a year, written by the server itself: millions of them through the front
--- door would take longer than what is measured. Their place is that of the measured tasks.
+-- Tasks that are due in a year, written by the server itself: millions of them through the API
+-- would take longer than what is measured. Their place is that of the measured tasks.
 WITH placed AS (
     INSERT INTO duly.placements (tenant, shard, queue)
     VALUES ($1::integer, $2::smallint, duly.timer_queue(0::smallint, 5::smallint))
@@ -60,7 +60,7 @@ SELECT nodes.name, count(*)::integer AS slots
 
 -- name: copy_schedule
 -- A schedule of fixed seconds that has neither fired nor jitter, many times over under other names, its
--- start so many seconds later in each (if it has one): a million through the front door would take longer
+-- start so many seconds later in each (if it has one): a million through the API would take longer
 -- than what is measured. Timers move with their definitions, or the sweep would reckon them all anew.
 WITH copied AS (
     INSERT INTO duly.schedules (shard, tenant, id, name, cron, every_s, timezone, dst_gap, dst_repeat,

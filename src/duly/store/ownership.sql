@@ -1,6 +1,6 @@
 -- name: keep_seats
--- All that a steady node says and hears, in one round trip: I live, these seats are still mine, who
--- else lives and with how much, and is anything to be had. A seat is renewed only by its holder
+-- All that a steady node says and hears, in one round trip: I live, these assignments are still mine, who
+-- else lives and with how much, and is anything to be had. A assignment is renewed only by its holder
 -- under its epoch; after expiry too, if it is still free. A new node notifies, so that others
 -- release a share at once. An expiry further ahead than any lease is a clock that stepped back, and
 -- counts as expired; and no wait for tickets is longer than a lease and a ticket, whatever the
@@ -22,7 +22,7 @@ WITH announced AS (
        AND ownership.epoch = mine.epoch
        AND ownership.holder = $1
  RETURNING ownership.kind, ownership.number, ownership.void_at
-), seats AS (
+), assignments AS (
     SELECT ownership.kind, ownership.number, ownership.holder, ownership.epoch,
            ownership.expires_at,
            ownership.holder IS NOT NULL
@@ -33,8 +33,8 @@ WITH announced AS (
      WHERE (ownership.kind, ownership.number) NOT IN (SELECT kind, number FROM renewed)
 ), others AS (
     SELECT nodes.id,
-           (SELECT count(*) FROM seats
-             WHERE seats.kind = 'slot' AND seats.holder = nodes.id AND seats.is_taken) AS slots
+           (SELECT count(*) FROM assignments
+             WHERE assignments.kind = 'slot' AND assignments.holder = nodes.id AND assignments.is_taken) AS slots
       FROM duly.nodes
      WHERE 'scheduler' = ANY(nodes.roles)
        AND nodes.id <> $1
@@ -50,12 +50,12 @@ SELECT ARRAY(SELECT kind FROM renewed ORDER BY kind, number) AS renewed_kinds,
        ARRAY(SELECT void_at FROM renewed ORDER BY kind, number) AS renewed_void_at,
        ARRAY(SELECT id FROM others ORDER BY id) AS node_ids,
        ARRAY(SELECT slots FROM others ORDER BY id) AS node_slots,
-       ARRAY(SELECT kind FROM seats WHERE NOT is_taken ORDER BY kind) AS free_kinds,
-       ARRAY(SELECT kind FROM seats WHERE holder = $1 ORDER BY kind, number) AS stray_kinds,
-       ARRAY(SELECT number FROM seats WHERE holder = $1 ORDER BY kind, number) AS stray_numbers,
-       ARRAY(SELECT epoch FROM seats WHERE holder = $1 ORDER BY kind, number) AS stray_epochs,
+       ARRAY(SELECT kind FROM assignments WHERE NOT is_taken ORDER BY kind) AS free_kinds,
+       ARRAY(SELECT kind FROM assignments WHERE holder = $1 ORDER BY kind, number) AS stray_kinds,
+       ARRAY(SELECT number FROM assignments WHERE holder = $1 ORDER BY kind, number) AS stray_numbers,
+       ARRAY(SELECT epoch FROM assignments WHERE holder = $1 ORDER BY kind, number) AS stray_epochs,
        (SELECT extract(epoch FROM min(expires_at) - duly.now())::double precision
-          FROM seats WHERE is_taken) AS next_expiry_s,
+          FROM assignments WHERE is_taken) AS next_expiry_s,
        (SELECT count(*) FROM rung) AS rings
 
 -- name: claim_seats
@@ -119,7 +119,7 @@ WITH released AS (
 SELECT (SELECT count(*) FROM released) AS released, pg_notify('duly_ownership', $1::text)
 
 -- name: list_ownership
--- For operators: every seat, who has it, and since which epoch. A name is missing when the holder's
+-- For operators: every assignment, who has it, and since which epoch. A name is missing when the holder's
 -- node is gone already.
 SELECT ownership.kind, ownership.number, ownership.holder, nodes.name AS node, ownership.epoch,
        ownership.expires_at, ownership.void_at,

@@ -30,8 +30,8 @@ SQL = statements_beside(__file__)
 # Of single reads by many callers.
 READ_BATCH_MAX = 200
 READS_WAITING_MAX = 20_000
-READ_FLIGHTS_MAX = 2
-READ_COMPANY_MIN = 100
+READ_BATCHES_MAX = 2
+READ_PARALLEL_MIN = 100
 PAGE_MAX = 200
 # Tasks that a filter looks at in one statement, and for one page.
 STRETCH = 1000
@@ -162,8 +162,8 @@ class ReadBatcher:
             lambda asked: read_asked(database, asked),
             batch_size_max=READ_BATCH_MAX,
             waiting_max=READS_WAITING_MAX,
-            flights_max=READ_FLIGHTS_MAX,
-            company_min=READ_COMPANY_MIN,
+            batches_max=READ_BATCHES_MAX,
+            parallel_min=READ_PARALLEL_MIN,
             sizes=sizes,
         )
 
@@ -213,8 +213,8 @@ async def list_tasks(
         while found:
             # Read in full, payloads too: not many more than fit.
             most = min(PAGE_MAX, max(limit - len(kept), READ_MIN))
-            bite, found = found[:most], found[most:]
-            positions = dict(bite)
+            batch, found = found[:most], found[most:]
+            positions = dict(batch)
             for task in await read_tasks(session, tenant, list(positions)):
                 if matches(task, wanted):
                     kept.append(task)

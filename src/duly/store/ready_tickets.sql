@@ -118,8 +118,8 @@ SELECT head.tenant, lane.pool, lane.band, count(*) AS tickets
 
 -- name: sweep_tickets
 -- Tickets that were not received in time. One batch of a sweep over all lanes in the order of the
--- key: past the deadline they are deleted, and the answer says where the next bite begins.
-WITH bite AS MATERIALIZED (
+-- key: past the deadline they are deleted, and the answer says where the next batch begins.
+WITH batch AS MATERIALIZED (
     SELECT tenant, pool, band, sequence, deadline, ctid AS spot
       FROM duly.ready_tickets
      WHERE (tenant, pool, band, sequence) > ($1::integer, $2::smallint, $3::smallint, $4::bigint)
@@ -127,9 +127,9 @@ WITH bite AS MATERIALIZED (
      LIMIT $5
 ), void AS MATERIALIZED (
     SELECT ready_tickets.ctid AS spot
-      FROM bite
-      JOIN duly.ready_tickets ON ready_tickets.ctid = bite.spot
-     WHERE bite.deadline <= duly.now()
+      FROM batch
+      JOIN duly.ready_tickets ON ready_tickets.ctid = batch.spot
+     WHERE batch.deadline <= duly.now()
        FOR UPDATE OF ready_tickets SKIP LOCKED
 ), gone AS (
     DELETE FROM duly.ready_tickets
@@ -137,14 +137,14 @@ WITH bite AS MATERIALIZED (
      WHERE ready_tickets.ctid = void.spot
  RETURNING 1
 )
-SELECT bite.tenant, bite.pool, bite.band, bite.sequence,
-       (SELECT count(*) FROM bite) AS seen, (SELECT count(*) FROM gone) AS gone
-  FROM bite
- ORDER BY bite.tenant DESC, bite.pool DESC, bite.band DESC, bite.sequence DESC
+SELECT batch.tenant, batch.pool, batch.band, batch.sequence,
+       (SELECT count(*) FROM batch) AS seen, (SELECT count(*) FROM gone) AS gone
+  FROM batch
+ ORDER BY batch.tenant DESC, batch.pool DESC, batch.band DESC, batch.sequence DESC
  LIMIT 1
 
 -- name: wipe_tickets
--- One bite of forgetting everything. What a taker has in hand is gone without our help.
+-- One batch of forgetting everything. What a taker has in hand is gone without our help.
 WITH head AS MATERIALIZED (
     SELECT ctid AS spot
       FROM duly.ready_tickets

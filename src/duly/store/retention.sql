@@ -1,5 +1,5 @@
 -- name: delete_finished
--- One bite of a month that cannot be dropped yet; the function says what it may delete, and why.
+-- One batch of a month that cannot be dropped yet; the function says what it may delete, and why.
 SELECT examined, deleted, last_shard, last_id
   FROM duly.delete_finished($1::date, duly.now() - make_interval(secs => $2::double precision),
                             $3::smallint, $4::uuid, $5::integer)

@@ -41,7 +41,7 @@ SQL = statements_beside(__file__)
 ROUNDS_MAX = 2
 BATCH_SIZE_MAX = 500
 WAITING_MAX = 50_000
-FLIGHTS_MAX = 2
+BATCHES_MAX = 2
 
 
 class TaskPolicy(NamedTuple):
@@ -197,7 +197,7 @@ class SettleQueue:
             self.flush,
             batch_size_max=BATCH_SIZE_MAX,
             waiting_max=WAITING_MAX,
-            flights_max=FLIGHTS_MAX,
+            batches_max=BATCHES_MAX,
             key=settlement_key,
             sizes=sizes,
         )

@@ -72,7 +72,7 @@ SELECT tenants.name AS tenant, counted.submitted, counted.started, counted.compl
   LEFT JOIN histograms ON histograms.tenant = counted.tenant
 
 -- name: delete_old_stats
--- A bounded bite of minutes past their retention.
+-- A bounded batch of minutes past their retention.
 DELETE FROM duly.stats
  WHERE (tenant, type, minute) IN (
        SELECT tenant, type, minute FROM duly.stats

@@ -63,8 +63,8 @@ from duly.store.tenants import read_gate_inputs
 # of one are handed out.
 BATCH_SIZE_MAX = 500
 WAITING_MAX = 20_000
-FLIGHTS_MAX = 2
-COMPANY_MIN = 100
+BATCHES_MAX = 2
+PARALLEL_MIN = 100
 # How a remembered batch is marked: its answer is the list of its tasks.
 STORED_STATUS = 201
 # Timers further away are found by loading.
@@ -325,7 +325,7 @@ class Submitter:
             entries = keyed = [entry for entry in losers if entry.ordinal not in answers]
             if not entries:
                 return answers
-        raise StatementRefused(problem="its key changes hands", code=SERIALIZATION_FAILURE)
+        raise StatementRefused(problem="its key changes its owner", code=SERIALIZATION_FAILURE)
 
     async def answer_known(
         self, session: Session, entries: list[InsertRow], hashes: dict[int, bytes]
@@ -350,7 +350,7 @@ class GroupCommit:
     def __init__(self, submitter: Submitter, sizes: Buckets | None = None) -> None:
         self.submitter = submitter
         self.sizes = sizes
-        self.plain = self.stream("submit", flights_max=FLIGHTS_MAX)
+        self.plain = self.stream("submit", batches_max=BATCHES_MAX)
         self.keyed: dict[int, Batcher[Submission, SubmitAnswer]] = {}
 
     async def submit(self, task: Submission) -> SubmitAnswer:
@@ -372,14 +372,14 @@ class GroupCommit:
         """A batch of one caller, in a commit of its own: all of it or nothing."""
         return await self.submitter.submit_all(tasks, call)
 
-    def stream(self, name: str, flights_max: int = 1) -> Batcher[Submission, SubmitAnswer]:
+    def stream(self, name: str, batches_max: int = 1) -> Batcher[Submission, SubmitAnswer]:
         return Batcher(
             name,
             self.submitter.submit,
             batch_size_max=BATCH_SIZE_MAX,
             waiting_max=WAITING_MAX,
-            flights_max=flights_max,
-            company_min=COMPANY_MIN,
+            batches_max=batches_max,
+            parallel_min=PARALLEL_MIN,
             key=batch_key,
             sizes=self.sizes,
         )

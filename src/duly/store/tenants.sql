@@ -15,7 +15,7 @@ SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, s
  WHERE name = $1
 
 -- name: read_tenant
--- The same by its number, for the door that knows a credential.
+-- The same by its number, for authentication.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
        submit_burst, stored_max, schedule_s_min, suspended_at
   FROM duly.tenants

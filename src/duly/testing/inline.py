@@ -90,7 +90,7 @@ class Inline:
         """`run`, awaited."""
         end = self.clock.now() + until if isinstance(until, timedelta) else until
         worker.plan()
-        desk = WorkerApi(
+        worker_api = WorkerApi(
             Server(self.tenant.url, self.tenant.api_key),
             f"inline:{new_key()}",
             LEASE_S_MAX,
@@ -101,9 +101,9 @@ class Inline:
             try:
                 async with started(worker.resources(), values):
                     caller = HandlerCaller(worker.middleware, values)
-                    return await Shift(self, worker, client, desk, caller).work(end)
+                    return await Shift(self, worker, client, worker_api, caller).work(end)
             finally:
-                await desk.close()
+                await worker_api.close()
 
 
 class Shift:
@@ -114,14 +114,14 @@ class Shift:
         inline: Inline,
         worker: Worker,
         client: AsyncClient,
-        desk: WorkerApi,
+        worker_api: WorkerApi,
         caller: HandlerCaller,
     ) -> None:
         self.inline = inline
         self.clock = inline.clock
         self.worker = worker
         self.client = client
-        self.desk = desk
+        self.worker_api = worker_api
         self.caller = caller
         self.ran: list[Ran] = []
 
@@ -157,7 +157,7 @@ class Shift:
 
     async def lease(self, wait_s: float) -> LeasedTask | None:
         request = LeaseRequest(
-            worker_id=self.desk.worker_id,
+            worker_id=self.worker_api.worker_id,
             pools=self.worker.pools,
             bands=self.worker.bands,
             max=1,
@@ -165,7 +165,7 @@ class Shift:
             lease_s=LEASE_S_MAX,
             request_id=new_key(),
         )
-        tasks = await self.desk.lease(request)
+        tasks = await self.worker_api.lease(request)
         return tasks[0] if tasks else None
 
     async def run_one(self, task: LeasedTask) -> None:
@@ -183,7 +183,7 @@ class Shift:
             verdict = with_policy(verdict, handler.retry, task.attempt, chance)
         self.caller.ended(context, verdict)
         if said:
-            await self.desk.heartbeat([Beat(*task.key, msgspec.Raw(said[-1]))])
+            await self.worker_api.heartbeat([Beat(*task.key, msgspec.Raw(said[-1]))])
         await self.settle(task, verdict)
         result = None if verdict.result is None else msgspec.json.decode(verdict.result)
         self.ran.append(
@@ -199,7 +199,7 @@ class Shift:
         )
 
     async def settle(self, task: LeasedTask, verdict: HandlerOutcome) -> None:
-        await self.desk.settle([settlement_of(*task.key, verdict)])
+        await self.worker_api.settle([settlement_of(*task.key, verdict)])
 
     async def not_handed_out(self) -> tuple[str, str] | None:
         """A task that should come, and what duly says of it; what a gate holds back need not."""
