@@ -50,7 +50,7 @@ RACED = {
     "replay_dead_letters": {"replay"},
 }
 # These only make tasks that nobody knows yet: test_submits.py, and a benchmark's own tenant.
-MAKES_NEW = {"insert_tasks", "insert_keyed", "insert_single", "fill_waiting"}
+MAKES_NEW = {"insert_tasks", "insert_keyed", "fill_waiting"}
 
 # A reaper leaves what moved under its hands, and a taker what is in another's hand, to a next time.
 PASSING = {"reap", "take"}

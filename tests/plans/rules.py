@@ -30,7 +30,6 @@ LOAD = Rule(DUE, ("tenant", "shard", "queue", "due_at"))
 RULES = {
     "insert_tasks": Rule(None),
     "insert_keyed": Rule(None),
-    "insert_single": Rule(None),
     "load_due": LOAD,
     # An expiry batch has the ids of its batch in order.
     "lease_tasks": Rule(KEY, ("shard", "id"), may_sort=True),

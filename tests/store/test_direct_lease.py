@@ -14,9 +14,7 @@ from duly.domain.errors import DatabaseUnavailable, StatementRefused
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy
 from duly.events import TasksStored
-from duly.store.database import Session
 from duly.store.finish import SettleStatus
-from duly.store.insert import SQL
 from duly.store.lease import Lease, read_held
 from duly.store.submit import Replayed, Stored
 from tests.broker.stage import until
@@ -146,30 +144,6 @@ async def test_one_that_is_alone_is_stored_as_in_company(
     assert rows[0] == rows[1] == rows[2]
     (alone,), others = consumer.handed
     assert {msgspec.structs.replace(each, id=lone.id) for each in others} == {alone}
-
-
-class Noting:
-    """A session that remembers what it was asked."""
-
-    def __init__(self, database: Session) -> None:
-        self.database = database
-        self.asked: list[str] = []
-
-    async def fetch(self, statement: str, *arguments: object) -> list[asyncpg.Record]:
-        self.asked.append(statement)
-        return await self.database.fetch(statement, *arguments)
-
-
-async def test_only_one_that_is_alone_has_a_statement_of_its_own(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Without it, everybody who submits one task pays for arrays."""
-    noting = Noting(world.database)
-    monkeypatch.setattr(world.submitter, "database", noting)
-    Waiting(world)
-    await world.submit()
-    await world.submitter.submit([wish(), wish()])
-    assert noting.asked == [SQL.insert_single, SQL.insert_tasks]
 
 
 async def rows_of(world: World, task_id: UUID) -> list[dict[str, Any]]:

@@ -20,7 +20,6 @@ from duly.domain.errors import (
     StatementRefused,
 )
 from duly.metric_families import CALL_BOUNDS_S, Buckets
-from duly.store.array_types import Connection
 from duly.store.connection_pool import CONNECTION_FAULTS, Connections, OpenTransaction
 from duly.store.hosts import Hosts
 from duly.store.statements import statements_beside
@@ -105,7 +104,6 @@ async def open_session(hosts: Hosts, is_pooled: bool) -> asyncpg.Connection:
     """One of many, for statements of any kind."""
     connection = await hosts.connect(
         command_timeout=STATEMENT_TIMEOUT_S,
-        connection_class=Connection,
         **statement_options(is_pooled),
     )
     try:

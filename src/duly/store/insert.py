@@ -111,39 +111,6 @@ def consumer_columns(consumer: IdleConsumer | None) -> tuple[UUID | None, float]
     return (None, 0.0) if consumer is None else (consumer.holder, consumer.lease_s)
 
 
-def is_single(entries: list[InsertRow]) -> bool:
-    """One task of which `submit_single` can say everything: due by any clock, and nothing that a
-    gate asks about."""
-    if len(entries) != 1:
-        return False
-    (entry,) = entries
-    task, policy = entry.task, entry.task.policy
-    is_now = task.run_at is None and not entry.delay_s
-    return is_now and policy.start_by is None and policy.concurrency_key is None
-
-
-def single_row(entry: InsertRow, consumer: IdleConsumer) -> tuple[Any, ...]:
-    """What `submit_single` takes: one task, as values instead of arrays."""
-    task = entry.task
-    return (
-        entry.shard,
-        entry.id,
-        task.tenant,
-        entry.pool,
-        task.priority,
-        round(task.policy.timeout_s * 1000),
-        task.type,
-        task.payload,
-        encode_policy(task.policy),
-        task.url,
-        task.execution_key,
-        encode_tags(task.tags),
-        host_of(task.url),
-        consumer.holder,
-        consumer.lease_s,
-    )
-
-
 def first_lease(entry: InsertRow, consumer: IdleConsumer, now: datetime, run_at: datetime) -> Lease:
     """What the statement wrote, reckoned again instead of sent back."""
     task = entry.task
@@ -188,9 +155,6 @@ async def insert_tasks(
     consumer: IdleConsumer | None = None,
 ) -> Inserted:
     """All rows but those that lost the key they claim. What is due is leased to the consumer."""
-    if consumer is not None and not claims and not new_queues and is_single(rows):
-        (row,) = await session.fetch(SQL.insert_single, *single_row(rows[0], consumer))
-        return Inserted(rows, row["now"])
     asked = [*task_columns(rows), *columns(sorted(new_queues), 3), *consumer_columns(consumer)]
     if not claims:
         (row,) = await session.fetch(SQL.insert_tasks, *asked)

@@ -65,20 +65,6 @@ WITH
 -- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text
 SELECT duly.now() AS now
 
--- name: insert_single
--- One task that is due at once and that a consumer waits for, as values: most tasks of a resting
--- system come alone, and there the arrays above are half of the work, here and in the driver. No
--- idempotency key, no new timer queue, and nothing that a gate asks about.
-WITH arriving AS (
-    SELECT $1::smallint AS shard, $2::uuid AS id, $3::integer AS tenant, $4::smallint AS pool,
-           $5::smallint AS priority, $6::integer AS timeout_ms, duly.now() AS run_at,
-           NULL::timestamptz AS start_by, $7::text AS type, $8::text AS payload, $9::text AS policy,
-           $10::text AS url, $11::text AS execution_key, $12::text::jsonb AS tags,
-           NULL::uuid AS replay_of
-),
--- include: insert.task_and_timer holder=$14::uuid lease_s=$15 host=$13::text
-SELECT duly.now() AS now
-
 -- name: insert_keyed
 -- The same as the first for tasks of which some have an idempotency key, in the same round trip: the
 -- row that wins a key decides which request becomes the task, and a loser is not stored. A key past its
