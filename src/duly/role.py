@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
+from duly.backoff import backoff_s
 from duly.environment import Environment
 from duly.telemetry import Metrics, get_logger
 
@@ -186,10 +187,8 @@ class RoleLoop:
         return pause_s
 
     def backoff_s(self) -> float:
-        """Doubling, bounded, and spread over half its length so that a fleet does not march."""
-        exponent = min(self.failures.in_a_row - 1, 16)
-        whole_s = min(BACKOFF_FIRST_S * 2.0**exponent, BACKOFF_MAX_S)
-        return whole_s * self.environment.random.uniform(0.5, 1.0)
+        failures, random = self.failures.in_a_row, self.environment.random
+        return backoff_s(failures, BACKOFF_FIRST_S, BACKOFF_MAX_S, random)
 
     async def pause(self, pause_s: float) -> None:
         # A wake must not shorten a backoff: a busy process wakes a role a thousand times a second.

@@ -11,7 +11,7 @@ from tests.tidy.sources import Module, imports_of, modules_imported, source_modu
 # uses them.
 SHARED = {
     *("environment", "events", "tenant_changes", "settings", "telemetry", "metric_families"),
-    *("child_tasks", "role", "duly"),
+    *("backoff", "child_tasks", "role", "duly"),
 }
 ACTORS = {"domain", "store", "broker", "coordinator"} | SHARED
 ALLOWED: dict[str, set[str]] = {
@@ -45,9 +45,10 @@ ALLOWED: dict[str, set[str]] = {
     # Files for Prometheus and Grafana.
     "observability": set(),
     "settings": {"domain"},
-    "role": {"environment", "telemetry"},
+    "role": {"backoff", "environment", "telemetry"},
     "child_tasks": set(),
     "local_clients": {"client", "domain", "settings", "store", "telemetry"},
+    "backoff": set(),
     "__main__": {"cli"},
 }
 # Single modules that a package may import beyond its list, with the reason.

@@ -12,6 +12,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 
+from duly.backoff import backoff_s
 from duly.environment import Environment
 from duly.maintenance.backlog import Backlog
 from duly.maintenance.expired_rows import make_expired_rows
@@ -62,8 +63,7 @@ class Turn:
         self.failures_in_a_row = 0
 
     def retry_s(self) -> float:
-        exponent = min(self.failures_in_a_row - 1, 16)
-        return min(RETRY_FIRST_S * 2.0**exponent, RETRY_MAX_S)
+        return backoff_s(self.failures_in_a_row, RETRY_FIRST_S, RETRY_MAX_S)
 
 
 class Maintenance:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import asyncpg
 
+from duly.backoff import backoff_s
 from duly.domain.errors import DulyError
 from duly.environment import Environment
 from duly.role import Wakeup
@@ -143,16 +144,13 @@ class Channel:
 
     async def give_up(self, problem: str) -> float:
         """Start again with a new connection, later and later."""
-        pause_s = self.backoff_s()
         if self.failures_in_a_row == 0:
             log.warning("notifications do not work, polling only", problem=problem)
         self.failures_in_a_row += 1
+        failures, random = self.failures_in_a_row, self.environment.random
+        pause_s = backoff_s(failures, BACKOFF_FIRST_S, BACKOFF_MAX_S, random)
         await self.close()
         return pause_s
-
-    def backoff_s(self) -> float:
-        whole_s = min(BACKOFF_FIRST_S * 2.0 ** min(self.failures_in_a_row, 16), BACKOFF_MAX_S)
-        return whole_s * self.environment.random.uniform(0.5, 1.0)
 
     async def close(self) -> None:
         connection, self.connection = self.connection, None
