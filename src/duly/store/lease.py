@@ -18,7 +18,7 @@ expiry batch, written with them, has them checked if neither happens.
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -104,6 +104,14 @@ class HeartbeatResult(NamedTuple):
     lease_until: datetime | None = None
 
 
+def leases_from(rows: Sequence[Any], before: int = 0) -> list[Lease]:
+    """Rows whose columns, but for some before them, are those of a Lease. The driver gives them by
+    position, which is three times as fast as by name; that they agree is looked at once a batch."""
+    if rows:
+        assert tuple(rows[0].keys())[before:] == Lease.__struct_fields__
+    return [Lease(*(row[before:] if before else row)) for row in rows]
+
+
 async def lease_tasks(
     database: Database,
     environment: Environment,
@@ -120,19 +128,19 @@ async def lease_tasks(
         SQL.lease_tasks, ids, *runs(shards, fences, deadlines, in_place), holder, lease_s
     )
     await environment.crash_point(CrashPoint.LEASE_AFTER_COMMIT)
-    return [Lease(*row) for row in rows]
+    return leases_from(rows)
 
 
 async def read_held(database: Database, holder: UUID, tickets: Sequence[Ticket]) -> list[Lease]:
     """Leases that a lease call of unknown outcome gave this holder."""
     rows = await database.fetch(SQL.read_held, *ticket_columns(tickets), holder)
-    return [Lease(*row) for row in rows]
+    return leases_from(rows)
 
 
 async def read_held_by(database: Database, tenant: int, holder: UUID, limit: int) -> list[Lease]:
     """Leases that a worker holds and may not know of: none of them was confirmed yet."""
     rows = await database.fetch(SQL.read_held_by, tenant, holder, limit)
-    return [Lease(*row) for row in rows]
+    return leases_from(rows)
 
 
 async def extend_leases(

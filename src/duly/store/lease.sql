@@ -18,11 +18,12 @@
        AND ticket.deadline > duly.now()
 
 -- fragment: columns
--- The columns of a Lease, in the order of its fields. The attempt is the one that runs now.
+-- The columns of a Lease, in the order and with the names of its fields. The attempt is the one that
+-- runs now.
 :timer.id, :timer.tenant, :timer.fence, :timer.attempt + 1 AS attempt,
        :timer.started_at, :timer.lease_until, :timer.progress,
-       tasks.run_at, tasks.type, tasks.payload, tasks.policy, tasks.url, tasks.execution_key,
-       :timer.run_at AS moved_to, :timer.priority
+       tasks.run_at, tasks.type, tasks.payload, tasks.policy AS policy_text, tasks.url,
+       tasks.execution_key AS given_execution_key, :timer.run_at AS moved_to, :timer.priority
 
 -- name: lease_tasks
 -- Tickets come in runs of neighbours that agree in everything but their ids, and each run is one pass

@@ -15,7 +15,7 @@ from duly.domain.ids import shard_of
 from duly.domain.lanes import TICKET_S, Lane, Ticket, queue_of
 from duly.environment import CrashPoint, Environment
 from duly.store.database import Database
-from duly.store.lease import Lease
+from duly.store.lease import Lease, leases_from
 from duly.store.statements import statements_beside
 from duly.telemetry import get_logger
 
@@ -97,7 +97,7 @@ async def lease_tickets(
     await environment.crash_point(CrashPoint.LEASE_AFTER_COMMIT)
     # A union promises no order of its parts; only the row about tickets has no task.
     (told,) = (row for row in rows if row["id"] is None)
-    leases = [Lease(*row[TICKET_COLUMNS:]) for row in rows if row["id"] is not None]
+    leases = leases_from([row for row in rows if row["id"] is not None], TICKET_COLUMNS)
     return TakenTickets(tickets_told(told, list(lanes)), leases)
 
 

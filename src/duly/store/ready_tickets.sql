@@ -82,8 +82,8 @@ SELECT
        NULL::uuid AS id, NULL::integer AS tenant, NULL::integer AS fence, NULL::integer AS attempt,
        NULL::timestamptz AS started_at, NULL::timestamptz AS lease_until, NULL::text AS progress,
        NULL::timestamptz AS run_at, NULL::text AS type,
-       NULL::text AS payload, NULL::text AS policy, NULL::text AS url, NULL::text AS execution_key,
-       NULL::timestamptz AS moved_to, NULL::smallint AS priority
+       NULL::text AS payload, NULL::text AS policy_text, NULL::text AS url,
+       NULL::text AS given_execution_key, NULL::timestamptz AS moved_to, NULL::smallint AS priority
   FROM taken
  UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,
