@@ -39,7 +39,7 @@ from duly.execution.assembly import (
 )
 from duly.execution.attempt import Handler
 from duly.execution.breakers import Breakers
-from duly.execution.webhooks import WebhookSender
+from duly.execution.webhooks.sender import WebhookSender
 from duly.execution.worker_leases import WorkerLeases
 from duly.maintenance.process_roles import EmbeddedServerRole, StatsRole
 from duly.maintenance.role import Maintenance, make_services

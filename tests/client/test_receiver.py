@@ -26,8 +26,8 @@ from duly.client.receiver_app import LocalMemory, Receive, Scope, Send
 from duly.domain.errors import ConfigurationError
 from duly.domain.webhook_headers import header_form
 from duly.environment import Environment
-from duly.execution.webhook_signing import sign
-from duly.execution.webhooks import WebhookSender
+from duly.execution.webhooks.sender import WebhookSender
+from duly.execution.webhooks.signing import sign
 from duly.store.database import Database
 from duly.store.webhook_secrets import rotate_secret
 from duly.testing.clock import ManualClock

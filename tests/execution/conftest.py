@@ -13,7 +13,7 @@ import pytest
 from duly.domain.addresses import OutboundRules
 from duly.domain.task import DEFAULT_POLICY, Policy
 from duly.environment import Environment
-from duly.execution.webhooks import WebhookSender
+from duly.execution.webhooks.sender import WebhookSender
 from duly.store.lease import Lease
 from duly.store.policies import encode_policy
 from tests.execution.receiver import Receiver, receiving

@@ -11,7 +11,7 @@ from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
 from duly.environment import Environment
-from duly.execution.webhooks import WebhookSender
+from duly.execution.webhooks.sender import WebhookSender
 from duly.store.async_webhooks import accept_async
 from duly.store.database import Database
 from duly.store.finish import Settlement, SettleStatus

@@ -14,9 +14,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 from duly.domain import addresses
 from duly.domain.addresses import STRICT, OutboundRules
 from duly.domain.states import Outcome
-from duly.execution import http_client
 from duly.execution.attempt import AttemptResult
-from duly.execution.http_client import AddressInfo, Lookup, NameLookup
+from duly.execution.webhooks import http_client
+from duly.execution.webhooks.http_client import AddressInfo, Lookup, NameLookup
 from tests.domain.test_addresses import HOSTILE
 from tests.execution.conftest import Senders, lease_of
 from tests.execution.receiver import Receiver, answer, receiving

@@ -6,8 +6,8 @@ import pytest
 
 from duly.domain.states import Outcome
 from duly.environment import Environment
-from duly.execution import webhooks
 from duly.execution.attempt import AttemptResult
+from duly.execution.webhooks import sender as webhooks
 from duly.store.lease import Lease
 from duly.testing.clock import ManualClock
 from tests.execution.conftest import Senders, lease_of

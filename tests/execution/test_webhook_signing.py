@@ -7,9 +7,9 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 
 from duly.domain.addresses import OutboundRules
 from duly.environment import Environment
-from duly.execution import webhook_signing
-from duly.execution.webhook_signing import Keyring
-from duly.execution.webhooks import WebhookSender
+from duly.execution.webhooks import signing as webhook_signing
+from duly.execution.webhooks.sender import WebhookSender
+from duly.execution.webhooks.signing import Keyring
 from duly.store.database import Database
 from duly.store.webhook_secrets import (
     SECRETS_PER_TENANT_MAX,

@@ -13,7 +13,7 @@ import pytest
 from duly.domain.retry import RETRY_AFTER_MAX_S, RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy
-from duly.execution.webhooks import ANSWER_BYTES_MAX, WebhookSender
+from duly.execution.webhooks.sender import ANSWER_BYTES_MAX, WebhookSender
 from tests.api.certificates import Pair
 from tests.execution.conftest import TENANT, Senders, lease_of
 from tests.execution.receiver import Receiver, Request, answer, hang, raw, receiving

@@ -19,7 +19,7 @@ from duly.bench.stage import BATCH, PAYLOAD, TENANT, ScenarioContext
 from duly.domain.addresses import OutboundRules
 from duly.domain.task import Submission
 from duly.execution.attempt import AttemptResult
-from duly.execution.webhooks import WebhookSender
+from duly.execution.webhooks.sender import WebhookSender
 from duly.store.lease import Lease
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"

@@ -29,9 +29,9 @@ from duly.domain.task import host_of
 from duly.domain.webhook_headers import header_form, sendable
 from duly.environment import Environment
 from duly.execution.attempt import AttemptResult
-from duly.execution.http_client import AddressRefused, Lookup, open_outbound, refusal_in
-from duly.execution.webhook_answers import WebhookAnswer, verdict_of
-from duly.execution.webhook_signing import Keyring, sign
+from duly.execution.webhooks.answers import WebhookAnswer, verdict_of
+from duly.execution.webhooks.http_client import AddressRefused, Lookup, open_outbound, refusal_in
+from duly.execution.webhooks.signing import Keyring, sign
 from duly.store.database import Database
 from duly.store.lease import Lease
 from duly.telemetry import Metrics

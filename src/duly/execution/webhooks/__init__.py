@@ -1,0 +1,1 @@
+"""Webhooks: the handler of the executor in production, from the lease to the verdict."""
