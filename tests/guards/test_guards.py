@@ -3,11 +3,11 @@
 import pytest
 
 from duly.domain.errors import StatementRefused
-from tests.guards.mutants import Mutant
 from tests.guards.scenarios import Scenario
-from tests.guards.teeth import TEETH
 from tests.interleaving.orders import Race
 from tests.interleaving.scenes import Stage
+from tests.teeth.guard_bugs import TEETH
+from tests.teeth.planted import Bug
 
 # The constraints of the tables may notice a missing guard before the scenario does.
 CONSTRAINT_CODES = "23"
@@ -39,15 +39,10 @@ async def test_the_invariant_holds(scenario: Scenario, stage: Stage, race: Race)
 
 @pytest.mark.parametrize(("scenario", "mutant"), MUTATIONS)
 async def test_the_invariant_falls_without_its_guard(
-    scenario: Scenario,
-    mutant: Mutant,
-    stage: Stage,
-    race: Race,
-    monkeypatch: pytest.MonkeyPatch,
+    scenario: Scenario, mutant: Bug, stage: Stage, race: Race
 ) -> None:
     """A guard that can go unnoticed will go one day, and so will what it guarded."""
-    mutant.install(monkeypatch)
-    with pytest.raises(AssertionError):
+    with mutant.planted(), pytest.raises(AssertionError):
         await act(scenario, stage, race)
 
 

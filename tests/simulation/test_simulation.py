@@ -13,18 +13,19 @@ import pytest
 from duly.environment import CrashPoint
 from tests.servers import ServerOfTheRun
 from tests.simulation.__main__ import fresh_database
-from tests.simulation.biting import first_caught, first_caught_by_fleet
 from tests.simulation.case import Case, Kind, keep, kept_cases, plan_of, read_case, run_case
 from tests.simulation.database import Postgres, SimulatedDatabase
 from tests.simulation.fleet_plan import make_fleet_plan
 from tests.simulation.fleet_run import run_fleet_plan, run_fleet_seed
-from tests.simulation.fleet_teeth import FLEET_BUGS
 from tests.simulation.loop import Stuck, run_virtually
 from tests.simulation.plan import Actor, FaultKind
 from tests.simulation.run import Verdict, run_seed, tell_story
 from tests.simulation.shrink import shrink
 from tests.simulation.story import tell
-from tests.simulation.teeth import BUGS, Both, Bug, Slip
+from tests.teeth.first_caught import first_caught, first_caught_by_fleet
+from tests.teeth.fleet_bugs import FLEET_BUGS
+from tests.teeth.planted import Both, Bug, Slip
+from tests.teeth.store_bugs import BUGS
 
 SEEDS = 60
 SEEDS_TO_CATCH = 100

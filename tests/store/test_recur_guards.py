@@ -9,9 +9,9 @@ from duly.domain.occurrence_plan import OccurrenceDecision
 from duly.store import fire_schedules
 from duly.store.fire_schedules import ScheduleFirer
 from duly.store.schedules import edit_schedule, lock_schedule, read_schedules
-from tests.guards.mutants import Mutant, with_edits, without
 from tests.store.recurring import definition, fire_due, ledger, read, reckoned, schedule
 from tests.store.world import TENANT, World
+from tests.teeth.planted import Bug, with_edits, without
 
 Scenario = Callable[[World], Awaitable[None]]
 
@@ -82,7 +82,7 @@ async def a_known_occurrence_gets_no_second_task(world: World) -> None:
     assert (await read(world, schedule_id)).due_at == world.now() + timedelta(seconds=60)
 
 
-TEETH: list[tuple[Scenario, Mutant]] = [
+TEETH: list[tuple[Scenario, Bug]] = [
     (
         a_plan_from_an_old_definition_writes_nothing,
         without(fire_schedules, "move_schedules", "   AND timer.fence = asked.fence\n"),
@@ -119,10 +119,7 @@ async def test_the_invariant_holds(world: World, scenario: Scenario) -> None:
 
 
 @pytest.mark.parametrize(("scenario", "mutant"), TEETH, ids=[mutant.name for _, mutant in TEETH])
-async def test_the_guard_is_needed(
-    world: World, scenario: Scenario, mutant: Mutant, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_guard_is_needed(world: World, scenario: Scenario, mutant: Bug) -> None:
     """A guard that no test misses is a guard that the next edit may delete."""
-    mutant.install(monkeypatch)
-    with pytest.raises(AssertionError):
+    with mutant.planted(), pytest.raises(AssertionError):
         await scenario(world)

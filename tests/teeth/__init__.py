@@ -1,1 +1,1 @@
-"""The report on deliberate bugs: which suite notices each, and how soon."""
+"""Deliberate bugs, for guard scenarios and seeds of the simulator to notice; and the report."""

@@ -15,12 +15,13 @@ from pathlib import Path
 
 from tests.servers import ServerOfTheRun
 from tests.simulation.__main__ import fresh_database
-from tests.simulation.biting import first_caught, first_caught_by_fleet
 from tests.simulation.case import Case, Kind, run_case
 from tests.simulation.database import Postgres
-from tests.simulation.fleet_teeth import FLEET_BUGS
 from tests.simulation.run import Verdict
-from tests.simulation.teeth import BUGS, Both, Bug, Slip
+from tests.teeth.first_caught import first_caught, first_caught_by_fleet
+from tests.teeth.fleet_bugs import FLEET_BUGS
+from tests.teeth.planted import Both, Bug, Slip
+from tests.teeth.store_bugs import BUGS
 
 SEEDS_MAX = 300
 # A fleet's seed takes several times as long.

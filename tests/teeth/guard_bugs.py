@@ -13,8 +13,8 @@ from duly.store import (
     settle,
 )
 from tests.guards import scenarios as acted
-from tests.guards.mutants import Mutant, with_edits, without
 from tests.guards.scenarios import Scenario
+from tests.teeth.planted import Bug, with_edits, without
 
 FENCE, HOLDER = "AND timers.fence = done.fence", "AND timers.holder = done.holder"
 # A parameter that nobody mentions has no type, so these leave it standing.
@@ -62,7 +62,7 @@ GUARDS_IN_A_JOIN = (
 CANCEL_FORGOTTEN = ("confirmed = false\n", "confirmed = false, cancel_requested = false\n")
 
 # Invariant, scenario, and the guards without which the scenario must fail.
-TEETH: list[tuple[str, Scenario, list[Mutant]]] = [
+TEETH: list[tuple[str, Scenario, list[Bug]]] = [
     (
         "I1",
         acted.ends_are_recorded,

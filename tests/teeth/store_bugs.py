@@ -1,8 +1,7 @@
 """Deliberate bugs of the store, to see whether seeds notice: a statement or a method made wrong."""
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -12,64 +11,8 @@ from duly.domain.task import Submission
 from duly.store import control, dead_letters, finish, insert, lease, purge, reap, retry, settle
 from duly.store.database import Session
 from duly.store.insert import InsertRow
-from duly.store.statements import Statements
 from duly.store.submit import Replayed, SubmitAnswer, Submitter
-from tests.simulation.fleet_plan import replaced
-
-
-@dataclass(frozen=True)
-class Slip:
-    """One attribute of one class or module does something else."""
-
-    name: str
-    place: Any
-    attribute: str
-    wrong: Any
-
-    @contextlib.contextmanager
-    def planted(self) -> Iterator[None]:
-        assert hasattr(self.place, self.attribute), f"nothing is called {self.attribute} any more"
-        with replaced([(self.place, self.attribute, self.wrong)]):
-            yield
-
-
-@dataclass(frozen=True)
-class Bug:
-    """`old` becomes `new` in one statement; a guard that moved elsewhere is found by the assert."""
-
-    name: str
-    statements: Statements
-    statement: str
-    old: str
-    new: str
-    also: tuple[str, str] = ("\n", "\n")
-
-    @contextlib.contextmanager
-    def planted(self) -> Iterator[None]:
-        sound = self.statements.blocks[self.statement]
-        assert self.old in sound, f"{self.statement} has no longer: {self.old}"
-        self.statements.blocks[self.statement] = sound.replace(self.old, self.new).replace(
-            *self.also
-        )
-        try:
-            yield
-        finally:
-            self.statements.blocks[self.statement] = sound
-
-
-@dataclass(frozen=True)
-class Both:
-    """Two guards that stand behind one another, taken away together."""
-
-    name: str
-    first: Bug | Slip
-    second: Bug | Slip
-
-    @contextlib.contextmanager
-    def planted(self) -> Iterator[None]:
-        with self.first.planted(), self.second.planted():
-            yield
-
+from tests.teeth.planted import Bug, Slip
 
 SOUND_SUBMIT = Submitter.submit
 SOUND_CLAIMED = Submitter.store_claimed

@@ -11,8 +11,8 @@ from duly.scheduler.reaper import Reaper
 from duly.store import lease, ownership, ready_tickets
 from duly.store.insert import Claim, IdleConsumer, InsertRow, first_lease, insert_tasks
 from duly.store.submit import SubmitAnswer, Submitter, stored_at
-from tests.simulation.schedule_teeth import SCHEDULE_BUGS
-from tests.simulation.teeth import Both, Bug, Slip
+from tests.teeth.planted import Both, Bug, Slip
+from tests.teeth.schedule_bugs import SCHEDULE_BUGS
 
 
 def correct_all(

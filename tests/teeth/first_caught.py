@@ -5,7 +5,7 @@ from collections.abc import Callable
 from tests.simulation.database import Postgres
 from tests.simulation.fleet_run import run_fleet_seed
 from tests.simulation.run import Verdict, run_seed
-from tests.simulation.teeth import Both, Bug, Slip
+from tests.teeth.planted import Both, Bug, Slip
 
 # Far from one another, because a seed runs only once in a database.
 SEEDS_APART = 1000

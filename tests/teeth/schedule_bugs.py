@@ -15,7 +15,7 @@ from duly.store.database import Database, Session
 from duly.store.fire_schedules import Batch, FiredSchedules, Firing, ScheduleFirer, record
 from duly.store.insert import InsertRow
 from duly.store.schedules import Schedule
-from tests.simulation.teeth import Both, Bug, Slip
+from tests.teeth.planted import Both, Bug, Slip
 
 
 async def fire_in_two_commits(
