@@ -8,11 +8,26 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-# Of the fields after the command's name, from zero: whose child it is; user, system, and the same
-# of children that have ended.
-PARENT, OWN, ENDED = 1, slice(11, 13), slice(11, 15)
+
+
+class ProcessTimes(NamedTuple):
+    """Of one process, from /proc: whose child it is, and its processor time in ticks."""
+
+    parent: int
+    own: int
+    # Of children that have ended, and theirs.
+    ended: int
+
+    @classmethod
+    def parse(cls, stat: str) -> "ProcessTimes":
+        # After the command's name, which may hold spaces: state, parent, ..., and as the 12th to
+        # 15th utime, stime, cutime, cstime.
+        state_and_on = stat.rpartition(")")[2].split()
+        utime, stime, cutime, cstime = map(int, state_and_on[11:15])
+        return cls(int(state_and_on[1]), utime + stime, cutime + cstime)
 
 
 class Costs:
@@ -39,18 +54,17 @@ def own_s() -> float:
 def server_s(server: int) -> float:
     """The postmaster with all that it ever started."""
     ticks = 0
-    for process, fields in processes():
+    for process, times in processes():
         if process == server:
-            ticks += sum(int(field) for field in fields[ENDED])
-        elif int(fields[PARENT]) == server:
-            ticks += sum(int(field) for field in fields[OWN])
+            ticks += times.own + times.ended
+        elif times.parent == server:
+            ticks += times.own
     return ticks / TICKS_PER_S
 
 
-def processes() -> Iterator[tuple[int, list[str]]]:
+def processes() -> Iterator[tuple[int, ProcessTimes]]:
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             # One that ends while we look is not there to be counted.
             with contextlib.suppress(OSError):
-                text = (folder / "stat").read_text()
-                yield int(folder.name), text.rpartition(")")[2].split()
+                yield int(folder.name), ProcessTimes.parse((folder / "stat").read_text())
