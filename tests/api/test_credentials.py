@@ -125,7 +125,7 @@ async def test_a_key_that_is_gone_is_looked_up_once_in_a_while(
 ) -> None:
     """Its program goes on calling; and made-up keys with sound check characters push out no key
     that exists."""
-    monkeypatch.setattr("duly.api.ttl_cache.ABSENT_MAX", 3)
+    monkeypatch.setattr("duly.ttl_cache.ABSENT_MAX", 3)
     assert (await front.call("GET", PATH, key=front.producer)).status == 200
     looked = count_looks(front)
     gone = str(draw_key(Random(3)))

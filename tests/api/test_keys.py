@@ -9,10 +9,10 @@ import pytest
 
 from duly.api import ttl_cache
 from duly.api.credentials import sign
-from duly.api.ttl_cache import TtlCache
 from duly.store import keys as store
 from duly.store.keys import revoke_key
 from duly.testing.clock import ManualClock
+from duly.ttl_cache import TtlCache
 from tests.api.conftest import Front, Reply
 
 PRODUCER = {"name": "billing", "role": "producer"}

@@ -1,8 +1,8 @@
 """A suspended tenant: whose calls are refused, what may still be done, and who undoes it."""
 
-from duly.api.ttl_cache import KEEP_S
 from duly.store.tenants import PauseKind, read_gate_inputs
 from duly.testing.clock import ManualClock
+from duly.ttl_cache import KEEP_S
 from tests.api.conftest import Front
 
 TASK = {"type": "mail", "delay_s": 3600}

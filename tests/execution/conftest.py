@@ -69,7 +69,7 @@ class Senders:
             **how,
         )
         for tenant in TENANTS:
-            sender.keyring.kept[tenant] = (math.inf, [SECRET])
+            sender.keyring.secrets.kept[tenant] = (math.inf, [SECRET])
         self.stack.push_async_callback(sender.close)
         return sender
 

@@ -11,7 +11,7 @@ from tests.tidy.sources import Module, imports_of, modules_imported, source_modu
 # uses them.
 SHARED = {
     *("environment", "events", "tenant_changes", "settings", "telemetry", "metric_families"),
-    *("backoff", "child_tasks", "role", "duly"),
+    *("backoff", "child_tasks", "ttl_cache", "role", "duly"),
 }
 ACTORS = {"domain", "store", "broker", "coordinator"} | SHARED
 ALLOWED: dict[str, set[str]] = {
@@ -49,6 +49,7 @@ ALLOWED: dict[str, set[str]] = {
     "child_tasks": set(),
     "local_clients": {"client", "domain", "settings", "store", "telemetry"},
     "backoff": set(),
+    "ttl_cache": {"child_tasks", "environment"},
     "__main__": {"cli"},
 }
 # Single modules that a package may import beyond its list, with the reason.

@@ -25,7 +25,7 @@ from duly.api.problems import ApiProblem, Code
 from duly.api.rate_limit import RequestRates
 from duly.api.request import Call
 from duly.api.session_tokens import LINK_S, SESSION_S, SessionTokens, TokenContent, TokenKind
-from duly.api.ttl_cache import TtlCache
+from duly.ttl_cache import TtlCache
 from duly.domain.access import Access, Credential, Reach
 from duly.domain.api_keys import KEY_PREFIX, is_key_id, read_key_text
 from duly.domain.limits import TENANT_PATTERN
@@ -33,6 +33,7 @@ from duly.environment import Clock, Environment
 from duly.store.database import Database
 from duly.store.keys import Key, claim_nonce, hash_secret, read_key
 from duly.store.tenants import Tenant, find_tenant
+from duly.ttl_cache import TtlCache
 
 SIGNATURE_AGE_MAX_S = 300
 # First line of what is signed, and prefix of the signature.

@@ -20,7 +20,6 @@ from functools import partial
 from typing import Generic, TypeVar
 
 from duly.api.problems import ApiProblem, Code
-from duly.api.ttl_cache import TtlCache
 from duly.domain.token_bucket import burst_of
 from duly.environment import Clock, Environment
 from duly.store.database import Database
@@ -30,6 +29,7 @@ from duly.store.submit_tokens import (
     lease_submit_tokens,
 )
 from duly.store.tenants import Tenant, count_stored, read_tenant
+from duly.ttl_cache import TtlCache
 
 # How much of a rate is leased ahead of calls, and for how long.
 TOKEN_SLICE_S = 0.1

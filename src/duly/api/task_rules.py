@@ -9,7 +9,6 @@ import msgspec
 
 from duly.api.problems import ApiProblem, Code, invalid, sentence_of
 from duly.api.schema_checks import SchemaChecks
-from duly.api.ttl_cache import TtlCache
 from duly.api.wire import NO_DEFAULTS, TaskDefaults, TaskRequest
 from duly.domain.access import Credential
 from duly.domain.addresses import STRICT, OutboundRules
@@ -17,6 +16,7 @@ from duly.domain.limits import PAYLOAD_BYTES_MAX, Problem
 from duly.environment import Environment
 from duly.store.database import Database, Session
 from duly.store.task_types import find_task_type
+from duly.ttl_cache import TtlCache
 from duly.validation.schema import INLINE_COST_MAX, PayloadSchema, read_schema
 
 # Each may hold a schema of 64 KiB.

@@ -1,21 +1,17 @@
 """Signing webhooks as Standard Webhooks says: one signature for each live secret of the tenant."""
 
-import asyncio
 import hmac
 from base64 import b64encode
-from collections import OrderedDict
 from collections.abc import Sequence
 
-from duly.child_tasks import ChildTasks
 from duly.domain.errors import DulyError
 from duly.environment import Environment
-from duly.execution.worker_leases import remember
 from duly.store.database import Database
 from duly.store.webhook_secrets import read_or_make_secrets
+from duly.ttl_cache import TtlCache
 
 # How long a secret that was made or deleted elsewhere may go unnoticed.
 KEEP_S = 5.0
-TENANTS_MAX = 10_000
 
 
 def sign(secrets: Sequence[bytes], webhook_id: str, timestamp: int, body: bytes) -> str:
@@ -29,34 +25,21 @@ class Keyring:
     """The secrets of tenants, as of a moment ago."""
 
     def __init__(self, database: Database, environment: Environment) -> None:
-        self.database = database
-        self.environment = environment
-        self.kept: OrderedDict[int, tuple[float, list[bytes]]] = OrderedDict()
-        self.looking: dict[int, asyncio.Future[list[bytes]]] = {}
-        self.loads = ChildTasks()
+        self.secrets: TtlCache[int, list[bytes]] = TtlCache(
+            environment.clock,
+            lambda tenant: read_or_make_secrets(database, environment, tenant),
+            keep_s=KEEP_S,
+        )
 
     async def secrets_of(self, tenant: int) -> list[bytes]:
         """While the database is away, those that were known last."""
-        kept = self.kept.get(tenant)
-        if kept is not None and self.environment.clock.monotonic() < kept[0]:
-            return kept[1]
-        flight = self.looking.get(tenant)
-        if flight is None:
-            flight = self.looking[tenant] = self.loads.start(self.look(tenant))
-            flight.add_done_callback(lambda _: self.looking.pop(tenant, None))
         try:
-            # A cancelled request must not cancel the load that others wait for.
-            return await asyncio.shield(flight)
+            return await self.secrets.get(tenant)
         except DulyError:
-            if kept is None:
+            known = self.secrets.last(tenant)
+            if known is None:
                 raise
-            return kept[1]
-
-    async def look(self, tenant: int) -> list[bytes]:
-        secrets = await read_or_make_secrets(self.database, self.environment, tenant)
-        until = self.environment.clock.monotonic() + KEEP_S
-        remember(self.kept, tenant, (until, secrets), TENANTS_MAX)
-        return secrets
+            return known
 
     async def close(self) -> None:
-        await self.loads.close()
+        await self.secrets.close()

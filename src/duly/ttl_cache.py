@@ -1,6 +1,6 @@
-"""TTL cache for what nearly every request needs: keys, tenants, task types.
+"""TTL cache for what nearly every request needs: keys, tenants, webhook secrets.
 
-A change made elsewhere takes effect within `KEEP_S`; one made through this process, at once.
+A change made elsewhere takes effect within `keep_s`; one made through this process, at once.
 Concurrent requests for one key share one load. Missing entries (None) are cached apart, so that
 invented names evict no existing one.
 """
@@ -27,10 +27,12 @@ class TtlCache(Generic[Name, Thing]):
         clock: Clock,
         look: Callable[[Name], Coroutine[Any, Any, Thing]],
         entries_max: int = ENTRIES_MAX,
+        keep_s: float = KEEP_S,
     ) -> None:
         self.clock = clock
         self.look = look
         self.entries_max = entries_max
+        self.keep_s = keep_s
         self.kept: OrderedDict[Name, tuple[float, Thing]] = OrderedDict()
         self.absent: OrderedDict[Name, tuple[float, Thing]] = OrderedDict()
         self.looking: dict[Name, asyncio.Future[Thing]] = {}
@@ -39,6 +41,11 @@ class TtlCache(Generic[Name, Thing]):
     def knows(self, name: Name) -> bool:
         """It existed when it was last looked for, a moment or longer ago."""
         return name in self.kept
+
+    def last(self, name: Name) -> Thing | None:
+        """As it was when it was last looked for, however long ago."""
+        entry = self.kept.get(name)
+        return None if entry is None else entry[1]
 
     async def get(self, name: Name) -> Thing:
         entry = self.kept.get(name) or self.absent.get(name)
@@ -60,7 +67,7 @@ class TtlCache(Generic[Name, Thing]):
         self.kept.pop(name, None)
         self.absent.pop(name, None)
         kept, most = (self.absent, ABSENT_MAX) if thing is None else (self.kept, self.entries_max)
-        kept[name] = (self.clock.monotonic() + KEEP_S, thing)
+        kept[name] = (self.clock.monotonic() + self.keep_s, thing)
         if len(kept) > most:
             kept.popitem(last=False)
         return thing
