@@ -1,7 +1,7 @@
 """Webhook destinations: the accepted spelling of URLs, and the addresses that names may resolve to.
 
-Pure rules. `execution/webhooks/http_client.py` applies them to every address before it connects: a name that
-was harmless at submit may resolve to another address a second later.
+Pure rules. `execution/webhooks/http_client.py` applies them to every address before it connects: a
+name that was harmless at submit may resolve to another address a second later.
 """
 
 import re
