@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from duly.api import ttl_cache
+from duly import ttl_cache
 from duly.api.credentials import sign
 from duly.store import keys as store
 from duly.store.keys import revoke_key
