@@ -25,7 +25,6 @@ from duly.api.problems import ApiProblem, Code
 from duly.api.rate_limit import RequestRates
 from duly.api.request import Call
 from duly.api.session_tokens import LINK_S, SESSION_S, SessionTokens, TokenContent, TokenKind
-from duly.ttl_cache import TtlCache
 from duly.domain.access import Access, Credential, Reach
 from duly.domain.api_keys import KEY_PREFIX, is_key_id, read_key_text
 from duly.domain.limits import TENANT_PATTERN
