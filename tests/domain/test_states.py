@@ -36,7 +36,8 @@ def test_every_live_state_can_end_and_be_cancelled() -> None:
     """A task that nobody can end stays for ever."""
     for state in LIVE:
         assert State.CANCELLED in MOVES[state]
-        assert reachable(state) >= TERMINAL
+        assert reachable(state) >= TERMINAL - {State.SKIPPED}
+    assert State.SKIPPED in MOVES[State.WAITING]
 
 
 def test_only_a_running_task_completes() -> None:
@@ -64,6 +65,8 @@ def test_a_live_task_has_the_state_its_timer_says(offset: timedelta) -> None:
 
 def test_a_worker_may_say_all_but_what_only_duly_can_know() -> None:
     """A worker that reports its own lease lost would be charged for being honest."""
-    assert frozenset(Outcome) - SETTLEABLE == {Outcome.LEASE_LOST, Outcome.EXPIRED}
+    assert frozenset(Outcome) - SETTLEABLE == {
+        *(Outcome.LEASE_LOST, Outcome.EXPIRED, Outcome.SKIPPED)
+    }
     assert frozenset(Outcome) >= UNCHARGED
     assert not UNCHARGED & {Outcome.COMPLETED, Outcome.FAILED, Outcome.LEASE_LOST}

@@ -50,6 +50,15 @@ CHOSEN = {
     "attempts": {"outcome": "'failed'"},
     "dead_letters": {"reason": "'exhausted'"},
     "pauses": {"kind": "'type'"},
+    "workflows": {
+        "nodes": "0",
+        "live": "0",
+        "on_failure": "'stop'",
+        "state": "'COMPLETED'",
+        "ended_at": "now()",
+    },
+    "workflow_nodes": {"wait_rule": "0", "parents": "'{}'", "children": "'{}'"},
+    "workflow_timers": {"kind": "'cancel'"},
 }
 # Names no tenant: these hold what the installation knows, or are reached by no tenant's role.
 TENANTLESS = {
@@ -105,6 +114,7 @@ def value_of(column: asyncpg.Record) -> str:
         "real": "1",
         "date[]": "'{}'",
         "uuid[]": "'{}'",
+        "integer[]": "'{}'",
     }
     return by_type[column["type"]]
 

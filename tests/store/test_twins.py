@@ -1,11 +1,13 @@
 """Sums that exist twice, in Python and in SQL, are the same sum."""
 
 from datetime import datetime, timedelta
+from itertools import product
 from random import Random
 from uuid import RFC_4122, UUID
 
 from duly.domain.ids import (
     EPOCH,
+    is_node,
     key_shard,
     partition_bound,
     placement_time_of,
@@ -14,6 +16,7 @@ from duly.domain.ids import (
 )
 from duly.domain.limits import POOLS_PER_TENANT_MAX, PRIORITY_MAX
 from duly.domain.task import host_of, timer_queue
+from duly.domain.workflow import ParentCounts, StopReason, WaitRule, fan_in, workflow_end
 from tests.store.world import World
 
 
@@ -104,4 +107,30 @@ async def test_an_id_made_in_sql_is_read_in_python(world: World) -> None:
     assert [shard_of(task_id) for task_id in ids] == list(range(1024))
     assert {placement_time_of(task_id) for task_id in ids} == {instant}
     assert {(task_id.version, task_id.variant) for task_id in ids} == {(7, RFC_4122)}
-    assert {task_id.int >> 64 & 3 for task_id in ids} == {0, 1, 2, 3}
+    assert {task_id.int >> 64 & 3 for task_id in ids} == {0, 1}, "the node bit is clear"
+    assert not any(map(is_node, ids))
+
+
+async def test_wait_rules_and_ends_of_workflows_are_the_same_in_sql(world: World) -> None:
+    """What `explain` says of a node, and what releases it, would be two opinions."""
+    counts = [
+        (rule, ParentCounts(pending, completed, failed, skipped))
+        for rule in WaitRule
+        for pending, completed, failed, skipped in product(range(3), repeat=4)
+    ]
+    rows = await world.database.fetch(
+        "SELECT duly.fan_in(rule, pending, completed, failed, skipped) AS decision"
+        "  FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[])"
+        "       AS asked(rule, pending, completed, failed, skipped)",
+        [int(rule) for rule, _ in counts],
+        *(list(column) for column in zip(*(parents for _, parents in counts), strict=True)),
+    )
+    assert [row["decision"] for row in rows] == [fan_in(*each) for each in counts]
+    ends = list(product([None, *StopReason], *[range(2)] * 3))
+    rows = await world.database.fetch(
+        "SELECT duly.workflow_end(reason, failed, cancelled, skipped) AS state"
+        "  FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])"
+        "       AS asked(reason, failed, cancelled, skipped)",
+        *(list(column) for column in zip(*ends, strict=True)),
+    )
+    assert [row["state"] for row in rows] == [workflow_end(*each) for each in ends]

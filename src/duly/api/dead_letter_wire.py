@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from duly.api.cursors import Cursor
-from duly.api.wire import Instant, Limit, Target, TypeName, raw, target_view
+from duly.api.wire import Instant, Limit, Target, TypeName, node_fields, raw, target_view
 from duly.domain import limits
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import FailureReason
@@ -83,7 +83,7 @@ class ReplayManyAnswer(ManyAnswer, frozen=True, kw_only=True):
 class DeadLetterView(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="letter"
 ):
-    """A task that failed for good. Lists leave out the payload."""
+    """A task that failed for good. Lists leave out the payload; `workflow`, `node`: of a node."""
 
     id: UUID
     type: str
@@ -101,6 +101,8 @@ class DeadLetterView(
     execution_key: str
     error: str | None = None
     replayed_as: UUID | None = None
+    workflow: UUID | None = None
+    node: str | None = None
     start_by: datetime | None = None
     jitter_s: float = 0.0
     concurrency_key: str | None = None
@@ -142,6 +144,7 @@ def letter_view(letter: DeadLetter) -> DeadLetterView:
         execution_key=letter.execution_key,
         error=letter.error,
         replayed_as=letter.replayed_as,
+        **node_fields(letter.id, letter.execution_key),
         start_by=policy.start_by,
         jitter_s=policy.jitter_s,
         concurrency_key=policy.concurrency_key,

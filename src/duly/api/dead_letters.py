@@ -31,6 +31,7 @@ from duly.api.tasks import task_id_of
 from duly.api.wire import Page, TaskView, page, task_view
 from duly.domain import limits
 from duly.domain.access import OPERATORS, PRODUCERS
+from duly.domain.ids import is_node, workflow_of
 from duly.domain.limits import Problem
 from duly.environment import Environment
 from duly.events import TaskEvents, TasksStored
@@ -189,6 +190,12 @@ class DeadLetterRoutes:
         letter = await read_dead_letter(call.session, call.tenant, letter_id)
         if letter is None:
             return not_found("dead letter", letter_id)
+        if is_node(letter_id):
+            return ApiProblem(
+                Code.CONFLICT,
+                f"dead letter {letter_id} is a node of workflow {workflow_of(letter_id)}, which "
+                "went on without it; start the workflow again",
+            )
         return ApiProblem(
             Code.CONFLICT,
             f"dead letter {letter_id} was replayed already, as task {letter.replayed_as}",
@@ -251,6 +258,8 @@ async def matching(
         raise invalid([Problem("", "give filter or ids, and not both")])
     if asked.ids is not None:
         wanted_ids = sorted(set(asked.ids), key=lambda letter_id: letter_id.int)
+        if isinstance(asked, ReplayMany):
+            wanted_ids = [letter_id for letter_id in wanted_ids if not is_node(letter_id)]
         await permit_letters(call, wanted_ids)
         return await find_dead_letters(call.session, call.tenant, wanted_ids, is_replayed), False
     assert asked.filter is not None
@@ -259,7 +268,10 @@ async def matching(
         asked.filter.type, asked.filter.reason, asked.filter.fingerprint, is_replayed
     )
     most = limits.LETTERS_AT_ONCE_MAX
-    ids = await match_dead_letters(call.session, call.tenant, wanted, most + 1)
+    with_nodes = not isinstance(asked, ReplayMany)
+    ids = await match_dead_letters(
+        call.session, call.tenant, wanted, most + 1, with_nodes=with_nodes
+    )
     return ids[:most], len(ids) > most
 
 

@@ -25,6 +25,20 @@ SCHEDULE: dict[str, Any] = {
     "jitter_s": 120,
     "exclude_dates": ["2026-12-25"],
 }
+WORKFLOW: dict[str, Any] = {
+    "name": "order.fulfil",
+    "idempotency_key": "order-4711",
+    "deadline_s": 86400,
+    "on_failure": "finish_branches",
+    "defaults": {"target": {"pool": "orders"}, "timeout_s": 30},
+    "nodes": {
+        "charge": {"type": "payment.charge", "payload": {"order": 4711}},
+        "reserve": {"type": "stock.reserve", "payload": {"order": 4711}},
+        "ship": {"type": "parcel.ship", "after": ["charge", "reserve"]},
+        "notify": {"type": "email.send", "after": ["ship"], "when": "all_done", "delay_s": 60},
+        "refund": {"type": "payment.refund", "after": ["reserve"], "when": "any_failed"},
+    },
+}
 FILTER = {"type": "invoice.charge", "tag": "env:prod"}
 
 EXAMPLES: dict[tuple[str, str], Any] = {
@@ -51,5 +65,6 @@ EXAMPLES: dict[tuple[str, str], Any] = {
         "reason": "moving house",
         "dry_run": True,
     },
+    ("POST", "/v1/workflows"): WORKFLOW,
     ("POST", "/v1/keys"): {"name": "billing service", "role": "producer"},
 }

@@ -112,7 +112,7 @@ async def decode_list(body: bytes, model: type[Model], pace: WorkSlicer) -> Mode
     await pace.step(len(body))
     items = coarsely(memoryview(members.pop(shape.list_name)), list[msgspec.Raw], model)
     await pace.step(len(body))
-    fields = {name: decode_member(raw, shape, name) for name, raw in members.items()}
+    fields = {name: decode_member(raw, shape.types[name], name) for name, raw in members.items()}
     pointer = f"/{shape.list_name}"
     fields[shape.list_name] = await decode_chunks(items, shape.item, pointer, pace)
     return model(**fields)
@@ -155,16 +155,16 @@ def coarsely(
         malformed(error)
 
 
-def decode_member(raw: msgspec.Raw, shape: Shape, name: str) -> Any:
+def decode_member(raw: msgspec.Raw, kind: Any, name: str) -> Any:
     """Everything but the list is short, and as sound as a body of its own."""
     member = bytes(raw)
     if len(member) > REST_BYTES_MAX:
         raise invalid([Problem(f"/{name}", f"is longer than {REST_BYTES_MAX} bytes")])
     check_framing(member)
     try:
-        return msgspec.json.decode(member, type=shape.types[name])
+        return msgspec.json.decode(member, type=kind)
     except msgspec.ValidationError as error:
-        found = problem_from(str(error), shape.types[name])
+        found = problem_from(str(error), kind)
         raise invalid([Problem(f"/{name}{found.pointer}", found.reason)]) from None
 
 

@@ -35,6 +35,8 @@ from duly.api.tasks import TaskRoutes
 from duly.api.tenants import TenantRoutes
 from duly.api.webhook_secrets import WebhookSecretRoutes
 from duly.api.worker_protocol import WorkerRoutes
+from duly.api.workflow_body import WorkflowChecks
+from duly.api.workflows import WorkflowRoutes
 from duly.domain.addresses import STRICT, OutboundRules
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
@@ -45,6 +47,9 @@ from duly.store.explain import LaneDepth
 from duly.store.fire_schedules import ScheduleFirer
 from duly.store.read import ReadBatcher
 from duly.store.submit import GroupCommit, Submitter
+from duly.store.workflow_inputs import NodeInputs
+from duly.store.workflow_starts import WorkflowStarts
+from duly.store.workflows import WorkflowStarter
 from duly.telemetry import Metrics
 from duly.tenant_changes import TenantChanges
 
@@ -85,6 +90,7 @@ class ApiRoutes:
         # A heartbeat that waits for a connection before it is let in is a lease lost.
         self.authenticator = Authenticator(database, environment, tokens, reserved, self.admission)
         self.group_commit = GroupCommit(submitter, metrics.batch_sizes.of("submit"))
+        self.workflow_starts = WorkflowStarts(WorkflowStarter(database, submitter))
         self.reading = ReadBatcher(database, metrics.batch_sizes.of("read"))
         self.rules = TaskRules(database, environment, outbound)
         self.throttle = Throttle(database, environment)
@@ -112,6 +118,7 @@ class ApiRoutes:
             *TaskBatchRoutes(tasks, self.admission).endpoints(),
             *control.endpoints(),
             *explain.endpoints(),
+            *self.workflows().endpoints(),
             *self.recurring(),
             *self.working(),
             *self.control_plane(),
@@ -120,10 +127,21 @@ class ApiRoutes:
             *self.health.endpoints(),
         ]
 
+    def workflows(self) -> WorkflowRoutes:
+        return WorkflowRoutes(
+            self.database,
+            self.workflow_starts,
+            WorkflowChecks(self.environment, self.rules),
+            self.admission,
+            self.throttle,
+            self.waiting,
+            self.events,
+        )
+
     def working(self) -> list[Endpoint]:
         if self.workers is None:
             return []
-        return WorkerRoutes(self.workers, self.reading).endpoints()
+        return WorkerRoutes(self.workers, self.reading, NodeInputs(self.database)).endpoints()
 
     def recurring(self) -> list[Endpoint]:
         group_commit = self.scheduling
@@ -170,6 +188,7 @@ class ApiRoutes:
     async def close(self) -> None:
         """Answer the requests that were admitted."""
         await self.group_commit.close()
+        await self.workflow_starts.close()
         await self.reading.close()
         await self.rules.close()
         await self.authenticator.close()

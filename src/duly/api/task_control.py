@@ -31,6 +31,7 @@ from duly.store.control import (
     reschedule_tasks,
     run_now,
 )
+from duly.store.finish import Released
 from duly.store.load import Hint
 from duly.store.read import PAGE_MAX, Filter, list_tasks, read_task
 
@@ -138,9 +139,11 @@ class TaskControlRoutes:
     async def cancel(self, call: Call) -> Answer:
         task_id = task_id_of(call)
         await permit_task(call, task_id)
-        answer = (await cancel_tasks(call.session, call.tenant, [task_id]))[task_id]
+        released = Released()
+        answers = await cancel_tasks(call.session, call.tenant, [task_id], released)
+        answer = answers[task_id]
         if answer is ControlAnswer.CANCELLED:
-            call.after.append(lambda: self.publish_cancelled(call, [task_id]))
+            call.after.append(lambda: self.publish_cancelled(call, [task_id], released))
         if answer in (ControlAnswer.CANCELLED, ControlAnswer.CANCEL_REQUESTED):
             call.note("task.cancel", str(task_id), answer=answer.value)
         elif answer is not ControlAnswer.ALREADY_CANCELLED:
@@ -148,8 +151,8 @@ class TaskControlRoutes:
         status = 202 if answer is ControlAnswer.CANCEL_REQUESTED else 200
         return remembered_without_payload(status, await self.view_in(call, task_id))
 
-    def publish_cancelled(self, call: Call, ids: list[UUID]) -> None:
-        self.events.publish(cancelled_tasks(call.tenant, ids))
+    def publish_cancelled(self, call: Call, ids: list[UUID], released: Released) -> None:
+        self.events.publish(cancelled_tasks(call.tenant, ids, released))
 
     async def view_in(self, call: Call, task_id: UUID) -> TaskView:
         """As this call's own transaction sees it."""
@@ -191,10 +194,11 @@ class TaskControlRoutes:
         ids, has_more, next_cursor = await self.matching(call, asked.filter, asked.cursor)
         counts: Counter[ControlAnswer] = Counter()
         if ids and not asked.dry_run:
-            answers = await cancel_tasks(call.session, call.tenant, ids)
+            released = Released()
+            answers = await cancel_tasks(call.session, call.tenant, ids, released)
             counts.update(answers.values())
             ended = ended_by_cancel(answers)
-            call.after.append(lambda: self.publish_cancelled(call, ended))
+            call.after.append(lambda: self.publish_cancelled(call, ended, released))
             call.note(
                 "task.cancel_many",
                 call.tenant_name,

@@ -9,10 +9,12 @@ import contextlib
 from collections.abc import Iterator
 from uuid import UUID
 
+from duly.domain.ids import is_node, node_number
 from duly.events import TasksFinished
 from duly.role import Wakeup
 from duly.store.database import Database
 from duly.store.read import read_ended
+from duly.store.workflows import read_ended_workflows
 
 POLL_EVERY_S = 0.1
 IDLE_S = 60.0
@@ -67,9 +69,18 @@ class TaskWaits:
             return IDLE_S
         ids = [task_id for task_id, (event, _) in self.ended.items() if not event.is_set()]
         for start in range(0, len(ids), LOOK_MAX):
-            for task_id in await read_ended(self.database, ids[start : start + LOOK_MAX]):
-                self.tell(task_id)
+            await self.look(ids[start : start + LOOK_MAX])
         return POLL_EVERY_S
+
+    async def look(self, ids: list[UUID]) -> None:
+        """Workflows end apart from tasks: their ids are those of nodes with the number 0."""
+        workflows = [each for each in ids if is_node(each) and not node_number(each)]
+        tasks = [each for each in ids if each not in workflows] if workflows else ids
+        ended = await read_ended(self.database, tasks) if tasks else []
+        if workflows:
+            ended += await read_ended_workflows(self.database, workflows)
+        for each in ended:
+            self.tell(each)
 
     async def close(self) -> None:
         """Answer all waiting callers now: no further poll will run."""

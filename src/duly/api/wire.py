@@ -7,13 +7,14 @@ description both read them here.
 import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Annotated, Generic, Literal, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 from uuid import UUID
 
 import msgspec
 from msgspec import Meta
 
 from duly.domain import limits
+from duly.domain.ids import is_node, workflow_of
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import State
 from duly.domain.task import DEFAULT_POLICY, DEFAULT_POOL, Policy, Submission
@@ -210,6 +211,9 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     execution_key: str | None = None
     tags: dict[str, str] | None = None
     replay_of: UUID | None = None
+    # Of a workflow node: whose it is, and its name there.
+    workflow: UUID | None = None
+    node: str | None = None
     next_at: Instant | None = None
     payload: msgspec.Raw | None = None
     holder: str | None = None
@@ -288,6 +292,7 @@ def task_view(task: Task, *, is_whole: bool = True) -> TaskView:
         execution_key=task.execution_key,
         tags=task.tags,
         replay_of=task.replay_of,
+        **node_fields(task.id, task.execution_key),
         next_at=task.next_at,
         payload=raw(task.payload) if is_whole else None,
         holder=None if task.holder is None else str(task.holder),
@@ -301,6 +306,14 @@ def task_view(task: Task, *, is_whole: bool = True) -> TaskView:
         finished_at=task.finished_at,
         purged=task.is_purged,
     )
+
+
+def node_fields(task_id: UUID, execution_key: str | None) -> dict[str, Any]:
+    """Of a node, what its id and its execution key (`workflow:node`) say."""
+    if not is_node(task_id):
+        return {}
+    _, _, name = (execution_key or "").partition(":")
+    return {"workflow": workflow_of(task_id), "node": name or None}
 
 
 def target_view(url: str | None, pool: str | None, policy: Policy) -> Target:

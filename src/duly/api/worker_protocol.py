@@ -4,6 +4,7 @@ Also the settlement of an asynchronous webhook, which its receiver sends.
 """
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -20,6 +21,7 @@ from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.tasks import TAG, task_id_of
 from duly.api.wire import NULL, PoolName, as_stored
+from duly.api.workflow_wire import ParentView
 from duly.domain import limits
 from duly.domain.access import PRODUCERS, WORKERS
 from duly.domain.limits import Problem
@@ -29,6 +31,8 @@ from duly.execution.worker_leases import LeaseCall, WorkerLeases, holder_of
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.lease import ACCEPTED_ASYNC, Beat, HeartbeatStatus, Lease
 from duly.store.read import ReadBatcher, Task
+from duly.store.workflow_inputs import NodeInput, NodeInputs
+from duly.store.workflows import Parent
 
 LEASE_MAX = 500
 POOLS_MAX = 32
@@ -64,7 +68,8 @@ class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
     """`again`: the lease was granted to this worker earlier, maybe long before this request; a
-    heartbeat says until when it lasts."""
+    heartbeat says until when it lasts. `parents`: of a workflow node, how those it comes after
+    ended; where they are many or their results long, they are read in pages at `parents_url`."""
 
     id: UUID
     fence: int
@@ -79,6 +84,8 @@ class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
     execution_key: str
     progress: msgspec.Raw | None
     again: bool = False
+    parents: dict[str, ParentView] | None = None
+    parents_url: str | None = None
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True):
@@ -147,6 +154,7 @@ class SettleResult(msgspec.Struct, frozen=True):
 class WorkerRoutes:
     worker_leases: WorkerLeases
     reading: ReadBatcher
+    inputs: NodeInputs
 
     def endpoints(self) -> list[Endpoint]:
         route = partial(Endpoint, access=WORKERS, tag=WORKER_TAG)
@@ -243,9 +251,11 @@ class WorkerRoutes:
             await self.release_leases(call.tenant, asked.worker_id, granted.leases)
             await self.worker_leases.hang_up(call.tenant, asked.worker_id)
             return Answer(200, LeaseAnswer([]))
-        return Answer(
-            200, LeaseAnswer([leased_task(lease, granted.again) for lease in granted.leases])
-        )
+        parents = await self.inputs.of([lease.id for lease in granted.leases])
+        tasks = [
+            leased_task(lease, granted.again, parents.get(lease.id)) for lease in granted.leases
+        ]
+        return Answer(200, LeaseAnswer(tasks))
 
     async def release_leases(self, tenant: int, worker_id: str, leases: list[Lease]) -> None:
         holder = holder_of(tenant, worker_id)
@@ -335,8 +345,9 @@ def accepted_for_s(task: Task, now: datetime) -> float:
     return max(task.policy.timeout_s - (task.lease_until - now).total_seconds(), 0.0)
 
 
-def leased_task(lease: Lease, again: bool) -> LeasedTask:
+def leased_task(lease: Lease, again: bool, given: NodeInput | None = None) -> LeasedTask:
     policy = lease.policy
+    parents = None if given is None or given.parents is None else parent_views(given.parents)
     return LeasedTask(
         id=lease.id,
         fence=lease.fence,
@@ -351,7 +362,13 @@ def leased_task(lease: Lease, again: bool) -> LeasedTask:
         execution_key=lease.execution_key,
         progress=as_stored(lease.progress),
         again=again,
+        parents=parents,
+        parents_url=None if given is None else given.parents_url,
     )
+
+
+def parent_views(parents: Sequence[Parent]) -> dict[str, ParentView]:
+    return {each.name: ParentView(each.state, as_stored(each.result)) for each in parents}
 
 
 def settlement_of(task_id: UUID, item: TaskSettlement, holder: UUID) -> Settlement:

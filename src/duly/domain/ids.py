@@ -1,9 +1,14 @@
 """A task id is an address: a UUID version 7 that says when (placement time) and where (shard).
 
-    48 bits milliseconds | 4 bits version 7 | 10 bits shard | 2 random | 2 variant | 62 random
-
 The time decides the partition, so it is clamped to the partitions that exist; it says nothing about
 when the task is due. There are 1,024 shards for ever; owners hold slots, which are ranges of them.
+
+| 48 bits | 4 | 10 | 1 | 1 | 2 | 38 | 24 |
+|---|---|---|---|---|---|---|---|
+| milliseconds | version 7 | shard | is a node | random | variant | random | random, or number |
+
+The ids of a workflow and its nodes have the node bit, and agree in all but the number: 0 is the
+workflow. So an id says whose node a task is, and all nodes of one are a range of any primary key.
 """
 
 from collections.abc import Sequence
@@ -21,9 +26,13 @@ MILLISECONDS_MAX = 2**48 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 VERSION = 7 << 12
 VARIANT = 2 << 62
-# Two bits behind the shard, and all behind the variant.
-RANDOM_MASK = 3 << 64 | (1 << 62) - 1
-RANDOM_BITS = 66
+# One bit behind the node bit, and all behind the variant.
+RANDOM_MASK = 1 << 64 | (1 << 62) - 1
+RANDOM_BITS = 65
+NODE_BIT = 2 << 64
+NODE_NUMBER_BITS = 24
+NODE_NUMBER_MAX = (1 << NODE_NUMBER_BITS) - 1
+NO_NUMBER = bytes(NODE_NUMBER_BITS // 8)
 # Knuth's multiplicative hash: neighbouring tenant numbers land far apart. SQL can do the same sum.
 GOLDEN = 2654435761
 
@@ -37,6 +46,33 @@ def make_octets(placed_ms: int, shard: int, random: Random) -> bytes:
     """The same as it is written: Python's own UUID takes longer to make than all of this."""
     bits = random.getrandbits(RANDOM_BITS) & RANDOM_MASK
     return (fixed_bits(placed_ms, shard) | bits).to_bytes(16)
+
+
+def make_workflow_id(placed_ms: int, shard: int, random: Random) -> UUID:
+    bits = random.getrandbits(RANDOM_BITS) & RANDOM_MASK & ~NODE_NUMBER_MAX
+    return UUID(bytes=(fixed_bits(placed_ms, shard) | NODE_BIT | bits).to_bytes(16))
+
+
+def is_node(task_id: UUID) -> bool:
+    return task_id.bytes[7] & 2 != 0
+
+
+def workflow_of(node_id: UUID) -> UUID:
+    return UUID(bytes=node_id.bytes[:13] + NO_NUMBER)
+
+
+def node_number(node_id: UUID) -> int:
+    """0 of the workflow itself."""
+    return int.from_bytes(node_id.bytes[13:])
+
+
+def node_octets(workflow_id: UUID, number: int) -> bytes:
+    assert 0 < number <= NODE_NUMBER_MAX
+    return workflow_id.bytes[:13] + number.to_bytes(3)
+
+
+def node_id_of(workflow_id: UUID, number: int) -> UUID:
+    return UUID(bytes=node_octets(workflow_id, number))
 
 
 @lru_cache(64)

@@ -12,20 +12,23 @@ class State(StrEnum):
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     CANCELLED = "CANCELLED"
+    # Of workflow nodes only: the rule by which it waited for its parents could no longer be met.
+    SKIPPED = "SKIPPED"
 
 
-TERMINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED})
+TERMINAL = frozenset({State.COMPLETED, State.FAILED, State.CANCELLED, State.SKIPPED})
 LIVE = frozenset(State) - TERMINAL
 
 # From each state, where a task may go next. Terminal states lead nowhere: replay makes a new task.
 MOVES: dict[State, frozenset[State]] = {
-    State.WAITING: frozenset({State.SCHEDULED, State.READY, State.CANCELLED}),
+    State.WAITING: frozenset({State.SCHEDULED, State.READY, State.CANCELLED, State.SKIPPED}),
     State.SCHEDULED: frozenset({State.READY, State.CANCELLED, State.SCHEDULED, State.FAILED}),
     State.READY: frozenset({State.RUNNING, State.SCHEDULED, State.CANCELLED, State.FAILED}),
-    State.RUNNING: frozenset({State.SCHEDULED, State.READY, *TERMINAL}),
+    State.RUNNING: frozenset({State.SCHEDULED, State.READY, *TERMINAL - {State.SKIPPED}}),
     State.COMPLETED: frozenset(),
     State.FAILED: frozenset(),
     State.CANCELLED: frozenset(),
+    State.SKIPPED: frozenset(),
 }
 
 
@@ -40,12 +43,13 @@ class Outcome(StrEnum):
     SNOOZED = "snoozed"
     LEASE_LOST = "lease_lost"
     EXPIRED = "expired"
+    SKIPPED = "skipped"
 
 
 # Handing a task back, or putting it off, is not a failure and uses up no attempt.
-UNCHARGED = frozenset({Outcome.RELEASED, Outcome.SNOOZED, Outcome.EXPIRED})
+UNCHARGED = frozenset({Outcome.RELEASED, Outcome.SNOOZED, Outcome.EXPIRED, Outcome.SKIPPED})
 # What a worker may say of an attempt; the rest are found out by duly itself.
-SETTLEABLE = frozenset(Outcome) - {Outcome.LEASE_LOST, Outcome.EXPIRED}
+SETTLEABLE = frozenset(Outcome) - {Outcome.LEASE_LOST, Outcome.EXPIRED, Outcome.SKIPPED}
 
 
 class FailureReason(StrEnum):

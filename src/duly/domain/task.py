@@ -33,6 +33,8 @@ class Policy:
     concurrency_key: str | None = None
     concurrency_limit: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
+    # Of workflow nodes: the webhook's body has the payload beside the results of the parents.
+    envelope: bool = False
 
 
 DEFAULT_POLICY = Policy()

@@ -31,11 +31,13 @@ from duly.scheduler.ready_state import ReadyState
 from duly.scheduler.reaper import Reaper
 from duly.scheduler.shard_spread import ShardSpread
 from duly.scheduler.wakeups import SchedulerWakeups
+from duly.scheduler.workflows import WorkflowRole
 from duly.store.database import Database
 from duly.store.fire_schedules import ScheduleFirer
 from duly.store.notify import Send
 from duly.store.submit import Submitter
 from duly.store.tenant_shards import TenantShards
+from duly.store.workflow_callbacks import WorkflowCallbacks
 from duly.telemetry import Metrics
 
 
@@ -51,6 +53,7 @@ class Scheduler:
     freed: Freed
     cron_role: CronRole
     submitter: Submitter
+    workflows: WorkflowRole
 
     @property
     def roles(self) -> list[Role]:
@@ -62,6 +65,7 @@ class Scheduler:
             self.reaper,
             self.spread,
             self.cron_role,
+            self.workflows,
         ]
 
     @property
@@ -81,6 +85,8 @@ class Scheduler:
         events.subscribe(TasksFinished, self.freed.on_ended)
         events.subscribe(TasksRescheduled, self.freed.on_ended)
         events.subscribe(TasksRescheduled, self.doorbell.on_rescheduled)
+        events.subscribe(TasksFinished, self.doorbell.on_finished)
+        events.subscribe(TasksFinished, self.workflows.on_finished)
         events.subscribe(SlotsChanged, self.dispatcher.on_slots)
         events.subscribe(SlotsChanged, self.loader.on_slots)
         events.subscribe(SlotsChanged, self.cron_role.on_slots)
@@ -117,6 +123,8 @@ def make_scheduler(
     schedule_firer = ScheduleFirer(submitter, environment)
     limits = LimitsReader(ready_state, tenant_shards, dispatcher)
     closed_lanes = ClosedLanes(database, ready_state, lane_depth)
+    doorbell = Doorbell(gatekeeper.scope, loader, dispatcher, send)
+    callbacks = WorkflowCallbacks(submitter)
     scheduler = Scheduler(
         coordinator,
         loader,
@@ -124,10 +132,11 @@ def make_scheduler(
         Reaper(database, environment, loader, dispatcher, metrics, events, wakeups.reaper),
         BoundsKeeper(database, gatekeeper, limits.learn, closed_lanes, wakeups.bounds),
         ShardSpread(database, environment, gatekeeper),
-        Doorbell(gatekeeper.scope, loader, dispatcher, send),
+        doorbell,
         Freed(dispatcher, send),
         CronRole(database, environment, coordinator, time, schedule_firer, metrics, send),
         submitter,
+        WorkflowRole(database, environment, coordinator, doorbell, callbacks, events),
     )
     scheduler.subscribe(events)
     return scheduler

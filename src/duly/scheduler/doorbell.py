@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from duly.events import TasksRescheduled, TasksStored
+from duly.events import TasksFinished, TasksRescheduled, TasksStored
 from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
@@ -47,6 +47,15 @@ class Doorbell:
     def admit(self, timers: Sequence[DueTimer], database_now: datetime) -> None:
         """Just committed in this process, at that instant by the database's clock."""
         self.loader.observe(database_now)
+        self.ring_timers(timers)
+
+    def on_finished(self, event: TasksFinished) -> None:
+        """Ended workflow nodes made others due."""
+        for answer in event.answers:
+            if answer.released:
+                self.ring_timers(answer.released)
+
+    def ring_timers(self, timers: Sequence[DueTimer]) -> None:
         ours = [due for due in timers if self.scope.owns(due.tenant, due.shard) is not None]
         if ours:
             self.loader.admit(ours)

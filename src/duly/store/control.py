@@ -20,7 +20,14 @@ from duly.domain.ids import address_of, shard_of
 from duly.domain.states import Outcome, State
 from duly.events import TasksFinished
 from duly.store.database import Session
-from duly.store.finish import SettleAnswer, SettleStatus, finish_cancelled, unleased_end
+from duly.store.finish import (
+    Released,
+    SettleAnswer,
+    SettleStatus,
+    finish_cancelled,
+    told,
+    unleased_end,
+)
 from duly.store.load import Hint, TimerQueue
 from duly.store.statements import statements_beside
 
@@ -60,10 +67,13 @@ def run_now(task_id: UUID) -> TimerChange:
 
 
 async def cancel_tasks(
-    session: Session, tenant: int, ids: Sequence[UUID]
+    session: Session, tenant: int, ids: Sequence[UUID], released: Released | None = None
 ) -> dict[UUID, ControlAnswer]:
+    """`released` learns what the end of workflow nodes set free, to be told after the commit."""
+    freed = Released() if released is None else released
+
     async def change(remaining: list[UUID]) -> dict[UUID, ControlAnswer]:
-        ended = await finish_cancelled(session, tenant, *address_columns(remaining))
+        ended = await finish_cancelled(session, tenant, remaining, freed)
         return {task_id: ControlAnswer(answer) for task_id, answer in ended.items()}
 
     return await in_rounds(session, tenant, ids, change, cancel_refusal)
@@ -74,11 +84,16 @@ def ended_by_cancel(answers: Mapping[UUID, ControlAnswer]) -> list[UUID]:
     return [i for i, answer in answers.items() if answer is ControlAnswer.CANCELLED]
 
 
-def cancelled_tasks(tenant: int, ids: Sequence[UUID]) -> TasksFinished:
+def cancelled_tasks(
+    tenant: int, ids: Sequence[UUID], released: Released | None = None
+) -> TasksFinished:
     """To be published after the commit."""
     answer = SettleAnswer(SettleStatus.SETTLED, State.CANCELLED, tenant=tenant)
     ended = [unleased_end(task_id, Outcome.CANCELLED) for task_id in ids]
-    return TasksFinished(ended, [answer] * len(ended))
+    answers = [answer] * len(ended)
+    if answers and released is not None:
+        answers[0] = told(answer, released)
+    return TasksFinished(ended, answers)
 
 
 async def reschedule_tasks(

@@ -141,10 +141,10 @@ async def list_failed(
 
 
 async def match_dead_letters(
-    session: Session, tenant: int, wanted: LetterFilter, limit: int
+    session: Session, tenant: int, wanted: LetterFilter, limit: int, *, with_nodes: bool = True
 ) -> list[UUID]:
-    """The oldest that match; replay and purge by filter go on from these."""
-    rows = await session.fetch(SQL.match_dead_letters, tenant, *wanted.columns, limit)
+    """The oldest that match; replay and purge by filter go on from these. No replay has nodes."""
+    rows = await session.fetch(SQL.match_dead_letters, tenant, *wanted.columns, limit, with_nodes)
     return [row["id"] for row in rows]
 
 

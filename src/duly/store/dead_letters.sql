@@ -37,6 +37,7 @@ SELECT id
    AND ($3::text IS NULL OR reason = $3)
    AND ($4::text IS NULL OR fingerprint = $4)
    AND ($5::boolean IS NULL OR (replayed_as IS NOT NULL) = $5)
+   AND ($7::boolean OR NOT duly.is_node(id))
  ORDER BY failed_at, id
  LIMIT $6
 
@@ -70,7 +71,8 @@ SELECT fingerprint, type, reason, letters, first_at, last_at, example
 
 -- name: replay_dead_letters
 -- A new task that points to the old one and keeps its execution key. The letter's own row decides
--- who replays it: two replays of one letter make one task. Each is due its own delay after the start,
+-- who replays it: two replays of one letter make one task. One of a workflow node is not replayed: its
+-- children were told of its end, which never changes. Each is due its own delay after the start,
 -- by the database's clock, so that many of them do not come at once.
 WITH chosen AS (
     UPDATE duly.dead_letters
@@ -81,6 +83,7 @@ WITH chosen AS (
        AND dead_letters.id = asked.id
        AND dead_letters.tenant + 0 = $1
        AND dead_letters.replayed_as IS NULL
+       AND NOT duly.is_node(dead_letters.id)
  RETURNING dead_letters.*, asked.delay_s
 ), arriving AS (
     SELECT shard, replayed_as AS id, tenant, pool, priority, timeout_ms,
@@ -89,7 +92,7 @@ WITH chosen AS (
            id AS replay_of
       FROM chosen
 ),
--- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text
+-- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text rows=stored rule=NULL::smallint pending=NULL::integer
 , placed AS (
     INSERT INTO duly.placements (tenant, shard, queue)
     SELECT DISTINCT tenant, shard, duly.timer_queue(pool, priority) AS queue

@@ -8,29 +8,34 @@ recorded, and a failure leaves a dead letter.
 | it was to start by an instant that has passed | `finish_unstarted` |
 | it was cancelled before a lease | `finish_cancelled` |
 
+Nodes of workflows end by the same ways in commits of their own (`finish_..._nodes`), which also
+release their children (`duly.release_children`), in the one round trip. No node has a `start_by`.
+
 | event | what happens |
 |---|---|
 | late, after the lease was taken over | fence or holder differ on the row: nothing |
 | a cancel was requested meanwhile | completed stays COMPLETED, every other end is CANCELLED |
-| killed before the commit | nothing; the lease runs out |
+| killed before the commit | nothing, and no child is released; the lease runs out |
+| two parents of a node end at the same moment | one waits for the lock of their workflow |
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
-from duly.domain.ids import address_of, shard_of
+from duly.domain.ids import address_of, is_node, shard_of
 from duly.domain.lanes import Ticket
 from duly.domain.states import FailureReason, Outcome, State
 from duly.domain.task import WEBHOOK_POOL
 from duly.store.database import Database, Session
 from duly.store.lease import ticket_columns
-from duly.store.load import TimerQueue
+from duly.store.load import DueTimer, TimerQueue
 from duly.store.statements import statements_beside
 from duly.store.unnest import runs
 
@@ -73,6 +78,25 @@ class SettleAnswer(msgspec.Struct, frozen=True, gc=False):
     # Of a failed or lost attempt: what breakers count.
     type: str = ""
     pool: int = WEBHOOK_POOL
+    # What the ends of a whole batch of nodes set free, told with the first of its answers.
+    released: tuple[DueTimer, ...] = ()
+    # Workflows that have something to do at once: stop, or tell of their end.
+    workflows_due: tuple[UUID, ...] = ()
+
+
+@dataclass(slots=True)
+class Released:
+    """What a transaction set free by ending nodes, to be published once it has committed."""
+
+    timers: list[DueTimer] = field(default_factory=list)
+    # Workflows that have something to do at once.
+    workflows: list[UUID] = field(default_factory=list)
+    # Nodes that a cancel ended.
+    cancelled: list[UUID] = field(default_factory=list)
+
+    def note(self, rows: Sequence[Any]) -> None:
+        self.timers += [due_from(row) for row in rows if row["queue"] is not None]
+        self.workflows += [row["id"] for row in rows if row["queue"] is None]
 
 
 STALE = SettleAnswer(SettleStatus.STALE)
@@ -118,12 +142,26 @@ async def finish_completed(
 async def finish_terminal(
     database: Database, ends: dict[int, AttemptEnd], *, expired: bool
 ) -> dict[int, SettleAnswer]:
-    """Those of the numbered ends with a state that ended their task."""
+    """Those of the numbered ends with a state that ended their task. Nodes go apart."""
     final = {ordinal: end for ordinal, end in ends.items() if end.state is not None}
-    if not final:
-        return {}
-    rows = await database.fetch(
-        SQL.finish_terminal,
+    nodes = {ordinal: end for ordinal, end in final.items() if is_node(end.settlement.id)}
+    plain = {ordinal: end for ordinal, end in final.items() if ordinal not in nodes}
+    answers: dict[int, SettleAnswer] = {}
+    if plain:
+        rows = await fetch_terminal(database, SQL.finish_terminal, plain, expired)
+        answers |= terminal_answers(rows, plain)
+    if nodes:
+        rows = await fetch_terminal(database, SQL.finish_terminal_nodes, nodes, expired)
+        ended = terminal_answers([row for row in rows if row["is_end"]], nodes)
+        answers |= with_released(rows, ended)
+    return answers
+
+
+async def fetch_terminal(
+    database: Database, statement: str, final: dict[int, AttemptEnd], expired: bool
+) -> list[Any]:
+    return await database.fetch(
+        statement,
         *key_columns([end.settlement for end in final.values()]),
         [end.settlement.outcome.value for end in final.values()],
         [end.state.value for end in final.values() if end.state],
@@ -132,12 +170,69 @@ async def finish_terminal(
         [end.fingerprint for end in final.values()],
         expired,
     )
+
+
+def terminal_answers(rows: Sequence[Any], final: dict[int, AttemptEnd]) -> dict[int, SettleAnswer]:
     ended = {(row["id"], row["fence"]): row for row in rows}
     return {
         ordinal: terminal_answer(ended[key], end)
         for ordinal, end in final.items()
         if (key := (end.settlement.id, end.settlement.fence)) in ended
     }
+
+
+async def finish_completed_nodes(
+    database: Database, items: list[tuple[int, Settlement]]
+) -> dict[int, SettleAnswer]:
+    """The same for nodes of workflows, and with them what became due."""
+    done = [settlement for _, settlement in items]
+    shards, ids, fences, holders = key_columns(done)
+    results = [item.result for item in done]
+    rows = await database.fetch(
+        SQL.finish_completed_nodes, ids, *runs(shards, fences, holders, results)
+    )
+    ended = {(row["id"], row["fence"]): row for row in rows if row["is_end"]}
+    return with_released(
+        rows,
+        {
+            ordinal: completed_answer(ended[key])
+            for ordinal, item in items
+            if (key := (item.id, item.fence)) in ended
+        },
+    )
+
+
+def with_released(rows: Sequence[Any], answers: dict[int, SettleAnswer]) -> dict[int, SettleAnswer]:
+    """The first answer tells what the whole statement set free."""
+    if answers:
+        released = Released()
+        released.note([row for row in rows if not row["is_end"]])
+        first = next(iter(answers))
+        answers[first] = told(answers[first], released)
+    return answers
+
+
+def told(answer: SettleAnswer, released: Released) -> SettleAnswer:
+    if not released.timers and not released.workflows:
+        return answer
+    return replace(answer, released=tuple(released.timers), workflows_due=tuple(released.workflows))
+
+
+def due_from(row: Any) -> DueTimer:
+    return DueTimer(
+        row["tenant"],
+        row["shard"],
+        row["queue"],
+        row["id"],
+        row["fence"],
+        row["due_at"],
+        row["priority"],
+        None,
+        row["type"],
+        row["concurrency_key"],
+        row["concurrency_limit"],
+        row["host"],
+    )
 
 
 async def finish_unstarted(database: Database, tickets: Sequence[Ticket]) -> list[UUID]:
@@ -148,11 +243,23 @@ async def finish_unstarted(database: Database, tickets: Sequence[Ticket]) -> lis
 
 
 async def finish_cancelled(
-    session: Session, tenant: int, shards: list[int], ids: list[UUID]
+    session: Session, tenant: int, ids: list[UUID], released: Released
 ) -> dict[UUID, str]:
-    """`cancelled` for those that ended, `cancel_requested` for those that a holder runs."""
-    rows = await session.fetch(SQL.finish_cancelled, tenant, shards, ids)
-    return {row["id"]: row["answer"] for row in rows}
+    """`cancelled` for those that ended, `cancel_requested` for those that a holder runs. Sorted by
+    address; nodes of workflows go first, whose locks come before those of any task."""
+    nodes = [task_id for task_id in ids if is_node(task_id)]
+    plain = [task_id for task_id in ids if not is_node(task_id)]
+    answers: dict[UUID, str] = {}
+    if nodes:
+        shards = [shard_of(task_id) for task_id in nodes]
+        rows = await session.fetch(SQL.finish_cancelled_nodes, tenant, shards, nodes)
+        answers |= {row["id"]: row["answer"] for row in rows if row["is_end"]}
+        released.note([row for row in rows if not row["is_end"]])
+    if plain:
+        shards = [shard_of(task_id) for task_id in plain]
+        rows = await session.fetch(SQL.finish_cancelled, tenant, shards, plain)
+        answers |= {row["id"]: row["answer"] for row in rows}
+    return answers
 
 
 def completed_answer(group: Any) -> SettleAnswer:

@@ -24,13 +24,10 @@ dead AS (
      WHERE ended.state = 'FAILED'
 )
 
--- name: finish_completed
--- Only the lease that holds the task may finish it; a late worker deletes no timer and learns that
--- it is stale. A requested cancel came too late: completed stays completed. Settlements come in runs
--- of neighbours that agree in everything but their ids, and each run is one pass of the index; its
--- bounds, and the array of one shard, are for planners as in lease_tasks. Which of them ended is said
--- unless all did. Apart from finish_terminal: the usual end pays for no dead letter.
-WITH ended AS (
+-- fragment: completed
+-- Settlements come in runs of neighbours that agree in everything but their ids, and each run is one
+-- pass of the index; its bounds, and the array of one shard, are for planners as in lease_tasks. For
+-- nodes, `allowed` takes the lock of their workflows before the first row is touched.
     DELETE FROM duly.timers
      USING (SELECT shard, fence, holder, result,
                    ($1::uuid[])[first] AS first_id, ($1)[last] AS last_id, ($1)[first:last] AS ids
@@ -42,22 +39,14 @@ WITH ended AS (
        AND timers.id BETWEEN done.first_id AND done.last_id
        AND timers.fence = done.fence
        AND timers.holder = done.holder
+       AND :allowed
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.attempt + 1 AS charged,
            timers.holder, timers.started_at, timers.run_at,
            timers.concurrency_key IS NOT NULL AS has_key, 'completed' AS outcome,
            'COMPLETED' AS state, NULL AS reason, NULL AS error, done.result
-),
--- include: finish.attempt_record
-SELECT tenant, has_key, count(*) AS ended,
-       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids,
-       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(fence) END AS fences
-  FROM ended
- GROUP BY tenant, has_key
 
--- name: finish_terminal
--- The end of a lease that is not a success: FAILED with a dead letter, or CANCELLED if that was asked
--- for. The reaper comes through here too, and then the lease must have run out on the row itself.
-WITH ended AS (
+-- fragment: terminal
+-- The end of a lease that is not a success; a requested cancel makes it CANCELLED.
     DELETE FROM duly.timers
      USING unnest($1::smallint[], $2::uuid[], $3::integer[], $4::uuid[], $5::text[], $6::text[],
                   $7::text[], $8::text[], $9::text[])
@@ -66,6 +55,7 @@ WITH ended AS (
        AND timers.id = ANY (ARRAY[done.id])
        AND timers.fence = done.fence
        AND timers.holder = done.holder
+       AND :allowed
        AND (NOT $10::boolean OR timers.lease_until <= duly.now())
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence, timers.priority,
            CASE WHEN done.outcome IN ('released', 'snoozed') THEN 0 ELSE timers.attempt + 1 END
@@ -75,11 +65,101 @@ WITH ended AS (
            CASE WHEN timers.cancel_requested THEN 'CANCELLED' ELSE done.state END AS state,
            CASE WHEN NOT timers.cancel_requested THEN done.reason END AS reason, done.error,
            NULL AS result, done.fingerprint
+
+-- fragment: cancelled
+-- What nobody holds ends, and what is leased is asked to end.
+locked AS MATERIALIZED (
+    SELECT timers.shard, timers.id
+      FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
+      JOIN duly.timers
+        ON timers.shard = asked.shard AND timers.id = asked.id AND timers.tenant + 0 = $1
+     WHERE :allowed
+     ORDER BY timers.shard + 0, timers.id
+       FOR UPDATE OF timers
+), ended AS (
+    DELETE FROM duly.timers
+     USING locked
+     WHERE timers.shard = locked.shard
+       AND timers.id = locked.id
+       AND timers.tenant + 0 = $1
+       AND timers.holder IS NULL
+ RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, 0 AS charged,
+           NULL::uuid AS holder, NULL::timestamptz AS started_at, timers.run_at,
+           'cancelled' AS outcome, 'CANCELLED' AS state, NULL AS reason, NULL AS error,
+           NULL AS result
+),
+-- include: finish.attempt_record
+, requested AS (
+    UPDATE duly.timers
+       SET cancel_requested = true
+      FROM locked
+     WHERE timers.shard = locked.shard
+       AND timers.id = locked.id
+       AND timers.tenant + 0 = $1
+       AND timers.holder IS NOT NULL
+ RETURNING timers.id
+)
+
+-- fragment: node_ends
+-- The ended nodes, and in the same commit what became due because of them.
+SELECT true AS is_end, id, fence, tenant, state, reason, has_key, NULL::smallint AS shard,
+       NULL::smallint AS queue, NULL::timestamptz AS due_at, NULL::smallint AS priority,
+       NULL::text AS type, NULL::text AS concurrency_key, NULL::integer AS concurrency_limit,
+       NULL::text AS host
+  FROM ended
+ UNION ALL
+SELECT false, id, fence, tenant, NULL, NULL, false, shard, queue, due_at, priority, type,
+       concurrency_key, concurrency_limit, host
+  FROM duly.release_children((SELECT array_agg(ended.id) FROM ended),
+                             (SELECT array_agg(ended.state) FROM ended))
+
+-- name: finish_completed
+-- Only the lease that holds the task may finish it; a late worker deletes no timer and learns that
+-- it is stale. A requested cancel came too late: completed stays completed. Which of them ended is
+-- said unless all did. Apart from finish_terminal: the usual end pays for no dead letter.
+WITH ended AS (
+-- include: finish.completed allowed=true
+),
+-- include: finish.attempt_record
+SELECT tenant, has_key, count(*) AS ended,
+       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids,
+       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(fence) END AS fences
+  FROM ended
+ GROUP BY tenant, has_key
+
+-- name: finish_completed_nodes
+-- The same for nodes of workflows, which never share a commit with plain tasks: under the lock of their
+-- workflows they end, and their children count it.
+WITH locked AS MATERIALIZED (
+    SELECT duly.lock_workflows($1) AS is_locked
+), ended AS (
+-- include: finish.completed allowed="(SELECT is_locked FROM locked)"
+),
+-- include: finish.attempt_record
+-- include: finish.node_ends
+
+-- name: finish_terminal
+-- The end of a lease that is not a success: FAILED with a dead letter, or CANCELLED if that was asked
+-- for. The reaper comes through here too, and then the lease must have run out on the row itself.
+WITH ended AS (
+-- include: finish.terminal allowed=true
 ),
 -- include: finish.attempt_record
 ,
 -- include: finish.dead_letter
 SELECT id, fence, state, tenant, has_key, reason FROM ended
+
+-- name: finish_terminal_nodes
+-- The same for nodes of workflows, under the lock of these.
+WITH locked AS MATERIALIZED (
+    SELECT duly.lock_workflows($2) AS is_locked
+), ended AS (
+-- include: finish.terminal allowed="(SELECT is_locked FROM locked)"
+),
+-- include: finish.attempt_record
+,
+-- include: finish.dead_letter
+-- include: finish.node_ends
 
 -- name: finish_unstarted
 -- Tasks that were to start by an instant which has passed without a start. One that did start, and
@@ -111,36 +191,28 @@ SELECT id FROM ended
 -- before the leased, and saw a lease between them, would wait for each other. The lock decides
 -- nothing: the guards stand on the rows that change. The sums keep the planner from finding a
 -- key by the tenant's index, which on a small table looks as good, and from walking all keys in order.
-WITH locked AS MATERIALIZED (
-    SELECT timers.shard, timers.id
-      FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
-      JOIN duly.timers
-        ON timers.shard = asked.shard AND timers.id = asked.id AND timers.tenant + 0 = $1
-     ORDER BY timers.shard + 0, timers.id
-       FOR UPDATE OF timers
-), ended AS (
-    DELETE FROM duly.timers
-     USING locked
-     WHERE timers.shard = locked.shard
-       AND timers.id = locked.id
-       AND timers.tenant + 0 = $1
-       AND timers.holder IS NULL
- RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, 0 AS charged,
-           NULL::uuid AS holder, NULL::timestamptz AS started_at, timers.run_at,
-           'cancelled' AS outcome, 'CANCELLED' AS state, NULL AS reason, NULL AS error,
-           NULL AS result
-),
--- include: finish.attempt_record
-, requested AS (
-    UPDATE duly.timers
-       SET cancel_requested = true
-      FROM locked
-     WHERE timers.shard = locked.shard
-       AND timers.id = locked.id
-       AND timers.tenant + 0 = $1
-       AND timers.holder IS NOT NULL
- RETURNING timers.id
-)
+WITH
+-- include: finish.cancelled allowed=true
 SELECT id, 'cancelled' AS answer FROM ended
  UNION ALL
 SELECT id, 'cancel_requested' FROM requested
+
+-- name: finish_cancelled_nodes
+-- The same for nodes of workflows, under the lock of these. A cancelled node counts for its children.
+WITH workflows_locked AS MATERIALIZED (
+    SELECT duly.lock_workflows($3) AS is_locked
+),
+-- include: finish.cancelled allowed="(SELECT is_locked FROM workflows_locked)"
+SELECT true AS is_end, id, 'cancelled' AS answer, tenant, NULL::smallint AS shard,
+       NULL::smallint AS queue, NULL::integer AS fence, NULL::timestamptz AS due_at,
+       NULL::smallint AS priority, NULL::text AS type, NULL::text AS concurrency_key,
+       NULL::integer AS concurrency_limit, NULL::text AS host
+  FROM ended
+ UNION ALL
+SELECT true, id, 'cancel_requested', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM requested
+ UNION ALL
+SELECT false, id, NULL, tenant, shard, queue, fence, due_at, priority, type, concurrency_key,
+       concurrency_limit, host
+  FROM duly.release_children((SELECT array_agg(ended.id) FROM ended),
+                             (SELECT array_agg(ended.state) FROM ended))

@@ -164,6 +164,16 @@ async def insert_tasks(
     return Inserted([entry for entry in rows if entry.id not in lost], row["now"])
 
 
+async def insert_nodes(
+    session: Session, rows: list[InsertRow], new_queues: Collection[tuple[int, int, int]]
+) -> datetime:
+    """Nodes whose graphs were stored in this transaction; when, by the database's clock."""
+    asked = [*task_columns(rows), *columns(sorted(new_queues), 3), *consumer_columns(None)]
+    (row,) = await session.fetch(SQL.insert_nodes, *asked)
+    now: datetime = row["now"]
+    return now
+
+
 async def read_keys(session: Session, rows: Sequence[InsertRow]) -> dict[str, KnownKey]:
     """The keys of these rows that stand for a task."""
     found = await session.fetch(SQL.read_keys, *columns([key_of(row) for row in rows], 3))

@@ -28,6 +28,7 @@ placed AS (
 -- The insert move: a task and its timer for each row of `arriving`. The timer comes only from the
 -- RETURNING of the task that won its id: the same ids again are refused as a whole, so that nothing is
 -- stored twice and nothing that has ended is revived. With a holder, what is due is stored as its lease.
+-- A node that waits for its parents (`pending`) is due at no instant.
 stored AS (
     INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at,
                             start_by, type, payload, policy, url, execution_key, tags, replay_of)
@@ -39,19 +40,40 @@ stored AS (
 ), armed AS (
     INSERT INTO duly.timers (shard, id, tenant, queue, pool, priority, timeout_ms, due_at, start_by,
                              type, concurrency_key, concurrency_limit, host,
-                             fence, holder, started_at, lease_until)
+                             fence, holder, started_at, lease_until,
+                             wait_rule, parents_pending, parents_completed, parents_failed,
+                             parents_skipped)
     SELECT shard, id, tenant,
            CASE WHEN lease_until IS NULL THEN duly.timer_queue(pool, priority) ELSE 0 END,
-           pool, priority, timeout_ms, coalesce(lease_until, greatest(run_at, created_at)),
+           pool, priority, timeout_ms,
+           CASE WHEN :pending IS NULL THEN coalesce(lease_until, greatest(run_at, created_at)) END,
            start_by, type, duly.concurrency_key_of(policy), duly.concurrency_limit_of(policy),
            coalesce(:host, duly.host_of(url)), (lease_until IS NOT NULL)::integer,
            CASE WHEN lease_until IS NOT NULL THEN :holder END,
-           CASE WHEN lease_until IS NOT NULL THEN created_at END, lease_until
-      FROM (SELECT *, CASE WHEN :holder IS NOT NULL AND run_at <= created_at
+           CASE WHEN lease_until IS NOT NULL THEN created_at END, lease_until,
+           :rule, :pending, :pending * 0, :pending * 0, :pending * 0
+      FROM (SELECT *, CASE WHEN :holder IS NOT NULL AND :pending IS NULL AND run_at <= created_at
                            THEN created_at + least(make_interval(secs => :lease_s),
                                                    timeout_ms * interval '1 millisecond')
                       END AS lease_until
-              FROM stored) AS due
+              FROM :rows) AS due
+)
+
+-- fragment: claimed_keys
+-- The ids that won the idempotency key they claim. Needs `bounded`, which bounds the wait for a key.
+claimed AS (
+    INSERT INTO duly.idempotency_keys AS held (shard, tenant, key, request_hash, task_id, expires_at)
+    SELECT asked.shard, asked.tenant, asked.key, asked.request_hash, asked.task_id,
+           duly.now() + make_interval(secs => :ttl_s)
+      FROM bounded,
+           unnest(:shards::smallint[], :tenants::integer[], :keys::text[], :hashes::bytea[], :ids::uuid[])
+           AS asked(shard, tenant, key, request_hash, task_id)
+        ON CONFLICT (shard, tenant, key) DO UPDATE
+       SET request_hash = excluded.request_hash,
+           task_id = excluded.task_id,
+           expires_at = excluded.expires_at
+     WHERE held.expires_at <= duly.now()
+    RETURNING task_id
 )
 
 -- name: insert_tasks
@@ -62,7 +84,18 @@ WITH
 , arriving AS (
 -- include: insert.sent_tasks
 ),
--- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text
+-- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows=stored rule=NULL::smallint pending=NULL::integer
+SELECT duly.now() AS now
+
+-- name: insert_nodes
+-- The nodes of workflows whose graphs were stored a moment ago in this transaction: these say who waits
+-- for how many parents.
+WITH
+-- include: insert.new_queues
+, arriving AS (
+-- include: insert.sent_tasks
+),
+-- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows="stored JOIN duly.workflow_nodes USING (shard, id, tenant)" rule="CASE WHEN cardinality(parents) > 0 THEN wait_rule END" pending="nullif(cardinality(parents), 0)"
 SELECT duly.now() AS now
 
 -- name: insert_keyed
@@ -73,20 +106,9 @@ SELECT duly.now() AS now
 -- tasks have no key, and a tenant's own session may not claim one.
 WITH bounded AS MATERIALIZED (
     SELECT set_config('lock_timeout', CASE WHEN $21::uuid IS NULL THEN '1s' ELSE '50ms' END, true)
-), claimed AS (
-    INSERT INTO duly.idempotency_keys AS held (shard, tenant, key, request_hash, task_id, expires_at)
-    SELECT asked.shard, asked.tenant, asked.key, asked.request_hash, asked.task_id,
-           duly.now() + make_interval(secs => $28)
-      FROM bounded,
-           unnest($23::smallint[], $24::integer[], $25::text[], $26::bytea[], $27::uuid[])
-           AS asked(shard, tenant, key, request_hash, task_id)
-        ON CONFLICT (shard, tenant, key) DO UPDATE
-       SET request_hash = excluded.request_hash,
-           task_id = excluded.task_id,
-           expires_at = excluded.expires_at
-     WHERE held.expires_at <= duly.now()
-    RETURNING task_id
-), lost AS (
+),
+-- include: insert.claimed_keys shards=$23 tenants=$24 keys=$25 hashes=$26 ids=$27 ttl_s=$28
+, lost AS (
     SELECT unnest($27::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
 ),
 -- include: insert.new_queues
@@ -94,7 +116,7 @@ WITH bounded AS MATERIALIZED (
 -- include: insert.sent_tasks
      WHERE sent.id NOT IN (SELECT lost.id FROM lost)
 ),
--- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text
+-- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows=stored rule=NULL::smallint pending=NULL::integer
 SELECT duly.now() AS now, ARRAY(SELECT lost.id FROM lost) AS lost
 
 -- name: read_stored

@@ -8,6 +8,7 @@
 
 from typing import Any
 
+from duly.domain.ids import is_node
 from duly.domain.states import UNCHARGED
 from duly.store.database import Database
 from duly.store.finish import AttemptEnd, SettleAnswer, SettleStatus, key_columns
@@ -22,10 +23,21 @@ async def retry_tasks(
 ) -> dict[int, SettleAnswer]:
     """Those of the numbered ends without a state whose task goes on."""
     again = {ordinal: end for ordinal, end in ends.items() if end.state is None}
-    if not again:
-        return {}
+    nodes = {ordinal: end for ordinal, end in again.items() if is_node(end.settlement.id)}
+    plain = {ordinal: end for ordinal, end in again.items() if ordinal not in nodes}
+    answers: dict[int, SettleAnswer] = {}
+    if plain:
+        answers |= await retry_some(database, SQL.retry_tasks, plain, expired)
+    if nodes:
+        answers |= await retry_some(database, SQL.retry_nodes, nodes, expired)
+    return answers
+
+
+async def retry_some(
+    database: Database, statement: str, again: dict[int, AttemptEnd], expired: bool
+) -> dict[int, SettleAnswer]:
     rows = await database.fetch(
-        SQL.retry_tasks,
+        statement,
         *key_columns([end.settlement for end in again.values()]),
         [end.settlement.outcome.value for end in again.values()],
         [end.delay_s for end in again.values()],

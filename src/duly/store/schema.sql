@@ -150,6 +150,10 @@ BEGIN
                AND NOT EXISTS (SELECT FROM duly.timers
                                 WHERE timers.shard = candidates.shard
                                   AND timers.id = candidates.id)
+               AND (NOT duly.is_node(candidates.id)
+                    OR NOT EXISTS (SELECT FROM duly.workflows
+                                    WHERE workflows.shard = candidates.shard
+                                      AND workflows.id = duly.workflow_of(candidates.id)))
         ), forgotten AS (
             DELETE FROM duly.%2$I AS attempts
              USING finished
@@ -197,6 +201,13 @@ BEGIN
                                  AND timers.id >= lower_bound AND timers.id < upper_bound)) THEN
         RETURN 'live';
     END IF;
+    -- Nodes and their results are kept as long as their workflow.
+    IF EXISTS (SELECT FROM generate_series(0, 1023) AS probe(shard)
+                WHERE EXISTS (SELECT FROM duly.workflows
+                               WHERE workflows.shard = probe.shard
+                                 AND workflows.id >= lower_bound AND workflows.id < upper_bound)) THEN
+        RETURN 'workflows';
+    END IF;
     EXECUTE format('SELECT max(ended_at) FROM duly.%I', 'attempts_' || suffix) INTO newest;
     IF newest >= finished_before THEN
         RETURN 'recent';
@@ -219,6 +230,10 @@ CREATE FUNCTION duly.entries_reason(entries jsonb, entries_max integer, name_pat
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (entries IS NULL) THEN NULL::text WHEN (jsonb_typeof(entries) <> 'object'::text) THEN 'is not an object'::text ELSE (SELECT CASE WHEN (count(*) > entries_reason.entries_max) THEN format('has more than %s entries'::text, entries_reason.entries_max) WHEN bool_or((duly.text_reason(to_jsonb(jsonb_each.key), entries_reason.name_max) IS NOT NULL)) THEN ('has a name that '::text || min(duly.text_reason(to_jsonb(jsonb_each.key), entries_reason.name_max))) WHEN bool_or((jsonb_each.key !~ entries_reason.name_pattern)) THEN ('has a name that does not match '::text || entries_reason.name_pattern) WHEN bool_or(((jsonb_each.value <> '""'::jsonb) AND (duly.text_reason(jsonb_each.value, entries_reason.value_max) IS NOT NULL))) THEN ('has a value that '::text || min(duly.text_reason(jsonb_each.value, entries_reason.value_max)) FILTER (WHERE (jsonb_each.value <> '""'::jsonb))) ELSE NULL::text END AS "case" FROM jsonb_each(entries_reason.entries) jsonb_each(key, value)) END;
 
+CREATE FUNCTION duly.fan_in(rule smallint, pending bigint, completed bigint, failed bigint, skipped bigint) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE rule WHEN 0 THEN CASE WHEN ((failed + skipped) > 0) THEN '-1'::integer WHEN (pending = 0) THEN 1 ELSE 0 END WHEN 1 THEN CASE WHEN (failed > 0) THEN '-1'::integer WHEN (pending = 0) THEN 1 ELSE 0 END WHEN 2 THEN CASE WHEN (pending = 0) THEN 1 ELSE 0 END WHEN 3 THEN CASE WHEN (completed > 0) THEN 1 WHEN (pending = 0) THEN '-1'::integer ELSE 0 END WHEN 4 THEN CASE WHEN (failed > 0) THEN 1 WHEN (pending = 0) THEN '-1'::integer ELSE 0 END ELSE NULL::integer END;
+
 CREATE FUNCTION duly.host_of(url text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (strpos(url, '://'::text) > 0) THEN NULLIF(lower(split_part(split_part(split_part(substr(url, (strpos(url, '://'::text) + 3)), '/'::text, 1), '?'::text, 1), '#'::text, 1)), ''::text) ELSE NULL::text END;
@@ -235,6 +250,10 @@ CREATE FUNCTION duly.instant_text(instant timestamp with time zone) RETURNS text
     LANGUAGE sql STABLE PARALLEL SAFE
     RETURN replace(to_char((instant AT TIME ZONE 'UTC'::text), 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'::text), '.000000Z'::text, 'Z'::text);
 
+CREATE FUNCTION duly.is_node(id uuid) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((get_byte(uuid_send(id), 7) & 2) = 2);
+
 CREATE FUNCTION duly.lane_depth(lane_pool smallint, lane_band smallint, most integer) RETURNS bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog'
@@ -249,13 +268,36 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION duly.lock_workflows(ids uuid[]) RETURNS boolean
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    PERFORM
+       FROM (SELECT DISTINCT duly.workflow_of(node.id) AS id FROM unnest(ids) AS node(id)) AS named
+       JOIN duly.workflows
+         ON workflows.shard = duly.shard_of(named.id) AND workflows.id = named.id
+      ORDER BY workflows.shard, workflows.id
+        FOR NO KEY UPDATE OF workflows;
+    RETURN true;
+END
+$$;
+
 CREATE FUNCTION duly.make_task_id(placed timestamp with time zone, shard smallint, random uuid) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN (((("left"(replace((duly.id_bound(placed))::text, '-'::text, ''::text), 12) || '7'::text) || lpad(to_hex((((shard)::integer << 2) | (get_byte(uuid_send(random), 0) & 3))), 3, '0'::text)) || "right"(replace((random)::text, '-'::text, ''::text), 16)))::uuid;
+    RETURN (((("left"(replace((duly.id_bound(placed))::text, '-'::text, ''::text), 12) || '7'::text) || lpad(to_hex((((shard)::integer << 2) | (get_byte(uuid_send(random), 0) & 1))), 3, '0'::text)) || "right"(replace((random)::text, '-'::text, ''::text), 16)))::uuid;
 
 CREATE FUNCTION duly.members_given(object jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (SELECT COALESCE(jsonb_object_agg(jsonb_each.key, jsonb_each.value), '{}'::jsonb) AS "coalesce" FROM jsonb_each(members_given.object) jsonb_each(key, value) WHERE (jsonb_each.value <> 'null'::jsonb));
+
+CREATE FUNCTION duly.node_id(workflow uuid, number integer) RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (("left"((workflow)::text, 30) || lpad(to_hex(number), 6, '0'::text)))::uuid;
+
+CREATE FUNCTION duly.node_number(id uuid) RETURNS integer
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((('x'::text || "right"((id)::text, 6)))::bit(24))::integer;
 
 CREATE FUNCTION duly.now() RETURNS timestamp with time zone
     LANGUAGE sql STABLE PARALLEL SAFE
@@ -407,6 +449,179 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION duly.release_children(ended_ids uuid[], ended_states text[]) RETURNS TABLE(id uuid, tenant integer, shard smallint, queue smallint, fence integer, due_at timestamp with time zone, priority smallint, type text, concurrency_key text, concurrency_limit integer, host text)
+    LANGUAGE plpgsql STRICT
+    SET search_path TO 'pg_catalog'
+    AS $$
+#variable_conflict use_column
+DECLARE
+    -- A level of a cascade is taken whole; after so many skips the next one is left to a timer.
+    skipped_max CONSTANT integer := 1000;
+    skipped_count integer := 0;
+    wave uuid[] := ended_ids;
+    wave_states text[] := ended_states;
+    active uuid[];
+    stopped uuid[];
+    ended_workflows uuid[];
+    released duly.timers[];
+    doomed uuid[];
+BEGIN
+    LOOP
+        WITH counts AS (
+            SELECT duly.workflow_of(node.id) AS workflow, count(*) AS ended,
+                   count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
+                   count(*) FILTER (WHERE node.state = 'FAILED') AS failed,
+                   count(*) FILTER (WHERE node.state = 'SKIPPED') AS skipped,
+                   count(*) FILTER (WHERE node.state = 'CANCELLED') AS cancelled
+              FROM unnest(wave, wave_states) AS node(id, state)
+             GROUP BY 1
+        ), counted AS (
+            UPDATE duly.workflows
+               SET live = workflows.live - counts.ended,
+                   completed = workflows.completed + counts.completed,
+                   failed = workflows.failed + counts.failed,
+                   skipped = workflows.skipped + counts.skipped,
+                   cancelled = workflows.cancelled + counts.cancelled,
+                   stop_reason = duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
+                                                        counts.failed),
+                   ended_at = CASE WHEN workflows.live = counts.ended THEN duly.now() END,
+                   state = CASE WHEN workflows.live = counts.ended THEN duly.workflow_end(
+                       duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
+                                              counts.failed),
+                       workflows.failed + counts.failed, workflows.cancelled + counts.cancelled,
+                       workflows.skipped + counts.skipped) END
+              FROM counts
+             WHERE workflows.shard = duly.shard_of(counts.workflow)
+               AND workflows.id = counts.workflow
+         RETURNING workflows.id, workflows.live, workflows.stop_reason, counts.failed
+        )
+        SELECT array_agg(counted.id) FILTER (WHERE live > 0 AND stop_reason IS NULL),
+               array_agg(counted.id) FILTER (WHERE live > 0 AND stop_reason = 'failure' AND failed > 0),
+               array_agg(counted.id) FILTER (WHERE live = 0)
+          INTO active, stopped, ended_workflows
+          FROM counted;
+
+        IF stopped IS NOT NULL THEN
+            RETURN QUERY
+            INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
+            SELECT workflows.shard, workflows.tenant, workflows.id, 'cancel', duly.now()
+              FROM unnest(stopped) AS asked(id)
+              JOIN duly.workflows
+                ON workflows.shard = duly.shard_of(asked.id) AND workflows.id = asked.id
+                ON CONFLICT DO NOTHING
+         RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
+                   NULL, NULL, NULL::integer, NULL;
+        END IF;
+        IF ended_workflows IS NOT NULL THEN
+            DELETE FROM duly.workflow_timers
+             USING unnest(ended_workflows) AS asked(id)
+             WHERE workflow_timers.shard = duly.shard_of(asked.id)
+               AND workflow_timers.workflow = asked.id;
+            RETURN QUERY
+            INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
+            SELECT workflows.shard, workflows.tenant, workflows.id, 'callback', duly.now()
+              FROM unnest(ended_workflows) AS asked(id)
+              JOIN duly.workflows
+                ON workflows.shard = duly.shard_of(asked.id) AND workflows.id = asked.id
+             WHERE workflows.callback IS NOT NULL
+         RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
+                   NULL, NULL, NULL::integer, NULL;
+        END IF;
+        EXIT WHEN active IS NULL;
+
+        -- Only nodes that wait: a release comes once, and parents that end later change nothing.
+        WITH child AS (
+            SELECT parent.shard, duly.node_id(node.id, edge.number) AS id, count(*) AS ended,
+                   count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
+                   count(*) FILTER (WHERE node.state IN ('FAILED', 'CANCELLED')) AS failed,
+                   count(*) FILTER (WHERE node.state = 'SKIPPED') AS skipped
+              FROM unnest(wave, wave_states) AS node(id, state)
+              JOIN duly.workflow_nodes AS parent
+                ON parent.shard = duly.shard_of(node.id) AND parent.id = node.id
+             CROSS JOIN LATERAL unnest(parent.children) AS edge(number)
+             WHERE duly.workflow_of(node.id) = ANY (active)
+             GROUP BY 1, 2
+        ), judged AS (
+            SELECT timers.shard, timers.id, rule.delay_ms,
+                   timers.parents_pending - child.ended AS pending,
+                   timers.parents_completed + child.completed AS completed,
+                   timers.parents_failed + child.failed AS failed,
+                   timers.parents_skipped + child.skipped AS skipped,
+                   duly.fan_in(timers.wait_rule, timers.parents_pending - child.ended,
+                               timers.parents_completed + child.completed,
+                               timers.parents_failed + child.failed,
+                               timers.parents_skipped + child.skipped) AS verdict
+              FROM child
+              JOIN duly.timers ON timers.shard = child.shard AND timers.id = child.id
+              JOIN duly.workflow_nodes AS rule ON rule.shard = child.shard AND rule.id = child.id
+             WHERE timers.parents_pending IS NOT NULL
+        ), counted AS (
+            UPDATE duly.timers
+               SET parents_pending = CASE WHEN judged.verdict <> 1 THEN judged.pending END,
+                   parents_completed = CASE WHEN judged.verdict <> 1 THEN judged.completed END,
+                   parents_failed = CASE WHEN judged.verdict <> 1 THEN judged.failed END,
+                   parents_skipped = CASE WHEN judged.verdict <> 1 THEN judged.skipped END,
+                   wait_rule = CASE WHEN judged.verdict <> 1 THEN timers.wait_rule END,
+                   due_at = CASE WHEN judged.verdict = 1 THEN
+                       duly.now() + judged.delay_ms * interval '1 millisecond' END,
+                   run_at = CASE WHEN judged.verdict = 1 THEN
+                       duly.now() + judged.delay_ms * interval '1 millisecond' END
+              FROM judged
+             WHERE timers.shard = judged.shard AND timers.id = judged.id
+               AND timers.parents_pending IS NOT NULL
+         RETURNING timers AS timer, judged.verdict
+        )
+        SELECT array_agg(timer) FILTER (WHERE verdict = 1),
+               array_agg((timer).id) FILTER (WHERE verdict = -1)
+          INTO released, doomed
+          FROM counted;
+
+        RETURN QUERY
+        SELECT free.id, free.tenant, free.shard, free.queue, free.fence, free.due_at, free.priority,
+               free.type, free.concurrency_key, free.concurrency_limit, free.host
+          FROM unnest(released) AS free;
+        EXIT WHEN doomed IS NULL;
+
+        WITH ended AS (
+            DELETE FROM duly.timers
+             USING unnest(doomed) AS asked(id)
+             WHERE timers.shard = duly.shard_of(asked.id)
+               AND timers.id = asked.id
+               AND timers.parents_pending IS NOT NULL
+         RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, 0 AS charged,
+                   NULL::uuid AS holder, NULL::timestamptz AS started_at, timers.run_at,
+                   'skipped' AS outcome, 'SKIPPED' AS state, NULL AS reason, NULL AS error,
+                   NULL AS result
+        ),
+recorded AS (
+    INSERT INTO duly.attempts (shard, id, fence, tenant, charged, holder, started_at, ended_at,
+                               outcome, state, reason, error, result, run_at)
+    SELECT shard, id, fence, tenant, charged, holder, started_at,
+           greatest(duly.now(), started_at), outcome, state, reason, error, result, run_at
+      FROM ended
+)
+        SELECT array_agg(ended.id), array_agg(ended.state) INTO wave, wave_states FROM ended;
+
+        skipped_count := skipped_count + cardinality(wave);
+        IF skipped_count > skipped_max THEN
+            RETURN QUERY
+            INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, node, due_at, cursor)
+            SELECT workflows.shard, workflows.tenant, workflows.id, 'cascade',
+                   min(duly.node_number(skipped.id)), duly.now(),
+                   string_agg(duly.node_number(skipped.id)::text, ' ')
+              FROM unnest(wave) AS skipped(id)
+              JOIN duly.workflows
+                ON workflows.shard = duly.shard_of(skipped.id)
+               AND workflows.id = duly.workflow_of(skipped.id)
+             GROUP BY workflows.shard, workflows.tenant, workflows.id
+         RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
+                   NULL, NULL, NULL::integer, NULL;
+            EXIT;
+        END IF;
+    END LOOP;
+END
+$$;
+
 CREATE FUNCTION duly.reserved_reason(headers jsonb) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN (SELECT CASE WHEN bool_or(((lower(header.name) ~ '^(content-|duly-|proxy-|webhook-|x-forwarded-)'::text) OR (lower(header.name) = ANY (ARRAY['accept-encoding'::text, 'connection'::text, 'date'::text, 'expect'::text, 'forwarded'::text, 'host'::text, 'http2-settings'::text, 'idempotency-key'::text, 'keep-alive'::text, 'te'::text, 'trailer'::text, 'transfer-encoding'::text, 'upgrade'::text, 'user-agent'::text, 'via'::text, 'traceparent'::text, 'tracestate'::text, 'x-real-ip'::text])))) THEN 'may not set a header that is duly''s own or frames the request'::text WHEN bool_or((header.value !~ '^([!-~]([ -~]*[!-~])?)?$'::text)) THEN 'has a value that is not printable ASCII'::text WHEN (count(*) <> count(DISTINCT lower(header.name))) THEN 'has a name twice'::text ELSE NULL::text END AS "case" FROM jsonb_each_text(CASE jsonb_typeof(reserved_reason.headers) WHEN 'object'::text THEN reserved_reason.headers ELSE NULL::jsonb END) header(name, value));
@@ -470,6 +685,10 @@ CREATE FUNCTION duly.seconds_text(value jsonb, usual text) RETURNS text
 CREATE FUNCTION duly.shard_of(id uuid) RETURNS smallint
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((((get_byte(uuid_send(id), 6) & 15) << 6) | (get_byte(uuid_send(id), 7) >> 2)))::smallint;
+
+CREATE FUNCTION duly.stop_reason_after(stop_reason text, on_failure text, failed bigint) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN ((stop_reason IS NULL) AND (on_failure = 'stop'::text) AND (failed > 0)) THEN 'failure'::text ELSE stop_reason END;
 
 CREATE FUNCTION duly.store_task(task_id uuid, tenant integer, shard smallint, pool smallint, type text, payload json, fires_at timestamp with time zone, start_by timestamp with time zone, options jsonb) RETURNS timestamp with time zone
     LANGUAGE plpgsql
@@ -683,6 +902,14 @@ CREATE FUNCTION duly.tokens_granted(tokens double precision, burst double precis
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (tokens < need) THEN (0)::double precision ELSE GREATEST(LEAST(tokens, wanted), LEAST(slice, (tokens - (burst / (2)::double precision)))) END;
 
+CREATE FUNCTION duly.workflow_end(stop_reason text, failed bigint, cancelled bigint, skipped bigint) RETURNS text
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN CASE WHEN (((failed + cancelled) + skipped) = 0) THEN 'COMPLETED'::text WHEN (stop_reason = 'cancelled'::text) THEN 'CANCELLED'::text WHEN ((stop_reason IS NOT NULL) OR (failed > 0)) THEN 'FAILED'::text WHEN (cancelled > 0) THEN 'CANCELLED'::text ELSE 'COMPLETED'::text END;
+
+CREATE FUNCTION duly.workflow_of(id uuid) RETURNS uuid
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN (("left"((id)::text, 30) || '000000'::text))::uuid;
+
 CREATE TABLE duly.api_keys (
     id text NOT NULL,
     tenant integer NOT NULL,
@@ -725,8 +952,8 @@ CREATE TABLE duly.attempts (
     CONSTRAINT attempts_charged_check CHECK ((charged >= 0)),
     CONSTRAINT attempts_check CHECK (((outcome <> 'completed'::text) OR (state = 'COMPLETED'::text))),
     CONSTRAINT attempts_check1 CHECK ((ended_at >= started_at)),
-    CONSTRAINT attempts_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text, 'cancelled'::text, 'released'::text, 'snoozed'::text, 'lease_lost'::text, 'expired'::text]))),
-    CONSTRAINT attempts_state_check CHECK ((state = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text])))
+    CONSTRAINT attempts_outcome_check CHECK ((outcome = ANY (ARRAY['completed'::text, 'failed'::text, 'rejected'::text, 'cancelled'::text, 'released'::text, 'snoozed'::text, 'lease_lost'::text, 'expired'::text, 'skipped'::text]))),
+    CONSTRAINT attempts_state_check CHECK ((state = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text, 'SKIPPED'::text])))
 )
 PARTITION BY RANGE (id);
 
@@ -1131,6 +1358,11 @@ CREATE TABLE duly.timers (
     host text,
     progress text,
     run_at timestamp with time zone,
+    wait_rule smallint,
+    parents_pending integer,
+    parents_completed integer,
+    parents_failed integer,
+    parents_skipped integer,
     CONSTRAINT timers_check CHECK (((holder IS NULL) = (lease_until IS NULL))),
     CONSTRAINT timers_check2 CHECK (((holder IS NOT NULL) OR (NOT cancel_requested))),
     CONSTRAINT timers_queue_0_is_leased CHECK (((holder IS NOT NULL) OR (queue <> 0)))
@@ -1171,6 +1403,67 @@ CREATE TABLE duly.workers (
 );
 
 ALTER TABLE ONLY duly.workers FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE duly.workflow_nodes (
+    shard smallint NOT NULL,
+    wait_rule smallint NOT NULL,
+    tenant integer NOT NULL,
+    id uuid NOT NULL,
+    delay_ms bigint NOT NULL,
+    name text NOT NULL,
+    parents integer[] NOT NULL,
+    children integer[] NOT NULL,
+    CONSTRAINT workflow_nodes_wait_rule_check CHECK (((wait_rule >= 0) AND (wait_rule <= 4)))
+);
+
+ALTER TABLE ONLY duly.workflow_nodes FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE duly.workflow_timers (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    fence integer DEFAULT 0 NOT NULL,
+    node integer DEFAULT 0 NOT NULL,
+    workflow uuid NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    kind text NOT NULL,
+    cursor text,
+    CONSTRAINT workflow_timers_kind_check CHECK ((kind = ANY (ARRAY['deadline'::text, 'cancel'::text, 'cascade'::text, 'callback'::text])))
+)
+WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
+
+ALTER TABLE ONLY duly.workflow_timers FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE duly.workflows (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    nodes integer NOT NULL,
+    edges integer NOT NULL,
+    live integer NOT NULL,
+    completed integer DEFAULT 0 NOT NULL,
+    failed integer DEFAULT 0 NOT NULL,
+    skipped integer DEFAULT 0 NOT NULL,
+    cancelled integer DEFAULT 0 NOT NULL,
+    id uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    deadline_at timestamp with time zone,
+    ended_at timestamp with time zone,
+    name text NOT NULL,
+    on_failure text NOT NULL,
+    state text,
+    stop_reason text,
+    callback text,
+    tags jsonb,
+    CONSTRAINT workflows_check CHECK ((nodes = ((((live + completed) + failed) + skipped) + cancelled))),
+    CONSTRAINT workflows_check1 CHECK (((live = 0) = (ended_at IS NOT NULL))),
+    CONSTRAINT workflows_check2 CHECK (((state IS NULL) = (ended_at IS NULL))),
+    CONSTRAINT workflows_live_check CHECK ((live >= 0)),
+    CONSTRAINT workflows_on_failure_check CHECK ((on_failure = ANY (ARRAY['finish_branches'::text, 'stop'::text]))),
+    CONSTRAINT workflows_state_check CHECK ((state = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text]))),
+    CONSTRAINT workflows_stop_reason_check CHECK ((stop_reason = ANY (ARRAY['cancelled'::text, 'failure'::text, 'deadline'::text])))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+ALTER TABLE ONLY duly.workflows FORCE ROW LEVEL SECURITY;
 
 ALTER TABLE ONLY duly.api_keys
     ADD CONSTRAINT api_keys_pkey PRIMARY KEY (id);
@@ -1271,6 +1564,15 @@ ALTER TABLE ONLY duly.webhook_secrets
 ALTER TABLE ONLY duly.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (tenant, id);
 
+ALTER TABLE ONLY duly.workflow_nodes
+    ADD CONSTRAINT workflow_nodes_pkey PRIMARY KEY (shard, id);
+
+ALTER TABLE ONLY duly.workflow_timers
+    ADD CONSTRAINT workflow_timers_pkey PRIMARY KEY (shard, workflow, kind, node);
+
+ALTER TABLE ONLY duly.workflows
+    ADD CONSTRAINT workflows_pkey PRIMARY KEY (shard, id);
+
 CREATE INDEX api_keys_of_tenant ON duly.api_keys USING btree (tenant, id);
 
 CREATE INDEX dead_letters_of_tenant ON duly.dead_letters USING btree (tenant, failed_at, id);
@@ -1294,6 +1596,12 @@ CREATE INDEX stats_by_minute ON duly.stats USING btree (minute, tenant, type);
 CREATE INDEX tasks_by_creation ON ONLY duly.tasks USING btree (tenant, created_at, id);
 
 CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, queue, due_at, id) WHERE (tenant > 0);
+
+CREATE INDEX workflow_timers_due ON duly.workflow_timers USING btree (due_at, shard);
+
+CREATE INDEX workflows_ended ON duly.workflows USING btree (ended_at) WHERE (ended_at IS NOT NULL);
+
+CREATE INDEX workflows_of_tenant ON duly.workflows USING btree (tenant, id);
 
 CREATE TRIGGER audit_is_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON duly.audit FOR EACH STATEMENT EXECUTE FUNCTION duly.refuse_change();
 
@@ -1356,6 +1664,12 @@ CREATE POLICY every_row ON duly.webhook_secrets TO duly_owner, duly_engine, duly
 
 CREATE POLICY every_row ON duly.workers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.workflow_nodes TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
+CREATE POLICY every_row ON duly.workflow_timers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
+CREATE POLICY every_row ON duly.workflows TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
 ALTER TABLE duly.lease_expiry_batches ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.occurrences ENABLE ROW LEVEL SECURITY;
@@ -1404,6 +1718,12 @@ CREATE POLICY own_rows ON duly.webhook_secrets TO duly_tenant USING (((tenant + 
 
 CREATE POLICY own_rows ON duly.workers TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
+CREATE POLICY own_rows ON duly.workflow_nodes TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
+CREATE POLICY own_rows ON duly.workflow_timers TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
+CREATE POLICY own_rows ON duly.workflows TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
 ALTER TABLE duly.pauses ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.placements ENABLE ROW LEVEL SECURITY;
@@ -1433,6 +1753,12 @@ ALTER TABLE duly.tombstones ENABLE ROW LEVEL SECURITY;
 ALTER TABLE duly.webhook_secrets ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.workers ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.workflow_nodes ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.workflow_timers ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.workflows ENABLE ROW LEVEL SECURITY;
 
 GRANT USAGE ON SCHEMA duly TO duly_engine;
 GRANT USAGE ON SCHEMA duly TO duly_tenant;
@@ -1572,3 +1898,15 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.webhook_secrets TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workers TO duly_engine;
 GRANT SELECT ON TABLE duly.workers TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_nodes TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_nodes TO duly_tenant;
+GRANT SELECT ON TABLE duly.workflow_nodes TO duly_purger;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_timers TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_timers TO duly_tenant;
+GRANT SELECT ON TABLE duly.workflow_timers TO duly_purger;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflows TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflows TO duly_tenant;
+GRANT SELECT ON TABLE duly.workflows TO duly_purger;

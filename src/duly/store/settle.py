@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from duly.domain.fingerprint import fingerprint
-from duly.domain.ids import in_address_order, shard_of
+from duly.domain.ids import in_address_order, is_node, shard_of
 from duly.domain.retry import Failure, GiveUp, decide
 from duly.domain.states import UNCHARGED, FailureReason, Outcome, State
 from duly.environment import CrashPoint, Environment
@@ -29,6 +29,7 @@ from duly.store.finish import (
     SettleAnswer,
     Settlement,
     finish_completed,
+    finish_completed_nodes,
     finish_terminal,
     key_columns,
 )
@@ -72,7 +73,7 @@ class Settler:
         completed = [item for item in ordered if item[1].outcome is Outcome.COMPLETED]
         answers: dict[int, SettleAnswer] = {}
         if completed:
-            answers |= await finish_completed(self.database, completed)
+            answers |= await self.complete(completed)
             self.publish_finished(settlements, answers, is_reaped=False)
         if len(completed) < len(ordered):
             others = [item for item in ordered if item[1].outcome is not Outcome.COMPLETED]
@@ -83,6 +84,17 @@ class Settler:
             answers |= await self.classify(missing)
         await self.environment.crash_point(CrashPoint.SETTLE_AFTER_COMMIT)
         return [answers[ordinal] for ordinal in range(len(settlements))]
+
+    async def complete(self, items: list[tuple[int, Settlement]]) -> dict[int, SettleAnswer]:
+        """Nodes of workflows never share a commit with plain tasks."""
+        nodes = [item for item in items if is_node(item[1].id)]
+        if not nodes:
+            return await finish_completed(self.database, items)
+        answers = await finish_completed_nodes(self.database, nodes)
+        if len(nodes) < len(items):
+            plain = [item for item in items if not is_node(item[1].id)]
+            answers |= await finish_completed(self.database, plain)
+        return answers
 
     async def decide_ends(self, items: list[tuple[int, Settlement]]) -> dict[int, AttemptEnd]:
         """Branch here, so that the statements below only apply what was decided."""

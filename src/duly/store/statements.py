@@ -2,7 +2,8 @@
 
 A block starts with `-- name: verb_object`, then at least one comment line that says why it exists.
 What several statements share is a block `-- fragment: noun` of one file; a line
-`-- include: file.noun parameter=$1` of a statement stands for its text, with `:parameter` replaced.
+`-- include: file.noun parameter=$1 other="$2 + 1"` of a statement stands for its text, with
+`:parameter` and `:other` replaced. A fragment may include others.
 """
 
 import re
@@ -11,8 +12,11 @@ from pathlib import Path
 
 FOLDER = Path(__file__).parent
 BLOCK = re.compile(r"^-- (name|fragment): ([a-z][a-z0-9_]*)\s*$", re.MULTILINE)
-INCLUDE = re.compile(r"^ *-- include: ([a-z_]+)\.([a-z_]+)((?: [a-z_]+=\S+)*)$", re.MULTILINE)
-PARAMETER = re.compile(r"(?<!:):([a-z_]+)\b")
+INCLUDE = re.compile(
+    r"^ *-- include: ([a-z_]+)\.([a-z_]+)((?: [a-z_]+=(?:\"[^\"]*\"|\S+))*)$", re.MULTILINE
+)
+GIVEN = re.compile(r"([a-z_]+)=(?:\"([^\"]*)\"|(\S+))")
+PARAMETER = re.compile(r"(?<![:\w]):([a-z_]+)\b")
 
 
 class Statements:
@@ -51,10 +55,10 @@ def include_fragments(body: str) -> str:
 
 def fragment_text(line: re.Match[str]) -> str:
     file, noun, given = line.groups()
-    values = dict(pair.split("=", 1) for pair in given.split())
+    values = {name: quoted or plain for name, quoted, plain in GIVEN.findall(given)}
     text = fragments_of(file)[noun]
     assert set(PARAMETER.findall(text)) == set(values), f"{file}.{noun} is given {sorted(values)}"
-    return PARAMETER.sub(lambda found: values[found[1]], text)
+    return include_fragments(PARAMETER.sub(lambda found: values[found[1]], text))
 
 
 @cache

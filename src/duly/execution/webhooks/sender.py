@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import TypeAlias
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from duly import __version__
@@ -34,6 +35,7 @@ from duly.execution.webhooks.http_client import AddressRefused, Lookup, open_out
 from duly.execution.webhooks.signing import Keyring, sign
 from duly.store.database import Database
 from duly.store.lease import Lease
+from duly.store.workflow_inputs import NodeInput, NodeInputs
 from duly.telemetry import Metrics
 
 ANSWER_BYTES_MAX = 1024 * 1024
@@ -63,6 +65,33 @@ def no_outcome(tenant: int, host: str, ok: bool, attempt: int) -> None:
 
 def no_stretch(tenant: int, host: str) -> float | None:
     """Retries follow their policy alone."""
+
+
+class EnvelopeParent(msgspec.Struct, frozen=True, omit_defaults=True):
+    state: str
+    result: msgspec.Raw | None = None
+
+
+class Envelope(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of a workflow node's webhook that asked for its parents."""
+
+    payload: msgspec.Raw
+    parents: dict[str, EnvelopeParent] | None = None
+    parents_url: str | None = None
+
+    @classmethod
+    def of(cls, payload: bytes, given: NodeInput | None) -> "Envelope":
+        if given is None:
+            return cls(msgspec.Raw(payload), {})
+        if given.parents is None:
+            return cls(msgspec.Raw(payload), None, given.parents_url)
+        parents = {
+            each.name: EnvelopeParent(
+                each.state, None if each.result is None else msgspec.Raw(each.result.encode())
+            )
+            for each in given.parents
+        }
+        return cls(msgspec.Raw(payload), parents)
 
 
 class HostBusy(Exception):
@@ -139,6 +168,7 @@ class WebhookSender:
         self.environment = environment
         self.rules = rules
         self.keyring = Keyring(database, environment)
+        self.inputs = NodeInputs(database)
         self.places = HostPlaces(host_concurrency)
         self.on_outcome = on_outcome
         self.stretch = stretch
@@ -194,7 +224,7 @@ class WebhookSender:
         return verdict_of(answer, lease.policy.retry, self.environment.clock.now())
 
     async def post(self, lease: Lease, secrets: list[bytes]) -> WebhookAnswer:
-        body = (lease.payload or "null").encode()
+        body = await self.body_of(lease)
         async with self.session.post(
             URL(lease.url or "", encoded=True),
             data=body,
@@ -203,6 +233,14 @@ class WebhookSender:
         ) as response:
             kept, size = await read_bounded(response)
             return WebhookAnswer(response.status, response.headers, kept, size)
+
+    async def body_of(self, lease: Lease) -> bytes:
+        """The payload as it was given, or, where a node asked for it, beside its parents."""
+        payload = (lease.payload or "null").encode()
+        if not lease.policy.envelope:
+            return payload
+        given = (await self.inputs.of([lease.id])).get(lease.id)
+        return msgspec.json.encode(Envelope.of(payload, given))
 
     def headers_of(self, lease: Lease, secrets: list[bytes], body: bytes) -> dict[str, str]:
         """The tenant's first: none of them can replace one of ours."""

@@ -1,0 +1,200 @@
+"""What a workflow's rows say about it: pages of nodes, graph, critical path, explanations."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+
+from duly.api.workflow_wire import (
+    BindingParent,
+    GraphNode,
+    GraphView,
+    NodeExplanation,
+    WorkflowExplanation,
+    WorkflowView,
+    when_of,
+    workflow_view,
+)
+from duly.domain.states import TERMINAL, State
+from duly.domain.workflow import NODES_MAX, NodeTime, WaitRule, critical_path
+from duly.store.database import Session
+from duly.store.workflows import Workflow, WorkflowNode, read_nodes
+
+# Nodes that one statement reads; between two, other calls have their turn.
+STRETCH = 1000
+# Larger workflows are read without critical path and estimate.
+ESTIMATED_NODES_MAX = 1000
+EXPLAINED_MAX = 20
+PARENTS_NAMED_MAX = 20
+BLOCKERS_MAX = 20
+
+RULE_WORDS = {
+    WaitRule.ALL_COMPLETED: "all parents to complete",
+    WaitRule.NONE_FAILED: "all parents to complete or be skipped",
+    WaitRule.ALL_DONE: "all parents to end",
+    WaitRule.ANY_COMPLETED: "a parent to complete",
+    WaitRule.ANY_FAILED: "a parent to fail",
+}
+
+
+@dataclass(frozen=True)
+class WorkflowReading:
+    session: Session
+    workflow: Workflow
+
+    async def stretch(self, after: int, limit: int = STRETCH) -> list[WorkflowNode]:
+        workflow = self.workflow
+        return await read_nodes(self.session, workflow.tenant, workflow.id, after, limit)
+
+    async def all_nodes(self) -> list[WorkflowNode]:
+        nodes: list[WorkflowNode] = []
+        while len(nodes) < NODES_MAX:
+            found = await self.stretch(nodes[-1].number if nodes else 0)
+            nodes += found
+            if len(found) < STRETCH:
+                break
+        return nodes
+
+    async def page(
+        self, after: int, limit: int, state: State | None
+    ) -> tuple[list[WorkflowNode], str | None]:
+        """Full, or the last; a state is looked for until the page is full."""
+        kept: list[WorkflowNode] = []
+        while True:
+            found = await self.stretch(after, limit if state is None else STRETCH)
+            for node in found:
+                if state is None or node.state is state:
+                    kept.append(node)
+                if len(kept) == limit:
+                    is_end = node.number >= self.workflow.nodes
+                    return kept, None if is_end else str(node.number)
+            if not found or found[-1].number >= self.workflow.nodes:
+                return kept, None
+            after = found[-1].number
+
+    async def named(self, name: str) -> WorkflowNode | None:
+        return next((node for node in await self.all_nodes() if node.name == name), None)
+
+    async def graph(self) -> GraphView:
+        nodes = await self.all_nodes()
+        names = {node.number: node.name for node in nodes}
+        views = [
+            GraphNode(node.name, node.state, [names[p] for p in node.parents], when_of(node))
+            for node in nodes
+        ]
+        return GraphView(self.workflow.id, self.workflow.name, self.workflow.state, views)
+
+    async def estimated(self) -> WorkflowView:
+        view = workflow_view(self.workflow)
+        if self.workflow.nodes > ESTIMATED_NODES_MAX:
+            return view
+        nodes = await self.all_nodes()
+        times = node_times(nodes)
+        path, left_s = critical_path(times)
+        names = {node.number: node.name for node in nodes}
+        is_known = self.workflow.ended_at is None and all(
+            time.ended_s is not None or time.remaining_s > 0 for time in times.values()
+        )
+        estimate = self.workflow.now + timedelta(seconds=left_s) if is_known else None
+        critical = [names[number] for number in path]
+        return msgspec.structs.replace(view, critical_path=critical, estimate_at=estimate)
+
+    async def explanation(self, name: str | None) -> WorkflowExplanation:
+        nodes = {node.number: node for node in await self.all_nodes()}
+        asked = [
+            node
+            for node in nodes.values()
+            if (node.state not in TERMINAL if name is None else node.name == name)
+        ]
+        found = [self.explain(node, nodes) for node in asked[:EXPLAINED_MAX]]
+        return WorkflowExplanation(self.workflow.id, self.workflow.state, found)
+
+    def explain(self, node: WorkflowNode, nodes: dict[int, WorkflowNode]) -> NodeExplanation:
+        parents = [nodes[number] for number in node.parents if number in nodes]
+        is_waiting = node.state is State.WAITING
+        binding = (
+            [each for each in parents if each.state not in TERMINAL] if is_waiting else parents
+        )
+        return NodeExplanation(
+            id=node.id,
+            name=node.name,
+            state=node.state,
+            when=when_of(node),
+            detail=self.detail(node, binding),
+            parents=[binding_parent(each) for each in binding[:PARENTS_NAMED_MAX]],
+            blocked_by=[binding_parent(each) for each in blockers(node, nodes)],
+        )
+
+    def detail(self, node: WorkflowNode, binding: Sequence[WorkflowNode]) -> str:
+        match node.state:
+            case State.WAITING if self.workflow.stop_reason is not None:
+                return f"its workflow is being stopped ({self.workflow.stop_reason})"
+            case State.WAITING:
+                return f"waits for {RULE_WORDS[node.rule]}: {len(binding)} have not ended"
+            case State.SKIPPED:
+                return f"was to wait for {RULE_WORDS[node.rule]}, which can no longer be"
+            case State.SCHEDULED:
+                return "is due at next_at; GET /v1/tasks/{id}/explain says more"
+            case State.READY | State.RUNNING:
+                return "its parents let it run; GET /v1/tasks/{id}/explain says more"
+            case _:
+                return "has ended"
+
+
+def blockers(node: WorkflowNode, nodes: dict[int, WorkflowNode]) -> list[WorkflowNode]:
+    """Where the chains of unfinished parents begin: what has to move for this node to move."""
+    if node.state is not State.WAITING:
+        return []
+    found: list[WorkflowNode] = []
+    seen = {node.number}
+    stack = list(node.parents)
+    while stack and len(found) < BLOCKERS_MAX:
+        number = stack.pop()
+        if number in seen or number not in nodes:
+            continue
+        seen.add(number)
+        parent = nodes[number]
+        if parent.state is State.WAITING:
+            stack += parent.parents
+        elif parent.state not in TERMINAL:
+            found.append(parent)
+    return found
+
+
+def binding_parent(node: WorkflowNode) -> BindingParent:
+    return BindingParent(node.name, node.state, node.due_at)
+
+
+def node_times(nodes: Sequence[WorkflowNode]) -> dict[int, NodeTime]:
+    """What ended counts as it was, what did not as its type usually takes in this workflow."""
+    usual = dict(mean_run_s(nodes))
+    return {node.number: node_time(node, usual.get(node.type or "", 0.0)) for node in nodes}
+
+
+def mean_run_s(nodes: Sequence[WorkflowNode]) -> Iterator[tuple[str, float]]:
+    times: dict[str, list[float]] = {}
+    for node in nodes:
+        if node.state is State.COMPLETED and node.started_at and node.ended_at and node.type:
+            run_s = (node.ended_at - node.started_at).total_seconds()
+            times.setdefault(node.type, []).append(max(run_s, 0.001))
+    for kind, found in times.items():
+        yield kind, sum(found) / len(found)
+
+
+def node_time(node: WorkflowNode, usual_s: float) -> NodeTime:
+    if node.state in TERMINAL:
+        return NodeTime(node.parents, seconds_from(node.now, node.ended_at), 0.0)
+    ran_s = -seconds_from(node.now, node.started_at) if node.state is State.RUNNING else 0.0
+    until_s = (
+        max(seconds_from(node.now, node.due_at), 0.0) if node.state is State.SCHEDULED else 0.0
+    )
+    left_s = max(usual_s - ran_s, 0.0) if usual_s else 0.0
+    # Something is left as long as it has not ended, or nothing is known.
+    left_s = max(left_s, 0.001) if usual_s else 0.0
+    delay_s = node.delay_s if node.state is State.WAITING else 0.0
+    return NodeTime(node.parents, None, left_s + (delay_s + until_s if usual_s else 0.0))
+
+
+def seconds_from(now: datetime, instant: datetime | None) -> float:
+    return 0.0 if instant is None else (instant - now).total_seconds()

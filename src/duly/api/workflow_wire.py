@@ -1,0 +1,274 @@
+"""Workflows on the wire: what is asked for, and what is answered. No handlers."""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+import msgspec
+from msgspec import Meta
+
+from duly.api.cursors import Cursor
+from duly.api.wire import (
+    NULL,
+    IdempotencyKey,
+    Instant,
+    KeyText,
+    Limit,
+    Page,
+    Priority,
+    RetryOptions,
+    Seconds,
+    Tags,
+    Target,
+    TaskDefaults,
+    TaskRequest,
+    TypeName,
+)
+from duly.domain import limits
+from duly.domain.states import State
+from duly.domain.workflow import NODE_NAME_CHARACTERS_MAX, NODES_MAX, OnFailure
+from duly.store.workflows import Workflow, WorkflowNode
+
+NODE_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+NodeName = Annotated[str, Meta(pattern=NODE_NAME_PATTERN, max_length=NODE_NAME_CHARACTERS_MAX)]
+When = Literal["all_completed", "none_failed", "all_done", "any_completed", "any_failed"]
+WAIT_S_MAX = 60.0
+
+
+class NodeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One node: a task, the nodes it comes after, and the rule by which these let it run.
+    `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`."""
+
+    type: TypeName
+    after: list[NodeName] = []
+    when: When = "all_completed"
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+    delay_s: Seconds | None = None
+    target: Target | None = None
+    priority: Priority | None = None
+    retry: RetryOptions | None = None
+    timeout_s: Annotated[float, Meta(ge=limits.TIMEOUT_S_MIN, le=limits.TIMEOUT_S_MAX)] | None = (
+        None
+    )
+    jitter_s: Annotated[float, Meta(ge=0, le=limits.JITTER_S_MAX)] | None = None
+    concurrency_key: KeyText | None = None
+    concurrency_limit: Annotated[int, Meta(ge=1, le=limits.CONCURRENCY_LIMIT_MAX)] | None = None
+    tags: Tags | None = None
+    envelope: bool = False
+
+    def task_request(self, defaults: TaskDefaults) -> TaskRequest:
+        """The task it is, with what the workflow says for all of its nodes."""
+        return TaskRequest(
+            type=self.type,
+            payload=self.payload,
+            delay_s=self.delay_s,
+            target=self.target or defaults.target,
+            priority=defaults.priority if self.priority is None else self.priority,
+            retry=self.retry or defaults.retry,
+            timeout_s=defaults.timeout_s if self.timeout_s is None else self.timeout_s,
+            jitter_s=defaults.jitter_s if self.jitter_s is None else self.jitter_s,
+            concurrency_key=self.concurrency_key,
+            concurrency_limit=self.concurrency_limit,
+            tags=self.tags,
+        )
+
+
+class CallbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A task made at the end of a workflow: its payload says how that ended."""
+
+    type: TypeName
+    target: Target
+
+
+class WorkflowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A graph of tasks. With an idempotency key, the same body under the same name starts it once.
+    `on_failure`: branches that do not depend on a failed node go on, or everything stops."""
+
+    name: TypeName
+    nodes: Annotated[dict[NodeName, NodeRequest], Meta(min_length=1, max_length=NODES_MAX)]
+    idempotency_key: IdempotencyKey | None = None
+    deadline_s: Annotated[float, Meta(ge=1, le=limits.DELAY_S_MAX)] | None = None
+    on_failure: OnFailure = OnFailure.FINISH_BRANCHES
+    defaults: TaskDefaults = TaskDefaults()
+    callback: CallbackRequest | None = None
+    tags: Tags | None = None
+
+
+class Counts(msgspec.Struct, frozen=True):
+    """How many nodes are in each state."""
+
+    waiting: int
+    scheduled: int
+    ready: int
+    running: int
+    completed: int
+    failed: int
+    skipped: int
+    cancelled: int
+
+
+class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A workflow as it stands: RUNNING until its last node has ended. `critical_path` are the nodes
+    that decide when it ends, `estimate_at` when that may be; neither for more than 1,000 nodes."""
+
+    id: UUID
+    name: str
+    state: State
+    nodes: int
+    edges: int
+    counts: Counts
+    created_at: Instant
+    on_failure: OnFailure
+    ended_at: Instant | None = None
+    deadline_at: Instant | None = None
+    stop_reason: str | None = None
+    tags: dict[str, str] | None = None
+    critical_path: list[str] | None = None
+    estimate_at: Instant | None = None
+
+
+class WorkflowNodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node as it stands; its task has the same id. `parents_pending`: how many have not ended."""
+
+    id: UUID
+    name: str
+    state: State
+    when: When
+    type: str | None = None
+    parents: int = 0
+    parents_pending: int | None = None
+    delay_s: float = 0.0
+    next_at: Instant | None = None
+    started_at: Instant | None = None
+    finished_at: Instant | None = None
+    reason: str | None = None
+
+
+class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    state: State
+    after: list[str] = []
+    when: When = "all_completed"
+
+
+class GraphView(msgspec.Struct, frozen=True):
+    """All nodes in the order in which they were given, each with the names of its parents."""
+
+    id: UUID
+    name: str
+    state: State
+    nodes: list[GraphNode]
+
+
+class BindingParent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A parent that has not ended, or whose end decided."""
+
+    name: str
+    state: State
+    next_at: Instant | None = None
+
+
+class NodeExplanation(msgspec.Struct, frozen=True):
+    """Why a node stands where it does. `blocked_by` are the nodes at the beginning of all chains
+    that lead to it which could move now."""
+
+    id: UUID
+    name: str
+    state: State
+    when: When
+    detail: str
+    parents: list[BindingParent]
+    blocked_by: list[BindingParent]
+
+
+class WorkflowExplanation(msgspec.Struct, frozen=True):
+    """Of one node, or of the first nodes that have not ended."""
+
+    id: UUID
+    state: State
+    nodes: list[NodeExplanation]
+
+
+class ParentView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How a parent ended, with its result."""
+
+    state: State
+    result: msgspec.Raw | None = None
+
+
+class NamedParent(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    state: State
+    result: msgspec.Raw | None = None
+
+
+class WorkflowPage(Page[WorkflowView], frozen=True):
+    """A filter looks at 20,000 workflows at most, and goes on at `next_cursor`."""
+
+
+class WorkflowListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    state: Literal["RUNNING", "COMPLETED", "FAILED", "CANCELLED"] | None = None
+    name: TypeName | None = None
+    tag: (
+        Annotated[str, Meta(pattern="^[^:]+:", max_length=400, description="name:value")] | None
+    ) = None
+    created_after: Instant | None = None
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class NodesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    state: State | None = None
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class ParentsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class ExplainQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    node: NodeName | None = None
+
+
+class WorkflowWaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    timeout_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] = 20.0
+
+
+def workflow_view(workflow: Workflow) -> WorkflowView:
+    return WorkflowView(
+        id=workflow.id,
+        name=workflow.name,
+        state=workflow.state,
+        nodes=workflow.nodes,
+        edges=workflow.edges,
+        counts=Counts(**workflow.counts),
+        created_at=workflow.created_at,
+        on_failure=workflow.on_failure,
+        ended_at=workflow.ended_at,
+        deadline_at=workflow.deadline_at,
+        stop_reason=workflow.stop_reason,
+        tags=workflow.tags,
+    )
+
+
+def when_of(node: WorkflowNode) -> When:
+    when: When = node.rule.name.lower()  # type: ignore[assignment]
+    return when
+
+
+def node_view(node: WorkflowNode) -> WorkflowNodeView:
+    return WorkflowNodeView(
+        id=node.id,
+        name=node.name,
+        state=node.state,
+        type=node.type,
+        when=when_of(node),
+        parents=len(node.parents),
+        parents_pending=node.parents_pending,
+        delay_s=node.delay_s,
+        next_at=node.due_at,
+        started_at=node.started_at,
+        finished_at=node.ended_at,
+        reason=node.reason,
+    )

@@ -1,0 +1,100 @@
+"""The role that does what workflows have to do without a caller: deadlines, the rest of large
+cancels and cascades, callbacks.
+
+| event | what happens |
+|---|---|
+| a node's end stops or ends its workflow in this process | it is told here, and looks at once |
+| in another process | the next look finds it |
+| killed between two commits | the timer is still there, and found by the next look |
+| two processes do one timer | the first deletes it in its commit; the second does nothing |
+| one timer cannot be done | logged, and tried again after a pause; the others go on |
+"""
+
+from uuid import UUID
+
+from duly.coordinator.ownership import Coordinator
+from duly.domain.errors import DulyError
+from duly.domain.ids import shards_of
+from duly.environment import Environment
+from duly.events import TaskEvents, TasksFinished
+from duly.role import Wakeup
+from duly.scheduler.doorbell import Doorbell
+from duly.store.control import cancelled_tasks
+from duly.store.database import Database
+from duly.store.workflow_callbacks import WorkflowCallbacks
+from duly.store.workflow_control import TIMERS_AT_ONCE, WorkflowTimer, find_due_timers, run_timer
+from duly.telemetry import get_logger
+
+LOOK_S = 1.0
+# How long a timer that could not be done is left alone.
+AGAIN_S = 5.0
+RESTING_MAX = 10_000
+
+log = get_logger("duly.scheduler.workflows")
+
+
+class WorkflowRole:
+    """A role: each tick does the timers that are due in the slots we own."""
+
+    name = "workflows"
+
+    def __init__(
+        self,
+        database: Database,
+        environment: Environment,
+        coordinator: Coordinator,
+        doorbell: Doorbell,
+        callbacks: WorkflowCallbacks,
+        events: TaskEvents,
+    ) -> None:
+        self.database = database
+        self.environment = environment
+        self.coordinator = coordinator
+        self.doorbell = doorbell
+        self.callbacks = callbacks
+        self.events = events
+        self.resting: dict[tuple[UUID, str, int], float] = {}
+        self.wakeup = Wakeup()
+
+    def on_finished(self, event: TasksFinished) -> None:
+        if any(answer.workflows_due for answer in event.answers):
+            self.wakeup.wake()
+
+    async def tick(self) -> float:
+        shards = [shard for slot in self.coordinator.owned for shard in shards_of(slot)]
+        if not shards:
+            return LOOK_S
+        found = await find_due_timers(self.database, sorted(shards))
+        now_s = self.environment.clock.monotonic()
+        self.resting = {key: until for key, until in self.resting.items() if until > now_s}
+        for timer in found:
+            if key_of(timer) not in self.resting:
+                await self.run(timer)
+        is_full = len(found) == TIMERS_AT_ONCE and len(self.resting) < RESTING_MAX
+        return 0.0 if is_full and len(self.resting) < len(found) else LOOK_S
+
+    async def run(self, timer: WorkflowTimer) -> None:
+        try:
+            released, after = await run_timer(self.database, timer, self.callbacks.store)
+        except DulyError as error:
+            workflow = str(timer.workflow)
+            log.warning(
+                "workflow timer failed", kind=timer.kind, workflow=workflow, error=str(error)
+            )
+            self.resting[key_of(timer)] = self.environment.clock.monotonic() + AGAIN_S
+            return
+        if released.cancelled:
+            self.events.publish(cancelled_tasks(timer.tenant, released.cancelled, released))
+        elif released.timers:
+            self.doorbell.ring_timers(released.timers)
+        if after is not None:
+            await after()
+        if released.workflows:
+            self.wakeup.wake()
+
+    async def close(self) -> None:
+        """Nothing is held: what is due stays due."""
+
+
+def key_of(timer: WorkflowTimer) -> tuple[UUID, str, int]:
+    return timer.workflow, timer.kind, timer.node

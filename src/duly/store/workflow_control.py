@@ -1,0 +1,155 @@
+"""Changes of whole workflows: cancel, deadline, and what is left to `workflow_timers`.
+
+| event | what happens |
+|---|---|
+| a node ends while its workflow is stopped | whoever has the lock goes first; nothing is released |
+| more nodes than one commit cancels | a timer goes on after the last one that was looked at |
+| killed between two bites of a cancel | the timer is still there: the next process goes on |
+| two processes do the same timer | the first deletes it in its commit; the second does nothing |
+| the deadline passes as the last node ends | the end deletes the timer: one of the two happened |
+"""
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from duly.domain.ids import NODE_NUMBER_MAX, node_id_of, shard_of
+from duly.domain.workflow import StopReason
+from duly.store.control import cancel_tasks, ended_by_cancel
+from duly.store.database import Database, Session
+from duly.store.finish import Released
+from duly.store.statements import statements_beside
+from duly.store.workflows import TimerKind
+
+SQL = statements_beside(__file__)
+# Nodes that one commit cancels, and timers that one look finds.
+CANCELLED_AT_ONCE = 1000
+TIMERS_AT_ONCE = 100
+
+# Stores the task that tells of a workflow's end, in this transaction; what follows its commit.
+CallBack = Callable[[Session, "EndedWorkflow"], Awaitable[Callable[[], Awaitable[None]]]]
+
+
+class WorkflowTimer(NamedTuple):
+    """Something that a workflow has to do by now; the fence tells a repeated one from a new one."""
+
+    shard: int
+    tenant: int
+    workflow: UUID
+    kind: str
+    node: int
+    fence: int
+    cursor: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndedWorkflow:
+    """What a callback tells."""
+
+    id: UUID
+    tenant: int
+    name: str
+    state: str
+    counts: dict[str, int]
+    callback: str
+
+
+async def stop_workflow(
+    session: Session, tenant: int, workflow_id: UUID, reason: StopReason, released: Released
+) -> bool:
+    """Nothing is released from now on, what nobody runs is cancelled, and what runs is asked to
+    end: a first bite here, the rest by a timer. False: it has ended, or never was."""
+    rows = await session.fetch(SQL.stop, shard_of(workflow_id), workflow_id, tenant, reason.value)
+    if not rows:
+        return False
+    await cancel_nodes(session, tenant, workflow_id, workflow_id, released)
+    return True
+
+
+async def cancel_nodes(
+    session: Session, tenant: int, workflow_id: UUID, after: UUID, released: Released
+) -> None:
+    """The next bite of the nodes that live; under the lock of the workflow."""
+    shard, last = shard_of(workflow_id), node_id_of(workflow_id, NODE_NUMBER_MAX)
+    rows = await session.fetch(SQL.list_live, shard, after, last, tenant, CANCELLED_AT_ONCE)
+    ids = [row["id"] for row in rows]
+    if not ids:
+        return
+    answers = await cancel_tasks(session, tenant, ids, released)
+    released.cancelled += ended_by_cancel(answers)
+    if len(ids) == CANCELLED_AT_ONCE:
+        cursor = str(ids[-1])
+        await arm(session, tenant, workflow_id, TimerKind.CANCEL, cursor=cursor)
+        released.workflows.append(workflow_id)
+
+
+async def arm(
+    session: Session,
+    tenant: int,
+    workflow_id: UUID,
+    kind: TimerKind,
+    *,
+    in_s: float = 0.0,
+    cursor: str | None = None,
+) -> None:
+    await session.fetch(
+        SQL.arm, shard_of(workflow_id), tenant, workflow_id, kind.value, 0, in_s, cursor
+    )
+
+
+async def find_due_timers(database: Database, shards: Sequence[int]) -> list[WorkflowTimer]:
+    rows = await database.fetch(SQL.find_due_timers, list(shards), TIMERS_AT_ONCE)
+    return [WorkflowTimer(*row) for row in rows]
+
+
+async def run_timer(
+    database: Database, timer: WorkflowTimer, call_back: CallBack
+) -> tuple[Released, Callable[[], Awaitable[None]] | None]:
+    """One commit: the timer goes, and what it was for is done. Answers what follows."""
+    released = Released()
+    after = None
+    async with database.transaction() as session:
+        row = await lock_workflow(session, timer)
+        taken = await session.fetch(
+            SQL.take_timer, timer.shard, timer.workflow, timer.kind, timer.node, timer.fence
+        )
+        if taken and row is not None:
+            after = await do(session, timer, row, released, call_back)
+    return released, after
+
+
+async def lock_workflow(session: Session, timer: WorkflowTimer) -> Any | None:
+    rows = await session.fetch(SQL.lock, timer.shard, timer.workflow)
+    return rows[0] if rows else None
+
+
+async def do(
+    session: Session, timer: WorkflowTimer, row: Any, released: Released, call_back: CallBack
+) -> Callable[[], Awaitable[None]] | None:
+    match TimerKind(timer.kind):
+        case TimerKind.CALLBACK:
+            return await call_back(session, ended_from(row))
+        case TimerKind.DEADLINE:
+            reason = StopReason.DEADLINE
+            await stop_workflow(session, timer.tenant, timer.workflow, reason, released)
+        case TimerKind.CANCEL:
+            after = timer.workflow if timer.cursor is None else UUID(timer.cursor)
+            await cancel_nodes(session, timer.tenant, timer.workflow, after, released)
+        case TimerKind.CASCADE:
+            assert timer.cursor is not None
+            skipped = [node_id_of(timer.workflow, int(n)) for n in timer.cursor.split()]
+            released.note(await session.fetch(SQL.cascade, skipped))
+    return None
+
+
+def ended_from(row: Any) -> EndedWorkflow:
+    names = ("completed", "failed", "skipped", "cancelled")
+    return EndedWorkflow(
+        id=row["id"],
+        tenant=row["tenant"],
+        name=row["name"],
+        state=row["state"],
+        counts={name: row[name] for name in names},
+        callback=row["callback"],
+    )

@@ -1,0 +1,183 @@
+-- fragment: graphs
+-- The rows of new workflows with their graphs, of those whose id `stands`. A workflow of another with
+-- the same id is refused as a whole.
+begun AS (
+    INSERT INTO duly.workflows (shard, id, tenant, name, nodes, live, edges, created_at, deadline_at,
+                                on_failure, callback, tags)
+    SELECT shard, id, tenant, name, nodes, nodes, edges, duly.now(),
+           duly.now() + make_interval(secs => deadline_s), on_failure, callback, tags::jsonb
+      FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::text[], $5::integer[], $6::integer[],
+                  $7::double precision[], $8::text[], $9::text[], $10::text[])
+           AS sent(shard, id, tenant, name, nodes, edges, deadline_s, on_failure, callback, tags)
+     WHERE :stands
+    RETURNING shard, id, tenant, deadline_at
+), deadlines AS (
+    INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
+    SELECT shard, tenant, id, 'deadline', deadline_at FROM begun WHERE deadline_at IS NOT NULL
+), graphs AS (
+    INSERT INTO duly.workflow_nodes (shard, id, tenant, name, wait_rule, delay_ms, parents, children)
+    SELECT shard, id, tenant, name, wait_rule, delay_ms, parents::integer[], children::integer[]
+      FROM unnest($11::smallint[], $12::uuid[], $13::integer[], $14::text[], $15::smallint[],
+                  $16::bigint[], $17::text[], $18::text[])
+           AS sent(shard, id, tenant, name, wait_rule, delay_ms, parents, children)
+     WHERE :node_stands
+)
+
+-- name: start
+-- Workflows with their graphs, many callers' in one commit; their tasks follow in the same transaction.
+WITH
+-- include: workflows.graphs stands=true node_stands=true
+SELECT NULL::uuid AS id WHERE false
+
+-- name: start_keyed
+-- The same where some have an idempotency key: the row that wins it decides which request becomes the
+-- workflow. Answers those that lost.
+WITH bounded AS MATERIALIZED (
+    SELECT set_config('lock_timeout', '1s', true)
+),
+-- include: insert.claimed_keys shards=$19 tenants=$20 keys=$21 hashes=$22 ids=$23 ttl_s=$24
+, lost AS (
+    SELECT unnest($23::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
+),
+-- include: workflows.graphs stands="sent.id NOT IN (SELECT lost.id FROM lost)" node_stands="duly.workflow_of(sent.id) NOT IN (SELECT lost.id FROM lost)"
+SELECT lost.id FROM lost
+
+-- name: read_known
+-- What the keys that were not free stand for; a second statement, to see what the winner committed.
+SELECT held.key, held.request_hash, held.task_id
+  FROM unnest($1::smallint[], $2::integer[], $3::text[]) AS asked(shard, tenant, key)
+  JOIN duly.idempotency_keys held
+    ON held.shard = asked.shard AND held.tenant = asked.tenant AND held.key = asked.key
+
+-- name: read_workflows
+-- As their tenant sees them; of a live one, what its nodes that have not ended do at this instant.
+SELECT workflows.id, workflows.tenant, workflows.name, workflows.state, workflows.nodes,
+       workflows.edges, workflows.live, workflows.completed, workflows.failed, workflows.skipped,
+       workflows.cancelled, workflows.created_at, workflows.deadline_at, workflows.ended_at,
+       workflows.on_failure, workflows.stop_reason, workflows.tags, workflows.callback,
+       alive.waiting, alive.scheduled, alive.ready, alive.running, duly.now() AS now
+  FROM unnest($2::smallint[], $3::uuid[], $4::uuid[]) AS asked(shard, id, last_id)
+  JOIN duly.workflows
+    ON workflows.shard = asked.shard AND workflows.id = asked.id AND workflows.tenant + 0 = $1
+ CROSS JOIN LATERAL (
+       SELECT count(*) FILTER (WHERE timers.parents_pending IS NOT NULL) AS waiting,
+              count(*) FILTER (WHERE timers.holder IS NOT NULL) AS running,
+              count(*) FILTER (WHERE timers.holder IS NULL AND timers.due_at > duly.now())
+                  AS scheduled,
+              count(*) FILTER (WHERE timers.holder IS NULL AND timers.due_at <= duly.now()) AS ready
+         FROM duly.timers
+        WHERE workflows.live > 0
+          AND timers.shard = asked.shard
+          AND timers.id > asked.id
+          AND timers.id <= asked.last_id) AS alive
+
+-- name: list_workflows
+-- A page of one tenant's workflows, newest first, of a bounded stretch that is looked at.
+SELECT id, looked_at, is_match
+  FROM (SELECT id, count(*) OVER () AS looked_at,
+               row_number() OVER (ORDER BY id DESC) AS place,
+               ($3::text IS NULL OR coalesce(state, 'RUNNING') = $3)
+               AND ($4::text IS NULL OR name = $4)
+               AND ($5::text IS NULL OR tags ->> $5 = $6)
+               AND ($7::timestamptz IS NULL OR created_at > $7) AS is_match
+          FROM (SELECT id, state, name, tags, created_at
+                  FROM duly.workflows
+                 WHERE tenant = $1 AND id < $2
+                 ORDER BY tenant DESC, id DESC
+                 LIMIT $8) AS stretch) AS numbered
+ WHERE is_match OR place = looked_at
+ ORDER BY id DESC
+
+-- name: read_nodes
+-- Nodes of one workflow after a number, in that order: the graph, and how each stands at one instant.
+SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.children,
+       timers.id IS NOT NULL AS is_live, timers.due_at, timers.holder, timers.attempt,
+       timers.parents_pending, timers.started_at AS live_started_at, tasks.type,
+       last.state, last.outcome, last.reason, last.started_at, last.ended_at,
+       coalesce(timers.run_at, last.run_at, tasks.run_at) AS run_at, duly.now() AS now
+  FROM (SELECT * FROM duly.workflow_nodes
+         WHERE workflow_nodes.shard = $2
+           AND workflow_nodes.id > $3
+           AND workflow_nodes.id <= $4
+           AND workflow_nodes.tenant + 0 = $1
+         ORDER BY workflow_nodes.shard, workflow_nodes.id
+         LIMIT $5) AS node
+  LEFT JOIN duly.tasks ON tasks.shard = node.shard AND tasks.id = node.id
+  LEFT JOIN duly.timers ON timers.shard = node.shard AND timers.id = node.id
+  LEFT JOIN LATERAL (
+       SELECT * FROM duly.attempts
+        WHERE attempts.shard = node.shard AND attempts.id = node.id
+        ORDER BY attempts.fence DESC
+        LIMIT 1) AS last ON true
+ ORDER BY node.id
+
+-- name: read_names
+-- Of which workflow these nodes are, and what they are called there.
+SELECT node.id, node.name, workflows.name AS workflow_name
+  FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
+  JOIN duly.workflow_nodes AS node
+    ON node.shard = asked.shard AND node.id = asked.id AND node.tenant + 0 = $1
+  LEFT JOIN duly.workflows
+    ON workflows.shard = asked.shard AND workflows.id = duly.workflow_of(asked.id)
+
+-- name: count_parents
+-- How many parents each of these nodes has.
+SELECT node.id, cardinality(node.parents) AS parents
+  FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
+  JOIN duly.workflow_nodes AS node ON node.shard = asked.shard AND node.id = asked.id
+
+-- name: read_parents
+-- The parents of these nodes with their results, as far as they have ended: what a handler is given. Of
+-- each node at most so many, after the given number, and none where there are more than that in all.
+SELECT asked.id AS node, parent.id, parent.name, last.state, last.result,
+       timers.id IS NOT NULL AS is_live, timers.parents_pending, timers.due_at, timers.holder,
+       duly.now() AS now
+  FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
+  JOIN duly.workflow_nodes AS node
+    ON node.shard = asked.shard AND node.id = asked.id
+ CROSS JOIN LATERAL (
+       SELECT edge.number FROM unnest(node.parents) AS edge(number)
+        WHERE edge.number > $3
+          AND ($5 OR cardinality(node.parents) <= $4)
+        ORDER BY edge.number
+        LIMIT $4) AS edge
+  JOIN duly.workflow_nodes AS parent
+    ON parent.shard = asked.shard AND parent.id = duly.node_id(asked.id, edge.number)
+  LEFT JOIN duly.timers ON timers.shard = parent.shard AND timers.id = parent.id
+  LEFT JOIN LATERAL (
+       SELECT * FROM duly.attempts
+        WHERE attempts.shard = parent.shard AND attempts.id = parent.id AND attempts.state IS NOT NULL
+        ORDER BY attempts.fence DESC
+        LIMIT 1) AS last ON true
+ ORDER BY asked.id, parent.id
+
+-- name: read_ended_workflows
+-- Which of these have ended, or never were; for callers that wait.
+SELECT asked.id
+  FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
+ WHERE NOT EXISTS (SELECT FROM duly.workflows
+                    WHERE workflows.shard = asked.shard AND workflows.id = asked.id
+                      AND workflows.ended_at IS NULL)
+
+-- name: delete_old
+-- Workflows that ended longer ago than the retention, with their graphs; then their months may go.
+WITH old AS (
+    SELECT shard, id FROM duly.workflows
+     WHERE ended_at < duly.now() - make_interval(secs => $1)
+     LIMIT $2
+), nodes AS (
+    DELETE FROM duly.workflow_nodes
+     USING old
+     WHERE workflow_nodes.shard = old.shard
+       AND workflow_nodes.id > old.id
+       AND workflow_nodes.id <= duly.node_id(old.id, 16777215)
+), timers AS (
+    DELETE FROM duly.workflow_timers
+     USING old
+     WHERE workflow_timers.shard = old.shard AND workflow_timers.workflow = old.id
+)
+DELETE FROM duly.workflows
+ USING old
+ WHERE workflows.shard = old.shard AND workflows.id = old.id
+   AND workflows.ended_at IS NOT NULL
+RETURNING workflows.id
