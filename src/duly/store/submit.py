@@ -220,8 +220,7 @@ class Submitter:
         """Give every task its id, in id order, so that two batches never lock crosswise. A caller
         in a transaction gives its session, and waits for no other connection."""
         await self.environment.crash_point(CrashPoint.SUBMIT_BEFORE)
-        if not self.tenant_shards.is_known:
-            self.tenant_shards.learn((await read_gate_inputs(self.database)).tenants)
+        await self.learn_tenants()
         placement = await self.current_range(session or self.database)
         wanted = {(task.tenant, task.pool) for task in tasks if task.url is None}
         numbers = await self.pools.resolve(wanted, session) if wanted else {}
@@ -242,6 +241,11 @@ class Submitter:
         # The same order as of the ids, which compare more slowly.
         entries.sort(key=lambda entry: entry.id.bytes)
         return entries
+
+    async def learn_tenants(self) -> None:
+        """Before the first task is placed."""
+        if not self.tenant_shards.is_known:
+            self.tenant_shards.learn((await read_gate_inputs(self.database)).tenants)
 
     def choose_shard(self, task: Submission) -> int:
         """What shares a key shares a shard, whatever else changes: its limit is counted there."""

@@ -172,6 +172,7 @@ class WorkflowStarter:
         """Give each its id, and each node the id that says whose it is; in the order of the ids, in
         which every batch takes its locks."""
         submitter = self.submitter
+        await submitter.learn_tenants()
         placement = await submitter.current_range(self.database)
         wanted = {
             (start.tenant, node.task.pool)
