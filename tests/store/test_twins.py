@@ -16,7 +16,7 @@ from duly.domain.ids import (
 )
 from duly.domain.limits import POOLS_PER_TENANT_MAX, PRIORITY_MAX
 from duly.domain.task import host_of, timer_queue
-from duly.domain.workflow import ParentCounts, StopReason, WaitRule, fan_in, workflow_end
+from duly.domain.workflow import ParentCounts, WaitRule, WorkflowStop, fan_in, workflow_end
 from tests.store.world import World
 
 
@@ -126,7 +126,7 @@ async def test_wait_rules_and_ends_of_workflows_are_the_same_in_sql(world: World
         *(list(column) for column in zip(*(parents for _, parents in counts), strict=True)),
     )
     assert [row["decision"] for row in rows] == [fan_in(*each) for each in counts]
-    ends = list(product([None, *StopReason], *[range(2)] * 3))
+    ends = list(product([None, *WorkflowStop], *[range(2)] * 3))
     rows = await world.database.fetch(
         "SELECT duly.workflow_end(reason, failed, cancelled, skipped) AS state"
         "  FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[])"

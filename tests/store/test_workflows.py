@@ -11,7 +11,7 @@ from duly.domain.ids import is_node, node_id_of, node_number, workflow_of
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy
-from duly.domain.workflow import OnFailure, StopReason, WaitRule
+from duly.domain.workflow import OnFailure, WaitRule, WorkflowStop
 from duly.store.control import cancel_tasks
 from duly.store.finish import Released, Settlement, SettleStatus
 from duly.store.submit import Mismatch, Replayed
@@ -335,7 +335,7 @@ async def test_stop_cancels_what_does_not_run_yet(world: World) -> None:
     }
     assert (await world.settle(running, Outcome.COMPLETED)).state is COMPLETED
     done = await flow.read()
-    assert (done.state, done.stop_reason) == (FAILED, StopReason.FAILURE)
+    assert (done.state, done.stop_reason) == (FAILED, WorkflowStop.FAILURE)
     assert await world.count("workflow_timers") == 0
 
 
@@ -359,7 +359,7 @@ async def test_cancel_ends_what_waits_and_asks_what_runs(world: World) -> None:
     running = await world.lease(flow.ids["a"])
     released = Released()
     async with world.database.tenant(TENANT) as session:
-        reason = StopReason.CANCELLED
+        reason = WorkflowStop.CANCELLED
         assert await stop_workflow(session, TENANT, flow.id, reason, released)
     states = await flow.states()
     assert states == {"a": State.RUNNING, "b": CANCELLED, "c": CANCELLED}
@@ -377,7 +377,7 @@ async def test_a_large_cancel_goes_on_in_bites(world: World) -> None:
     flow = await begin(world, dict.fromkeys(names, ()))
     released = Released()
     async with world.database.tenant(TENANT) as session:
-        await stop_workflow(session, TENANT, flow.id, StopReason.CANCELLED, released)
+        await stop_workflow(session, TENANT, flow.id, WorkflowStop.CANCELLED, released)
     assert (await flow.read()).counts["cancelled"] == 1000
     assert released.workflows == [flow.id]
     assert await run_timers(world) == 2
@@ -392,7 +392,7 @@ async def test_a_deadline_stops_a_workflow(world: World) -> None:
     world.advance(1)
     assert await run_timers(world) == 1
     done = await flow.read()
-    assert (done.state, done.stop_reason) == (FAILED, StopReason.DEADLINE)
+    assert (done.state, done.stop_reason) == (FAILED, WorkflowStop.DEADLINE)
 
 
 async def test_an_end_takes_its_deadline_with_it(world: World) -> None:

@@ -93,7 +93,7 @@ class WorkflowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     tags: Tags | None = None
 
 
-class Counts(msgspec.Struct, frozen=True):
+class NodeCounts(msgspec.Struct, frozen=True):
     """How many nodes are in each state."""
 
     waiting: int
@@ -115,7 +115,7 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     state: State
     nodes: int
     edges: int
-    counts: Counts
+    counts: NodeCounts
     created_at: Instant
     on_failure: OnFailure
     ended_at: Instant | None = None
@@ -216,7 +216,7 @@ class WorkflowListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     cursor: Cursor | None = None
 
 
-class NodesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorkflowNodesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     state: State | None = None
     limit: Limit = 50
     cursor: Cursor | None = None
@@ -242,7 +242,7 @@ def workflow_view(workflow: Workflow) -> WorkflowView:
         state=workflow.state,
         nodes=workflow.nodes,
         edges=workflow.edges,
-        counts=Counts(**workflow.counts),
+        counts=NodeCounts(**workflow.counts),
         created_at=workflow.created_at,
         on_failure=workflow.on_failure,
         ended_at=workflow.ended_at,

@@ -31,10 +31,10 @@ from duly.api.workflow_wire import (
     ExplainQuery,
     GraphView,
     NamedParent,
-    NodesQuery,
     ParentsQuery,
     WorkflowExplanation,
     WorkflowListQuery,
+    WorkflowNodesQuery,
     WorkflowNodeView,
     WorkflowPage,
     WorkflowRequest,
@@ -46,7 +46,7 @@ from duly.api.workflow_wire import (
 from duly.domain.access import PRODUCERS
 from duly.domain.ids import is_node, node_id_of, node_number
 from duly.domain.states import TERMINAL, State
-from duly.domain.workflow import StopReason
+from duly.domain.workflow import WorkflowStop
 from duly.events import TaskEvents
 from duly.store.control import cancelled_tasks
 from duly.store.database import Database, Session
@@ -153,7 +153,7 @@ class WorkflowRoutes:
                 "List the nodes of a workflow, in their order",
                 self.nodes,
                 Kind.READ,
-                query=NodesQuery,
+                query=WorkflowNodesQuery,
                 answers={200: Page[WorkflowNodeView]},
             ),
             route(
@@ -235,7 +235,7 @@ class WorkflowRoutes:
                 return Answer(200, workflow_view(workflow))
             raise ended()
         released = Released()
-        reason = StopReason.CANCELLED
+        reason = WorkflowStop.CANCELLED
         if not await stop_workflow(call.session, call.tenant, workflow.id, reason, released):
             raise ended()
         call.note("workflow.cancel", str(workflow.id), name=workflow.name)
@@ -270,7 +270,7 @@ class WorkflowRoutes:
         workflow = await self.found(call.session, call)
         return Answer(200, await WorkflowReading(call.session, workflow).estimated())
 
-    async def nodes(self, call: Call, query: NodesQuery) -> Answer:
+    async def nodes(self, call: Call, query: WorkflowNodesQuery) -> Answer:
         workflow = await self.found(call.session, call)
         after = 0 if query.cursor is None else int(query.cursor)
         reading = WorkflowReading(call.session, workflow)

@@ -87,7 +87,7 @@ class OnFailure(StrEnum):
     STOP = "stop"
 
 
-class StopReason(StrEnum):
+class WorkflowStop(StrEnum):
     """Why nothing of a workflow is released any more; the first reason stands."""
 
     CANCELLED = "cancelled"
@@ -95,11 +95,11 @@ class StopReason(StrEnum):
     DEADLINE = "deadline"
 
 
-def workflow_end(stop: StopReason | None, failed: int, cancelled: int, skipped: int) -> State:
+def workflow_end(stop: WorkflowStop | None, failed: int, cancelled: int, skipped: int) -> State:
     """How a workflow ends whose last node has ended."""
     if failed + cancelled + skipped == 0:
         return State.COMPLETED
-    if stop is StopReason.CANCELLED:
+    if stop is WorkflowStop.CANCELLED:
         return State.CANCELLED
     if stop is not None or failed:
         return State.FAILED

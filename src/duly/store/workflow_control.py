@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from duly.domain.ids import NODE_NUMBER_MAX, node_id_of, shard_of
-from duly.domain.workflow import StopReason
+from duly.domain.workflow import WorkflowStop
 from duly.store.control import cancel_tasks, ended_by_cancel
 from duly.store.database import Database, Session
 from duly.store.finish import Released
@@ -56,7 +56,7 @@ class EndedWorkflow:
 
 
 async def stop_workflow(
-    session: Session, tenant: int, workflow_id: UUID, reason: StopReason, released: Released
+    session: Session, tenant: int, workflow_id: UUID, reason: WorkflowStop, released: Released
 ) -> bool:
     """Nothing is released from now on, what nobody runs is cancelled, and what runs is asked to
     end: a first bite here, the rest by a timer. False: it has ended, or never was."""
@@ -131,7 +131,7 @@ async def do(
         case TimerKind.CALLBACK:
             return await call_back(session, ended_from(row))
         case TimerKind.DEADLINE:
-            reason = StopReason.DEADLINE
+            reason = WorkflowStop.DEADLINE
             await stop_workflow(session, timer.tenant, timer.workflow, reason, released)
         case TimerKind.CANCEL:
             after = timer.workflow if timer.cursor is None else UUID(timer.cursor)

@@ -34,7 +34,7 @@ from duly.domain.ids import (
 )
 from duly.domain.states import State, live_state
 from duly.domain.task import WEBHOOK_POOL, Submission, timer_queue
-from duly.domain.workflow import OnFailure, StopReason, WaitRule
+from duly.domain.workflow import OnFailure, WaitRule, WorkflowStop
 from duly.environment import CrashPoint
 from duly.events import TasksStored
 from duly.store.database import SERIALIZATION_FAILURE, Database, Session
@@ -296,7 +296,7 @@ class Workflow:
     deadline_at: datetime | None
     ended_at: datetime | None
     on_failure: OnFailure
-    stop_reason: StopReason | None
+    stop_reason: WorkflowStop | None
     tags: dict[str, str] | None
     now: datetime
 
@@ -338,7 +338,7 @@ class WorkflowFilter(NamedTuple):
     created_after: datetime | None = None
 
 
-class WorkflowPage(NamedTuple):
+class FoundWorkflows(NamedTuple):
     items: list[Workflow]
     next_cursor: str | None
 
@@ -370,7 +370,7 @@ async def read_workflow(session: Session, tenant: int, workflow_id: UUID) -> Wor
 
 async def list_workflows(
     session: Session, tenant: int, wanted: WorkflowFilter, cursor: str | None, limit: int
-) -> WorkflowPage:
+) -> FoundWorkflows:
     """One page, newest first: full, or the last, or as far as a bounded search went."""
     assert 1 <= limit <= PAGE_MAX
     before = LAST_WORKFLOW if cursor is None else UUID(cursor)
@@ -393,7 +393,7 @@ async def list_workflows(
         following = str(ids[-1])
     elif looked_at == most:
         following = str(rows[-1]["id"])
-    return WorkflowPage(await read_workflows(session, tenant, ids), following)
+    return FoundWorkflows(await read_workflows(session, tenant, ids), following)
 
 
 async def read_nodes(
@@ -463,7 +463,7 @@ def workflow_from(row: Any) -> Workflow:
         deadline_at=row["deadline_at"],
         ended_at=row["ended_at"],
         on_failure=OnFailure(row["on_failure"]),
-        stop_reason=None if row["stop_reason"] is None else StopReason(row["stop_reason"]),
+        stop_reason=None if row["stop_reason"] is None else WorkflowStop(row["stop_reason"]),
         tags=None if row["tags"] is None else msgspec.json.decode(row["tags"]),
         now=row["now"],
     )
