@@ -119,7 +119,7 @@ class Graph(NamedTuple):
 
 
 class GraphRefused(Exception):
-    """What is wrong with a graph, with a pointer to each. Never leaves whoever checks one."""
+    """What is wrong with a graph, with a pointer to each. Raised by `build_graph` alone."""
 
     def __init__(self, problems: list[Problem]) -> None:
         super().__init__()

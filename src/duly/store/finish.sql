@@ -67,7 +67,7 @@ dead AS (
            NULL AS result, done.fingerprint
 
 -- fragment: cancelled
--- What nobody holds ends, and what is leased is asked to end.
+-- Unleased tasks end, and leased ones are asked to end.
 locked AS MATERIALIZED (
     SELECT timers.shard, timers.id
       FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)

@@ -2,7 +2,7 @@
 
 | event | what happens |
 |---|---|
-| a node ends while its workflow is stopped | whoever has the lock goes first; nothing is released |
+| a node ends while its workflow is stopped | the lock decides which is first; nothing is released |
 | more nodes than one commit cancels | a timer goes on after the last one that was looked at |
 | killed between two bites of a cancel | the timer is still there: the next process goes on |
 | two processes do the same timer | the first deletes it in its commit; the second does nothing |
@@ -58,7 +58,7 @@ class EndedWorkflow:
 async def stop_workflow(
     session: Session, tenant: int, workflow_id: UUID, reason: WorkflowStop, released: Released
 ) -> bool:
-    """Nothing is released from now on, what nobody runs is cancelled, and what runs is asked to
+    """Nothing is released from now on; unleased nodes are cancelled, and leased ones asked to
     end: a first bite here, the rest by a timer. False: it has ended, or never was."""
     rows = await session.fetch(SQL.stop, shard_of(workflow_id), workflow_id, tenant, reason.value)
     if not rows:

@@ -167,7 +167,7 @@ RETURN CASE WHEN failed + cancelled + skipped = 0 THEN 'COMPLETED'
             WHEN cancelled > 0 THEN 'CANCELLED'
             ELSE 'COMPLETED' END;
 
--- The lock that comes first, in the order of the addresses: whoever ends, retries or cancels nodes of a
+-- The lock that comes first, in the order of the addresses: what ends, retries or cancels nodes of a
 -- workflow does so alone. Locks on the nodes' own rows could not do it: a finish takes parents and then
 -- children, a cancel children and then parents, and two parents may share two children. True always;
 -- the rows that are changed ask for it, so that they are not touched before.
