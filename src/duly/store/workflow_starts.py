@@ -7,8 +7,8 @@ from duly.store.workflows import StartAnswer, WorkflowStart, WorkflowStarter
 
 BATCH_SIZE_MAX = 100
 WAITING_MAX = 10_000
-FLIGHTS_MAX = 2
-COMPANY_MIN = 20
+BATCHES_MAX = 2
+PARALLEL_MIN = 20
 # Nodes of a workflow that others would wait for.
 LARGE_NODES_MIN = 200
 LARGE_MAX = 2
@@ -22,8 +22,8 @@ class WorkflowStarts:
             starter.start,
             batch_size_max=BATCH_SIZE_MAX,
             waiting_max=WAITING_MAX,
-            flights_max=FLIGHTS_MAX,
-            company_min=COMPANY_MIN,
+            batches_max=BATCHES_MAX,
+            parallel_min=PARALLEL_MIN,
             key=key_of,
         )
         self.large = asyncio.Semaphore(LARGE_MAX)
