@@ -236,6 +236,7 @@ class WorkerRoutes:
             if not leasing.done():
                 leasing.cancel()
             granted = await leasing
+            has_hung_up = gone.done()
         except asyncio.CancelledError:
             if not gone.done():
                 raise
@@ -245,8 +246,8 @@ class WorkerRoutes:
             leasing.cancel()
             gone.cancel()
             await asyncio.gather(leasing, gone, return_exceptions=True)
-        if granted.leases and gone.done() and not granted.again:
-            # The worker hung up: release the leases, so that another worker can run them; no
+        if granted.leases and has_hung_up and not granted.again:
+            # Release the leases, so that another worker can run them; no
             # attempt is charged.
             await self.release_leases(call.tenant, asked.worker_id, granted.leases)
             await self.worker_leases.hang_up(call.tenant, asked.worker_id)
