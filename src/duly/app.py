@@ -28,6 +28,7 @@ from duly.composition import (
     make_parts,
     make_sender,
     open_pools,
+    start_tracing,
     tuning_of,
     webhook_roles,
 )
@@ -143,10 +144,9 @@ async def run_until(
         stack.push_async_callback(sender.close)
         key = await provide_key(database, environment, is_alone=is_alone)
         health = HealthRoutes(beating, metrics, migrator.latest, problems)
-        lane_depth = parts.lease_queue.depth if is_alone else None
-        front = make_api(
-            pools, environment, metrics, parts, health, tokens, outbound, lane_depth, settings
-        )
+        tracing = start_tracing(stack, settings, environment, parts.events)
+        shared = (pools, environment, metrics, parts, health, tokens, outbound, settings, tracing)
+        front = make_api(*shared, is_alone=is_alone)
         roles = [*parts.roles, *keepers(place, pools)]
         if "executor" in settings.roles:
             roles += webhook_roles(database, environment, metrics, parts, sender, settings, beating)

@@ -29,7 +29,7 @@ from duly.coordinator.ownership import Coordinator
 from duly.coordinator.postgres import PostgresOwnership
 from duly.domain.addresses import OutboundRules
 from duly.domain.fairness import AGING_S
-from duly.domain.lanes import LANE_DEPTH_MAX, Lane
+from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
 from duly.events import TASK_EVENTS, TaskEvents, TasksFinished, TasksRescheduled, TasksStored
 from duly.execution.assembly import (
@@ -68,6 +68,7 @@ from duly.store.submit import Submitter
 from duly.store.task_metrics import note_ended
 from duly.telemetry import Metrics
 from duly.tenant_changes import TenantChanges
+from duly.tracing import Tracing, open_tracing
 
 DAY_S = 86_400.0
 # For heartbeats alone, beside the pool that everything else shares.
@@ -277,10 +278,12 @@ def make_api(
     health: HealthRoutes,
     tokens: JwtSettings | None,
     outbound: OutboundRules,
-    lane_depth: Callable[[Lane], int] | None,
     settings: Settings,
+    tracing: Tracing,
+    *,
+    is_alone: bool,
 ) -> ApiRoutes:
-    """`lane_depth` only where this process knows all lanes."""
+    """Only a process that owns the whole installation knows the depth of all lanes."""
     database, beating, bulk = pools
     front = ApiRoutes(
         database,
@@ -291,7 +294,7 @@ def make_api(
         parts.scheduler.cron_role.expect,
         health,
         tokens,
-        lane_depth=lane_depth,
+        lane_depth=parts.lease_queue.depth if is_alone else None,
         lane_depth_max=parts.scheduler.dispatcher.lane_depth,
         workers=parts.workers,
         outbound=outbound,
@@ -300,9 +303,23 @@ def make_api(
         bulk=bulk,
         is_secure=bool(settings.tls_certificate_file),
         changes=parts.changes,
+        tracing=tracing,
     )
     parts.events.subscribe(TasksFinished, front.waiting.on_finished)
     return front
+
+
+def start_tracing(
+    stack: contextlib.AsyncExitStack,
+    settings: Settings,
+    environment: Environment,
+    events: TaskEvents,
+) -> Tracing:
+    """Follows the events of this process; the stack flushes its spans."""
+    tracing = open_tracing(environment, settings.otlp_endpoint, settings.trace_sample_ratio)
+    stack.push_async_callback(tracing.close)
+    tracing.subscribe(events)
+    return tracing
 
 
 def make_http(front: ApiRoutes, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:

@@ -156,6 +156,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_days: Annotated[
         int, Meta(description="Days for which finished tasks are kept.", ge=1, le=36_500)
     ] = 30
+    otlp_endpoint: Annotated[
+        str,
+        Meta(description="OpenTelemetry collector (OTLP over HTTP); empty: off.", max_length=2048),
+    ] = ""
+    trace_sample_ratio: Annotated[
+        float,
+        Meta(description="Share of tasks traced whose caller has no trace.", ge=0, le=1),
+    ] = 0.01
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"],
         Meta(description="Minimum severity of log lines."),

@@ -52,6 +52,7 @@ from duly.store.workflow_starts import WorkflowStarts
 from duly.store.workflows import WorkflowStarter
 from duly.telemetry import Metrics
 from duly.tenant_changes import TenantChanges
+from duly.tracing import OFF, Tracing
 
 
 class ApiRoutes:
@@ -72,6 +73,7 @@ class ApiRoutes:
         reserved: Database | None = None,
         admission: Admission | None = None,
         bulk: Database | None = None,
+        tracing: Tracing = OFF,
         *,
         is_secure: bool = False,
         changes: TenantChanges | None = None,
@@ -83,6 +85,7 @@ class ApiRoutes:
         # For reads and bulk changes, beside the connections that submits use.
         self.bulk = bulk or database
         self.environment = environment
+        self.tracing = tracing
         self.metrics = metrics
         self.events = events
         self.backfilling = asyncio.Lock()
@@ -110,6 +113,7 @@ class ApiRoutes:
             self.rules,
             self.throttle,
             self.waiting,
+            self.tracing,
         )
         control = TaskControlRoutes(self.environment, self.events)
         explain = ExplainRoutes(self.lane_depth, self.lane_depth_max)

@@ -26,6 +26,7 @@ from duly.api.tasks import (
     mismatch,
     target_problems,
     time_problems,
+    with_trace,
 )
 from duly.api.wire import TaskDefaults, TaskRequest, TaskView, fresh_view, task_view
 from duly.domain.access import PRODUCERS
@@ -94,7 +95,9 @@ class TaskBatchRoutes:
             if replayed is None:
                 raise
             return replayed
-        chosen, ordinals = unique_keys(tasks)
+        chosen, ordinals = unique_keys(
+            [with_trace(task, call, self.tasks.tracing) for task in tasks]
+        )
         answers = await self.tasks.group_commit.submit_all(chosen, call_key(call))
         given = [answers[at] for at in ordinals]
         if clashes := keys_of(given, Mismatch, "is known with another request"):

@@ -40,6 +40,7 @@ from duly.store.idempotency import find_replay
 from duly.store.read import SEARCHED_MAX, Filter, ListOrder, ReadBatcher, list_tasks, read_attempts
 from duly.store.read import Task as StoredTask
 from duly.store.submit import GroupCommit, Mismatch, Stored, SubmitAnswer
+from duly.tracing import OFF, Tracing
 
 WAIT_S_MAX = 60.0
 REPLAY = {"idempotent-replay": "true"}
@@ -107,6 +108,7 @@ class TaskRoutes:
     rules: TaskRules
     throttle: Throttle
     waiting: TaskWaits
+    tracing: Tracing = OFF
 
     def endpoints(self) -> list[Endpoint]:
         return [*self.submitting(), *self.looking()]
@@ -183,7 +185,7 @@ class TaskRoutes:
             if replayed is None:
                 raise
             return replayed
-        answer = await self.group_commit.submit(task)
+        answer = await self.group_commit.submit(with_trace(task, call, self.tracing))
         if isinstance(answer, Mismatch):
             raise mismatch([])
         view = await self.view_of(call.tenant, task, answer)
@@ -267,6 +269,12 @@ class TaskRoutes:
                 await first_of(ended.wait(), call.gone(), query.timeout_s)
             task = await self.found(call)
         return Answer(200, task_view(task))
+
+
+def with_trace(task: Submission, call: Call, tracing: Tracing) -> Submission:
+    """The caller's trace goes on in every attempt; what is no trace context is ignored."""
+    stored = tracing.begin_submit(call.header(b"traceparent"))
+    return task if stored is None else task._replace(traceparent=stored)
 
 
 def header_key(call: Call, in_body: str | None) -> str | None:

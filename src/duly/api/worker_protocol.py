@@ -27,6 +27,7 @@ from duly.domain.access import PRODUCERS, WORKERS
 from duly.domain.limits import Problem
 from duly.domain.states import Outcome, State
 from duly.domain.task import BAND_NAMES, DEFAULT_POOL
+from duly.domain.trace_context import trace_of_attempt
 from duly.execution.worker_leases import LeaseCall, WorkerLeases, holder_of
 from duly.store.finish import SettleAnswer, Settlement, SettleStatus
 from duly.store.lease import ACCEPTED_ASYNC, Beat, HeartbeatStatus, Lease
@@ -67,7 +68,8 @@ class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """`again`: the lease was granted to this worker earlier, maybe long before this request; a
+    """`traceparent`: the W3C trace context to go on with, the caller's where it gave one.
+    `again`: the lease was granted to this worker earlier, maybe long before this request; a
     heartbeat says until when it lasts. `parents`: of a workflow node, how those it comes after
     ended; where they are many or their results long, they are read in pages at `parents_url`."""
 
@@ -83,6 +85,7 @@ class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float
     execution_key: str
     progress: msgspec.Raw | None
+    traceparent: str
     again: bool = False
     parents: dict[str, ParentView] | None = None
     parents_url: str | None = None
@@ -362,6 +365,7 @@ def leased_task(lease: Lease, again: bool, given: NodeInput | None = None) -> Le
         timeout_s=policy.timeout_s,
         execution_key=lease.execution_key,
         progress=as_stored(lease.progress),
+        traceparent=trace_of_attempt(lease.id, lease.fence, lease.traceparent).header(),
         again=again,
         parents=parents,
         parents_url=None if given is None else given.parents_url,

@@ -100,6 +100,12 @@ class Context:
         return self.task.scheduled_for
 
     @property
+    def traceparent(self) -> str:
+        """The W3C trace context of the task: the caller's, or one of its own. Empty from an older
+        server."""
+        return self.task.traceparent
+
+    @property
     def last_progress(self) -> Any:
         """What an earlier attempt said last; None if nothing."""
         return msgspec.json.decode(self.task.progress)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, get_args
 
 from duly.client.errors import InvalidPayload
+from duly.client.leased_tasks import LeasedTask
 from duly.client.outcomes import HandlerOutcome, completed, judged, rejected
 from duly.client.payloads import Binder
+from duly.client.tracing import handler_span
 from duly.domain.errors import ConfigurationError
 from duly.domain.limits import TIMEOUT_S_MAX, TIMEOUT_S_MIN, retry_problems, type_reason
 from duly.domain.retry import RetryPolicy
@@ -103,10 +105,11 @@ def refuse(task_type: str, problem: str) -> NoReturn:
     raise ConfigurationError(problem=f"the handler of {task_type!r}: {problem}")
 
 
-def perform(work: Callable[[], Any]) -> HandlerOutcome:
+def perform(work: Callable[[], Any], task: LeasedTask) -> HandlerOutcome:
     """A call of a plain function, in any thread or process, and what came of it."""
     try:
-        return completed(work())
+        with handler_span(task):
+            return completed(work())
     except Interrupted:
         raise
     except InvalidPayload as error:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from duly.client.errors import ApiError
 from duly.client.request import check_key
 from duly.client.server import Server
+from duly.client.tracing import current_traceparent
 from duly.client.wire import TIMEOUT_S, TRIES_MAX, Retrying, api_error, new_key, query_text
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class Connection:
         if method != "GET":
             check_key(idempotency_key)
             headers["Idempotency-Key"] = idempotency_key or new_key()
+            if traceparent := current_traceparent():
+                headers["traceparent"] = traceparent
         target = self.server.url + path + query_text(query)
         retrying = Retrying(self.server.url, self.tries)
         while True:

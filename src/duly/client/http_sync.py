@@ -15,6 +15,7 @@ import msgspec
 from duly.client.errors import ApiError
 from duly.client.request import check_key
 from duly.client.server import Server
+from duly.client.tracing import current_traceparent
 from duly.client.wire import TIMEOUT_S, TRIES_MAX, Retrying, api_error, new_key, query_text
 
 FAULTS = (http.client.HTTPException, OSError)
@@ -58,6 +59,8 @@ class PlainConnection:
         if method != "GET":
             check_key(idempotency_key)
             headers["Idempotency-Key"] = idempotency_key or new_key()
+            if traceparent := current_traceparent():
+                headers["traceparent"] = traceparent
         answer = self.request(method, self.prefix + path + query_text(query), content, headers)
         return msgspec.json.decode(answer) if answer else None
 

@@ -32,6 +32,8 @@ class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
     execution_key: str
     payload: msgspec.Raw = NULL
     progress: msgspec.Raw = NULL
+    # The W3C trace context to go on with; none from an older server.
+    traceparent: str = ""
     # Granted earlier, and maybe long before we asked: its answer got lost, or seemed to be.
     again: bool = False
 

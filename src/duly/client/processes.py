@@ -152,7 +152,7 @@ def answer(
         return rejected(str(error), "InvalidHandler")
     context = Context(task, lambda progress: send(("progress", progress)))
     binder = binders[function]
-    return perform(lambda: function(context, **binder.arguments(task.payload)))
+    return perform(lambda: function(context, **binder.arguments(task.payload)), task)
 
 
 def end_with_parent() -> None:

@@ -28,6 +28,7 @@ from duly.client.outcomes import (
 from duly.client.processes import ProcessPool
 from duly.client.settle_queue import Settling
 from duly.client.threads import ThreadJob, ThreadPool
+from duly.client.tracing import handler_span
 from duly.domain.states import Outcome
 
 # Tasks are taken ahead only while they are short: a long one would keep others from another worker.
@@ -125,7 +126,8 @@ class Runner:
         try:
             if run.stop is None:
                 run.has_begun = True
-                verdict = completed(await self.caller.acall(handler, run.context))
+                with handler_span(run.task):
+                    verdict = completed(await self.caller.acall(handler, run.context))
         except InvalidPayload as error:
             verdict = rejected(str(error), "InvalidPayload")
         except asyncio.CancelledError as error:
@@ -136,7 +138,7 @@ class Runner:
         self.ended(run, verdict)
 
     def in_thread(self, run: Run, handler: Handler, _job: ThreadJob) -> HandlerOutcome:
-        return perform(lambda: self.caller.call(handler, run.context))
+        return perform(lambda: self.caller.call(handler, run.context), run.task)
 
     def in_process(self, run: Run, handler: Handler, job: ThreadJob) -> HandlerOutcome:
         with self.caller.surrounded(run.context):

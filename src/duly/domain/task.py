@@ -58,6 +58,8 @@ class Submission(NamedTuple):
     replay_of: UUID | None = None
     # What was asked, as a digest, before defaults of its type were filled in: those may change.
     asked: bytes | None = None
+    # The caller's W3C trace context.
+    traceparent: str | None = None
 
 
 def band_of(priority: int) -> int:

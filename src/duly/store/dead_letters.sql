@@ -89,7 +89,7 @@ WITH chosen AS (
     SELECT shard, replayed_as AS id, tenant, pool, priority, timeout_ms,
            greatest($6::timestamptz, duly.now()) + make_interval(secs => delay_s) AS run_at,
            NULL::timestamptz AS start_by, type, payload, policy, url, execution_key, tags,
-           id AS replay_of
+           id AS replay_of, NULL::text AS traceparent
       FROM chosen
 ),
 -- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text rows=stored rule=NULL::smallint pending=NULL::integer

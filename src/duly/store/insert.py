@@ -130,6 +130,7 @@ def first_lease(entry: InsertRow, consumer: IdleConsumer, now: datetime, run_at:
         url=task.url,
         given_execution_key=task.execution_key or task.idempotency_key,
         priority=task.priority,
+        traceparent=task.traceparent,
     )
 
 
@@ -155,7 +156,7 @@ async def insert_tasks(
     consumer: IdleConsumer | None = None,
 ) -> Inserted:
     """All rows but those that lost the key they claim. What is due is leased to the consumer."""
-    asked = [*task_columns(rows), *columns(sorted(new_queues), 3), *consumer_columns(consumer)]
+    asked = sent_columns(rows, new_queues, consumer)
     if not claims:
         (row,) = await session.fetch(SQL.insert_tasks, *asked)
         return Inserted(rows, row["now"])
@@ -164,11 +165,22 @@ async def insert_tasks(
     return Inserted([entry for entry in rows if entry.id not in lost], row["now"])
 
 
+def sent_columns(
+    rows: list[InsertRow],
+    new_queues: Collection[tuple[int, int, int]],
+    consumer: IdleConsumer | None,
+) -> list[Any]:
+    """The arguments of every statement that includes `sent_tasks`."""
+    traceparents = given([row.task.traceparent for row in rows])
+    queues = columns(sorted(new_queues), 3)
+    return [*task_columns(rows), *queues, *consumer_columns(consumer), traceparents]
+
+
 async def insert_nodes(
     session: Session, rows: list[InsertRow], new_queues: Collection[tuple[int, int, int]]
 ) -> datetime:
     """Nodes whose graphs were stored in this transaction; when, by the database's clock."""
-    asked = [*task_columns(rows), *columns(sorted(new_queues), 3), *consumer_columns(None)]
+    asked = sent_columns(rows, new_queues, None)
     (row,) = await session.fetch(SQL.insert_nodes, *asked)
     now: datetime = row["now"]
     return now

@@ -1,5 +1,5 @@
 -- fragment: sent_tasks
--- The rows of the arrays $1 to $15. A column without NULL that is the same for all of them has one
+-- The rows of the arrays $1 to $15 and of their trace contexts. A column without NULL that is the same for all of them has one
 -- element; a target that all of them share is not in its column but apart, with its host. Fire times
 -- are reckoned by the database's clock.
     SELECT id, coalesce(shard, ($1)[1]) AS shard, coalesce(tenant, ($3)[1]) AS tenant,
@@ -9,12 +9,13 @@
                AS run_at,
            start_by, coalesce(type, ($10)[1]) AS type, payload, policy,
            coalesce(url, $16::text) AS url, execution_key, tags::jsonb AS tags,
-           NULL::uuid AS replay_of
+           NULL::uuid AS replay_of, traceparent
       FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::smallint[], $5::smallint[],
                   $6::integer[], $7::timestamptz[], $8::double precision[], $9::timestamptz[],
-                  $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[])
+                  $10::text[], $11::text[], $12::text[], $13::text[], $14::text[], $15::text[],
+                  $23::text[])
            AS sent(shard, id, tenant, pool, priority, timeout_ms, run_at, delay_s, start_by, type,
-                   payload, policy, url, execution_key, tags)
+                   payload, policy, url, execution_key, tags, traceparent)
 
 -- fragment: new_queues
 -- Timer queues that this process has not seen in use: loaders and reapers look where one is listed.
@@ -31,9 +32,10 @@ placed AS (
 -- A node that waits for its parents (`pending`) is due at no instant.
 stored AS (
     INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at,
-                            start_by, type, payload, policy, url, execution_key, tags, replay_of)
+                            start_by, type, payload, policy, url, execution_key, tags, replay_of,
+                            traceparent)
     SELECT shard, id, tenant, pool, priority, timeout_ms, duly.now(), run_at, start_by, type,
-           payload, policy, url, execution_key, tags, replay_of
+           payload, policy, url, execution_key, tags, replay_of, traceparent
       FROM arriving
     RETURNING shard, id, tenant, pool, priority, timeout_ms, created_at, run_at, start_by, type,
               policy, url, replay_of
@@ -107,9 +109,9 @@ SELECT duly.now() AS now
 WITH bounded AS MATERIALIZED (
     SELECT set_config('lock_timeout', CASE WHEN $21::uuid IS NULL THEN '1s' ELSE '50ms' END, true)
 ),
--- include: insert.claimed_keys shards=$23 tenants=$24 keys=$25 hashes=$26 ids=$27 ttl_s=$28
+-- include: insert.claimed_keys shards=$24 tenants=$25 keys=$26 hashes=$27 ids=$28 ttl_s=$29
 , lost AS (
-    SELECT unnest($27::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
+    SELECT unnest($28::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
 ),
 -- include: insert.new_queues
 , arriving AS (

@@ -63,6 +63,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     given_execution_key: str | None
     moved_to: datetime | None = None
     priority: int = PRIORITY_DEFAULT
+    # W3C trace context of the call that submitted the task.
+    traceparent: str | None = None
 
     @property
     def scheduled_for(self) -> datetime:

@@ -23,7 +23,8 @@
 :timer.id, :timer.tenant, :timer.fence, :timer.attempt + 1 AS attempt,
        :timer.started_at, :timer.lease_until, :timer.progress,
        tasks.run_at, tasks.type, tasks.payload, tasks.policy AS policy_text, tasks.url,
-       tasks.execution_key AS given_execution_key, :timer.run_at AS moved_to, :timer.priority
+       tasks.execution_key AS given_execution_key, :timer.run_at AS moved_to, :timer.priority,
+       tasks.traceparent
 
 -- name: lease_tasks
 -- Tickets come in runs of neighbours that agree in everything but their ids, and each run is one pass

@@ -18,7 +18,7 @@ WITH placed AS (
            60000 AS timeout_ms, now + interval '1 year' + number * interval '1 ms' AS run_at,
            NULL::timestamptz AS start_by, 'bench.wait' AS type, $3::text AS payload,
            NULL::text AS policy, 'http://127.0.0.1/noop' AS url, NULL::text AS execution_key,
-           NULL::jsonb AS tags, NULL::uuid AS replay_of
+           NULL::jsonb AS tags, NULL::uuid AS replay_of, NULL::text AS traceparent
       FROM far CROSS JOIN generate_series(1, $4::integer) AS number
 ),
 -- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text rows=stored rule=NULL::smallint pending=NULL::integer

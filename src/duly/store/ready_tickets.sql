@@ -83,7 +83,8 @@ SELECT
        NULL::timestamptz AS started_at, NULL::timestamptz AS lease_until, NULL::text AS progress,
        NULL::timestamptz AS run_at, NULL::text AS type,
        NULL::text AS payload, NULL::text AS policy_text, NULL::text AS url,
-       NULL::text AS given_execution_key, NULL::timestamptz AS moved_to, NULL::smallint AS priority
+       NULL::text AS given_execution_key, NULL::timestamptz AS moved_to, NULL::smallint AS priority,
+       NULL::text AS traceparent
   FROM taken
  UNION ALL
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL,

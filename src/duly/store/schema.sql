@@ -1291,8 +1291,10 @@ CREATE TABLE duly.tasks (
     execution_key text,
     tags jsonb,
     replay_of uuid,
+    traceparent text,
     CONSTRAINT tasks_priority_check CHECK (((priority >= 0) AND (priority <= 9))),
-    CONSTRAINT tasks_shard_check CHECK (((shard >= 0) AND (shard <= 1023)))
+    CONSTRAINT tasks_shard_check CHECK (((shard >= 0) AND (shard <= 1023))),
+    CONSTRAINT tasks_traceparent_check CHECK ((length(traceparent) = 55))
 )
 PARTITION BY RANGE (id);
 

@@ -31,6 +31,7 @@ from duly.client.outcomes import (
 from duly.client.resources import Values, started
 from duly.client.server import Server
 from duly.client.settle_queue import settlement_of
+from duly.client.tracing import handler_span
 from duly.client.wire import new_key
 from duly.client.worker import Worker
 from duly.client.worker_api import WorkerApi
@@ -223,11 +224,12 @@ async def verdict_of(
     caller: HandlerCaller, handler: Handler, task: LeasedTask, context: Context
 ) -> HandlerOutcome:
     if handler.mode != "async":
-        return perform(lambda: caller.call(handler, context))
+        return perform(lambda: caller.call(handler, context), task)
     timeout_s = min(handler.timeout_s or task.timeout_s, task.timeout_s)
     try:
         async with asyncio.timeout(timeout_s) as limit:
-            return completed(await caller.acall(handler, context))
+            with handler_span(task):
+                return completed(await caller.acall(handler, context))
     except InvalidPayload as error:
         return rejected(str(error), "InvalidPayload")
     except TimeoutError as error:

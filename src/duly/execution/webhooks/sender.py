@@ -27,6 +27,7 @@ from duly.domain.errors import DulyError
 from duly.domain.limits import RESULT_BYTES_MAX
 from duly.domain.states import Outcome
 from duly.domain.task import host_of
+from duly.domain.trace_context import trace_of_attempt
 from duly.domain.webhook_headers import header_form, sendable
 from duly.environment import Environment
 from duly.execution.attempt import AttemptResult
@@ -259,13 +260,8 @@ class WebhookSender:
             "Duly-Attempt": str(lease.attempt),
             "Duly-Fence": str(lease.fence),
             "Duly-Scheduled-For": lease.scheduled_for.isoformat().replace("+00:00", "Z"),
-            "traceparent": self.trace_of(lease),
+            "traceparent": trace_of_attempt(lease.id, lease.fence, lease.traceparent).header(),
         }
-
-    def trace_of(self, lease: Lease) -> str:
-        """All attempts of a task are one trace; each is a span of its own."""
-        span = self.environment.random.getrandbits(64) or 1
-        return f"00-{lease.id.hex}-{span:016x}-01"
 
     def put_off(self, busy: HostBusy) -> AttemptResult:
         """The more were sent away, the later they come again."""

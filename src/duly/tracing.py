@@ -1,0 +1,275 @@
+"""Spans of tasks for OpenTelemetry: submit, wait, run. Off, only the caller's context is kept.
+
+Sampling is decided once, at submit: by the caller's flag, or by chance where the caller has no
+trace, and stored with the task. The span of an attempt has an id that follows from task and fence,
+so that workers and receivers can nest theirs under it.
+
+| event | what happens |
+|---|---|
+| collector away, or slow | spans are dropped, never waited for |
+| killed | spans that were not exported yet are missing |
+| an attempt is settled at another process than the one that leased it | its run has no span |
+"""
+
+import asyncio
+from collections import OrderedDict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import UUID
+
+from duly import __version__
+from duly.domain.errors import ConfigurationError
+from duly.domain.states import Outcome
+from duly.domain.trace_context import (
+    TraceContext,
+    attempt_span_id,
+    new_span_id,
+    new_trace,
+    read_traceparent,
+)
+from duly.environment import Environment
+from duly.events import TaskEvents, TasksFinished, TasksLeased, TasksRescheduled, TasksStored
+from duly.store.lease import Lease
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import SpanProcessor
+
+SPANS_PATH = "/v1/traces"
+# Of what was begun here and has not ended.
+OPEN_SUBMITS_MAX = 10_000
+OPEN_ATTEMPTS_MAX = 100_000
+FLUSH_S = 5.0
+
+
+class Tracing:
+    """Off: nothing is exported."""
+
+    def begin_submit(self, header: str | None) -> str | None:
+        """The `traceparent` to store with a task that came with this one."""
+        known = read_traceparent(header)
+        return None if known is None else known.header()
+
+    def subscribe(self, events: TaskEvents) -> None:
+        """Nothing is followed."""
+
+    async def close(self) -> None:
+        """Nothing to flush."""
+
+
+OFF = Tracing()
+
+
+class OpenSubmit(NamedTuple):
+    began_at: datetime
+    # The caller's span; None: the trace begins here.
+    parent: TraceContext | None
+
+
+class SpanExport:
+    """The OpenTelemetry SDK, told of spans after they ended."""
+
+    def __init__(self, processor: "SpanProcessor") -> None:
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+        from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+
+        class GivenIds(RandomIdGenerator):
+            """The SDK asks for the ids of a span; ours are known before."""
+
+            given = TraceContext(1, 1, is_sampled=True)
+
+            def generate_span_id(self) -> int:
+                return self.given.span_id
+
+            def generate_trace_id(self) -> int:
+                return self.given.trace_id
+
+        self.ids = GivenIds()
+        self.provider = TracerProvider(
+            sampler=ALWAYS_ON,
+            resource=Resource.create({"service.name": "duly", "service.version": __version__}),
+            id_generator=self.ids,
+            shutdown_on_exit=False,
+        )
+        self.provider.add_span_processor(processor)
+        self.tracer = self.provider.get_tracer("duly", __version__)
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        context: TraceContext,
+        parent: TraceContext | None,
+        began_at: datetime,
+        ended_at: datetime,
+        attributes: dict[str, Any],
+        *,
+        linked: TraceContext | None = None,
+        error: str | None = None,
+    ) -> None:
+        from opentelemetry import trace
+
+        self.ids.given = context
+        around = None if parent is None else as_parent(parent)
+        span = self.tracer.start_span(
+            name,
+            context=around,
+            kind=trace.SpanKind[kind],
+            attributes=attributes,
+            links=[] if linked is None else [trace.Link(as_span_context(linked))],
+            start_time=nanoseconds(began_at),
+        )
+        if error is not None:
+            span.set_status(trace.StatusCode.ERROR, error)
+        span.end(nanoseconds(max(ended_at, began_at)))
+
+    async def close(self) -> None:
+        """The exporter waits for its collector, in threads."""
+        try:
+            async with asyncio.timeout(FLUSH_S):
+                await asyncio.to_thread(self.provider.force_flush, int(FLUSH_S * 1000))
+                await asyncio.to_thread(self.provider.shutdown)
+        except TimeoutError:
+            return
+
+
+class OpenTelemetryTracing(Tracing):
+    """Listens to the events of this process."""
+
+    def __init__(self, environment: Environment, export: SpanExport, sample_ratio: float) -> None:
+        self.environment = environment
+        self.export = export
+        self.sample_ratio = sample_ratio
+        self.submits: OrderedDict[str, OpenSubmit] = OrderedDict()
+        self.attempts: OrderedDict[tuple[UUID, int], Lease] = OrderedDict()
+
+    def begin_submit(self, header: str | None) -> str | None:
+        parent, random = read_traceparent(header), self.environment.random
+        if parent is not None and not parent.is_sampled:
+            return parent.header()
+        if parent is None and random.random() >= self.sample_ratio:
+            return None
+        context = new_trace(random) if parent is None else parent.child(random)
+        stored = context.header()
+        self.submits[stored] = OpenSubmit(self.environment.clock.now(), parent)
+        if len(self.submits) > OPEN_SUBMITS_MAX:
+            self.submits.popitem(last=False)
+        return stored
+
+    def subscribe(self, events: TaskEvents) -> None:
+        events.subscribe(TasksStored, self.on_stored)
+        events.subscribe(TasksLeased, self.on_leased)
+        events.subscribe(TasksFinished, self.on_ended)
+        events.subscribe(TasksRescheduled, self.on_ended)
+
+    def on_stored(self, event: TasksStored) -> None:
+        for row in event.rows:
+            stored = row.task.traceparent
+            begun = self.submits.pop(stored, None) if stored is not None else None
+            context = read_traceparent(stored)
+            if begun is None or context is None:
+                continue
+            attributes = task_attributes(row.id, row.task.tenant, row.task.type)
+            now = self.environment.clock.now()
+            self.export.add(
+                f"submit {row.task.type}", "PRODUCER", context, *(begun.parent, begun.began_at),
+                now, attributes,
+            )  # fmt: skip
+
+    def on_leased(self, event: TasksLeased) -> None:
+        fires_at = {ticket.id: ticket.fires_at for ticket in event.tickets}
+        for lease in event.leases:
+            context = sampled(lease.traceparent)
+            if context is None:
+                continue
+            self.attempts[lease.id, lease.fence] = lease
+            if len(self.attempts) > OPEN_ATTEMPTS_MAX:
+                self.attempts.popitem(last=False)
+            due_s = fires_at.get(lease.id)
+            due_at = lease.started_at if due_s is None else datetime.fromtimestamp(due_s, UTC)
+            waiting = context._replace(span_id=new_span_id(self.environment.random))
+            self.export.add(
+                f"wait {lease.type}", "INTERNAL", waiting, context, due_at, lease.started_at,
+                attempt_attributes(lease),
+            )  # fmt: skip
+
+    def on_ended(self, event: TasksFinished | TasksRescheduled) -> None:
+        if not self.attempts:
+            return
+        for settlement in event.ended:
+            lease = self.attempts.pop((settlement.id, settlement.fence), None)
+            context = None if lease is None else sampled(lease.traceparent)
+            if lease is None or context is None:
+                continue
+            is_well = settlement.outcome in (Outcome.COMPLETED, Outcome.SNOOZED, Outcome.RELEASED)
+            attributes = attempt_attributes(lease) | {"duly.outcome": settlement.outcome.value}
+            self.export.add(
+                f"run {lease.type}",
+                "CLIENT" if lease.url is not None else "CONSUMER",
+                context._replace(span_id=attempt_span_id(lease.id, lease.fence)),
+                context,
+                lease.started_at,
+                self.environment.clock.now(),
+                attributes,
+                linked=attempt_before(lease, context),
+                error=None if is_well else settlement.error_kind or settlement.outcome.value,
+            )
+
+    async def close(self) -> None:
+        await self.export.close()
+
+
+def open_tracing(environment: Environment, endpoint: str, sample_ratio: float) -> Tracing:
+    """Off without an endpoint; then the OpenTelemetry libraries are not even imported."""
+    if not endpoint:
+        return OFF
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        problem = 'otlp_endpoint is set, and OpenTelemetry is missing: pip install "duly[otel]"'
+        raise ConfigurationError(problem=problem) from None
+    exporter = OTLPSpanExporter(endpoint=endpoint.rstrip("/") + SPANS_PATH)
+    return OpenTelemetryTracing(environment, SpanExport(BatchSpanProcessor(exporter)), sample_ratio)
+
+
+def sampled(traceparent: str | None) -> TraceContext | None:
+    context = read_traceparent(traceparent)
+    return context if context is not None and context.is_sampled else None
+
+
+def attempt_before(lease: Lease, context: TraceContext) -> TraceContext | None:
+    """The fence rises at a lease and at its end, so that the attempt before had one less by two."""
+    if lease.fence <= 2 or lease.attempt == 1:
+        return None
+    return context._replace(span_id=attempt_span_id(lease.id, lease.fence - 2))
+
+
+def task_attributes(task_id: UUID, tenant: int, task_type: str) -> dict[str, Any]:
+    return {"duly.task.id": str(task_id), "duly.task.type": task_type, "duly.tenant": tenant}
+
+
+def attempt_attributes(lease: Lease) -> dict[str, Any]:
+    return task_attributes(lease.id, lease.tenant, lease.type) | {
+        "duly.attempt": lease.attempt,
+        "duly.fence": lease.fence,
+        "messaging.system": "duly",
+    }
+
+
+def as_span_context(context: TraceContext) -> Any:
+    from opentelemetry import trace
+
+    flags = trace.TraceFlags(trace.TraceFlags.SAMPLED)
+    return trace.SpanContext(context.trace_id, context.span_id, is_remote=True, trace_flags=flags)
+
+
+def as_parent(context: TraceContext) -> Any:
+    from opentelemetry import trace
+
+    return trace.set_span_in_context(trace.NonRecordingSpan(as_span_context(context)))
+
+
+def nanoseconds(instant: datetime) -> int:
+    return round(instant.timestamp() * 1e6) * 1000
