@@ -14,10 +14,10 @@ from typing import Any
 import duly
 from duly.api.problems import STATUS
 from duly.client import errors, http_async, namespaces, submits, wire, worker
-from duly.client.asynchronous import RESOURCES, WAIT_S_MAX
+from duly.client.asynchronous import WAIT_S_MAX
 from duly.client.context import Context, Flag
 from duly.client.operations import listing, operation
-from duly.client.request import ScheduleOptions, SubmitOptions
+from duly.client.request import RESOURCES, ScheduleOptions, SubmitOptions
 from duly.client.task import Attempt, TaskData
 from duly.domain import limits
 from duly.domain.errors import DulyError

@@ -2,6 +2,8 @@
 
 import inspect
 import itertools
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -10,8 +12,8 @@ import pytest
 import duly
 from duly import AsyncClient, Client, Context, TaskRegistry
 from duly.client import errors, namespaces, views
-from duly.client.asynchronous import RESOURCES
 from duly.client.operations import Blocking, Operations
+from duly.client.request import RESOURCES
 from duly.domain.errors import DulyError
 from tests.story.duly_up import RunningDuly
 
@@ -197,3 +199,13 @@ def test_a_server_that_is_away_is_one_line() -> None:
         assert "127.0.0.1:9" in str(failed.value)
         with pytest.raises(duly.Unreachable):
             client.schedules.find("x")
+
+
+def test_an_import_of_the_client_loads_no_event_loop_and_no_http_library() -> None:
+    """A command that only submits is over before these are loaded; a worker's program is not."""
+    heavy = "asyncio aiohttp ssl structlog duly.client.asynchronous duly.store duly.domain.limits"
+    look = "import sys; from duly import Client, TaskRegistry; print(*sys.modules)"
+    answer = subprocess.run(
+        [sys.executable, "-c", look], capture_output=True, text=True, check=True
+    )
+    assert not set(heavy.split()) & set(answer.stdout.split())

@@ -26,6 +26,7 @@ from duly.api.schedule_control import ScheduleControlRoutes
 from duly.api.schedules import ScheduleRoutes
 from duly.api.sessions import SessionRoutes
 from duly.api.stats import StatsRoutes
+from duly.api.submit_options import SubmitOptions
 from duly.api.task_batch import TaskBatchRoutes
 from duly.api.task_control import TaskControlRoutes
 from duly.api.task_rules import TaskRules
@@ -113,6 +114,7 @@ class ApiRoutes:
             self.rules,
             self.throttle,
             self.waiting,
+            SubmitOptions(self.database, self.environment, self.events),
             self.tracing,
         )
         control = TaskControlRoutes(self.environment, self.events)

@@ -26,7 +26,15 @@ from duly.domain.recurrence_fields import RecurrenceFields, closest_fires_s, rea
 from duly.store.schedules import Definition, Template, template_of
 
 ONE_TASK = "belongs to one task; a schedule says when"
-OF_ONE_TASK = ("run_at", "delay_s", "start_by", "idempotency_key")
+OF_ONE_TASK = (
+    "run_at",
+    "delay_s",
+    "start_by",
+    "idempotency_key",
+    "unique",
+    "debounce",
+    "throttle",
+)
 
 
 class CheckedSchedule(NamedTuple):

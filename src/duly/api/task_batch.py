@@ -16,6 +16,7 @@ from duly.api.json_body import ERRORS_MAX
 from duly.api.list_body import decode_lines, decode_list
 from duly.api.problems import ApiProblem, invalid
 from duly.api.request import Answer, Call
+from duly.api.submit_options import option_problems
 from duly.api.tasks import (
     REPLAY,
     SUBMIT_REFUSALS,
@@ -95,6 +96,7 @@ class TaskBatchRoutes:
             if replayed is None:
                 raise
             return replayed
+        tasks = await self.tasks.options.throttled(batch.tasks, tasks)
         chosen, ordinals = unique_keys(
             [with_trace(task, call, self.tasks.tracing) for task in tasks]
         )
@@ -124,6 +126,7 @@ class TaskBatchRoutes:
             task = request.submission(call.tenant, defaults=defaults)
             found = submission_problems(task, now, self.tasks.rules.outbound)
             found += time_problems(request) + target_problems(request)
+            found += option_problems(request, is_batch=True)
             if found:
                 problems += moved(found, ordinal)
             if len(problems) >= ERRORS_MAX:

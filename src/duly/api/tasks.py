@@ -15,10 +15,12 @@ from duly.api.cursors import Cursor
 from duly.api.problems import ApiProblem, Code, invalid, later, not_found
 from duly.api.rate_limit import Throttle
 from duly.api.request import Answer, Call
+from duly.api.submit_options import TRIES_MAX, SubmitOptions, option_problems
 from duly.api.task_rules import TaskRules
 from duly.api.task_wait import TaskWaits
 from duly.api.wire import (
     AttemptView,
+    Debounce,
     Instant,
     Limit,
     Page,
@@ -33,13 +35,13 @@ from duly.api.wire import (
 from duly.domain.access import PRODUCERS
 from duly.domain.limits import Problem, key_reason, submission_problems
 from duly.domain.states import TERMINAL, State
-from duly.domain.task import Submission
+from duly.domain.task import Submission, submitted_key
 from duly.environment import Environment
 from duly.store.database import Database
 from duly.store.idempotency import find_replay
 from duly.store.read import SEARCHED_MAX, Filter, ListOrder, ReadBatcher, list_tasks, read_attempts
 from duly.store.read import Task as StoredTask
-from duly.store.submit import GroupCommit, Mismatch, Stored, SubmitAnswer
+from duly.store.submit import GroupCommit, Mismatch, Replayed, Stored, SubmitAnswer
 from duly.tracing import OFF, Tracing
 
 WAIT_S_MAX = 60.0
@@ -108,6 +110,7 @@ class TaskRoutes:
     rules: TaskRules
     throttle: Throttle
     waiting: TaskWaits
+    options: SubmitOptions
     tracing: Tracing = OFF
 
     def endpoints(self) -> list[Endpoint]:
@@ -185,7 +188,10 @@ class TaskRoutes:
             if replayed is None:
                 raise
             return replayed
-        answer = await self.group_commit.submit(with_trace(task, call, self.tracing))
+        (task,) = await self.options.throttled([request], [task])
+        answer = await self.submit_once(
+            with_trace(task, call, self.tracing), request.debounce
+        )
         if isinstance(answer, Mismatch):
             raise mismatch([])
         view = await self.view_of(call.tenant, task, answer)
@@ -193,17 +199,30 @@ class TaskRoutes:
             return Answer(201, view, headers)
         return Answer(200, view, headers | REPLAY)
 
+    async def submit_once(self, task: Submission, debounce: Debounce | None) -> SubmitAnswer:
+        """A debounced task that waits already is put off; of one that has started, no other is."""
+        for _ in range(TRIES_MAX):
+            answer = await self.group_commit.submit(task)
+            if debounce is None or not isinstance(answer, Replayed):
+                return answer
+            known = await self.reading.read(task.tenant, answer.id)
+            if known is None:
+                await self.options.free(task, answer.id)
+            elif await self.options.put_off(known, task, debounce):
+                return answer
+        raise later(Code.OVERLOADED, "other calls are submitting the same task; try again")
+
     async def checked(self, call: Call, request: TaskRequest, key: str | None) -> Submission:
         defaults = await self.rules.check(call.credential, call.tenant, request)
         task = request.submission(call.tenant, key, defaults)
         problems = submission_problems(task, self.environment.clock.now(), self.rules.outbound)
-        problems += time_problems(request) + target_problems(request)
+        problems += time_problems(request) + target_problems(request) + option_problems(request)
         if problems:
             raise invalid(problems)
         return task
 
     async def replayed(self, tenant: int, request: TaskRequest, key: str | None) -> Answer | None:
-        if key is None:
+        if key is None or request.made_key() is not None:
             return None
         task_id = await find_replay(self.database, tenant, key, request.digest())
         known = None if task_id is None else await self.reading.read(tenant, task_id)
@@ -215,7 +234,7 @@ class TaskRoutes:
         known = await self.reading.read(tenant, answer.id)
         if known is None:
             raise gone([])
-        return replace_key(task_view(known), task.idempotency_key)
+        return replace_key(task_view(known), submitted_key(task))
 
     async def get(self, call: Call) -> Answer:
         return Answer(200, task_view(await self.found(call)))

@@ -17,9 +17,17 @@ from duly.domain import limits
 from duly.domain.ids import is_node, workflow_of
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import State
-from duly.domain.task import DEFAULT_POLICY, DEFAULT_POOL, Policy, Submission
+from duly.domain.task import (
+    DEFAULT_POLICY,
+    DEFAULT_POOL,
+    Policy,
+    Submission,
+    made_key,
+    submitted_key,
+)
 from duly.store.read import AttemptRecord, Task
 from duly.store.submit import Stored
+from duly.store.submit_throttles import ThrottleKey
 
 Item = TypeVar("Item")
 Instant = Annotated[datetime, Meta(tz=True, description="RFC 3339, with an offset.")]
@@ -106,6 +114,34 @@ class TaskDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 NO_DEFAULTS = TaskDefaults()
 
+PeriodSeconds = Annotated[float, Meta(ge=limits.PERIOD_S_MIN, le=limits.PERIOD_S_MAX)]
+
+
+class Unique(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One task of its type in `period_s`: of the same payload, or of the same `key`. A submit that
+    comes later in the period is answered with the first one's task."""
+
+    period_s: PeriodSeconds
+    key: KeyText | None = None
+
+
+class Debounce(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The task fires `wait_s` after the last submit of its type and payload, or `key`, but at most
+    `max_wait_s` after the first. It keeps the first one's payload."""
+
+    wait_s: PeriodSeconds
+    max_wait_s: PeriodSeconds | None = None
+    key: KeyText | None = None
+
+
+class SubmitThrottle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """At most `limit` tasks of its type, or of its `key`, become due in `period_s`, evenly spread;
+    each further one is due that much later."""
+
+    limit: Annotated[int, Meta(ge=1, le=limits.THROTTLE_LIMIT_MAX)]
+    period_s: PeriodSeconds
+    key: KeyText | None = None
+
 
 class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A submitted task; null means the same as not given. `run_at` or `delay_s`, not both. No text
@@ -128,6 +164,9 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     concurrency_limit: Annotated[int, Meta(ge=1, le=limits.CONCURRENCY_LIMIT_MAX)] | None = None
     idempotency_key: IdempotencyKey | None = None
     tags: Tags | None = None
+    unique: Unique | None = None
+    debounce: Debounce | None = None
+    throttle: SubmitThrottle | None = None
 
     def submission(
         self, tenant: int, key: str | None = None, defaults: TaskDefaults = NO_DEFAULTS
@@ -135,21 +174,50 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         """`key` is the header's; what neither says, the type's defaults say, then duly's."""
         target = self.target or defaults.target
         priority = self.priority if self.priority is not None else defaults.priority
-        used_key = key if key is not None else self.idempotency_key
+        made = self.made_key()
+        used_key, ttl_s = (key if key is not None else self.idempotency_key), None
+        if made is not None:
+            # It does what a key that was only given for repeated calls would do, and more.
+            used_key, ttl_s = made, self.key_ttl_s
         return Submission(
             tenant=tenant,
             type=self.type,
             payload=bytes(self.payload).decode(),
             run_at=None if self.run_at is None else in_utc(self.run_at),
-            delay_s=self.delay_s or 0.0,
+            delay_s=(self.delay_s or 0.0) if self.debounce is None else self.debounce.wait_s,
             url=None if target is None else target.url,
             pool=DEFAULT_POOL if target is None or target.pool is None else target.pool,
             priority=5 if priority is None else priority,
             policy=self.policy(defaults, target),
             idempotency_key=used_key,
+            key_ttl_s=ttl_s,
             tags=self.tags,
-            asked=None if used_key is None else self.digest(),
+            # What is unique by its key alone never asks for something else.
+            asked=None if used_key is None else b"" if made is not None else self.digest(),
         )
+
+    @property
+    def key_ttl_s(self) -> float | None:
+        if self.debounce is not None:
+            return self.debounce.wait_s
+        return None if self.unique is None else self.unique.period_s
+
+    def made_key(self) -> str | None:
+        """The idempotency key that `unique` or `debounce` stands for."""
+        option = self.unique or self.debounce
+        if option is None:
+            return None
+        name = "debounce" if self.unique is None else "unique"
+        if option.key is not None:
+            return made_key(name, self.type, option.key)
+        content = msgspec.json.encode(msgspec.json.decode(self.payload), order="sorted")
+        return made_key(name, self.type, content)
+
+    def throttle_key(self, tenant: int) -> ThrottleKey | None:
+        if self.throttle is None:
+            return None
+        key = made_key("throttle", self.type, self.throttle.key or "")
+        return ThrottleKey(tenant, key, self.throttle.period_s / self.throttle.limit)
 
     def policy(self, defaults: TaskDefaults, target: Target | None) -> Policy:
         retry = self.retry or defaults.retry
@@ -263,8 +331,8 @@ def fresh_view(task: Submission, stored: Stored) -> TaskView:
         jitter_s=policy.jitter_s,
         concurrency_key=policy.concurrency_key,
         concurrency_limit=policy.concurrency_limit,
-        idempotency_key=task.idempotency_key,
-        execution_key=task.execution_key or task.idempotency_key or str(stored.id),
+        idempotency_key=submitted_key(task),
+        execution_key=task.execution_key or submitted_key(task) or str(stored.id),
         tags=task.tags,
         next_at=max(stored.run_at, stored.created_at),
     )

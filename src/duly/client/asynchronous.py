@@ -12,6 +12,7 @@ from duly.client.errors import WaitTimedOut
 from duly.client.http_async import Connection
 from duly.client.json_values import encode
 from duly.client.request import (
+    RESOURCES,
     SubmitOptions,
     TaskCall,
     TaskSpec,
@@ -168,6 +169,10 @@ class AsyncClient:
         `submit(send.call(to="x"))`."""
         call = task_call(type, payload, options)
         body = encode_task(call.type, call.payload, call.options)
+        if "debounce" in call.options:
+            # It may change a task that is there, so it is no part of a batch.
+            stored = await self.connection.request("POST", "/v1/tasks", body)
+            return self.task_from(stored, call.decode_result)
         answer = await self.queue.put(body, call.options.get("idempotency_key"))
         return self.task_from(await answer, call.decode_result)
 
@@ -340,20 +345,6 @@ class AsyncClient:
         return task
 
 
-# Attributes of a client, and their classes in namespaces.py.
-RESOURCES = {
-    "schedules": "Schedules",
-    "dead_letters": "DeadLetters",
-    "tenants": "Tenants",
-    "keys": "Keys",
-    "task_types": "TaskTypes",
-    "pauses": "Pauses",
-    "breakers": "Breakers",
-    "webhook_secrets": "WebhookSecrets",
-    "audit": "Audit",
-    "nodes": "Nodes",
-    "workers": "Workers",
-}
 TASK = msgspec.json.Decoder(AsyncTask[Any])
 
 

@@ -8,6 +8,20 @@ from duly.client.errors import Invalid
 from duly.client.json_values import encode
 
 R_co = TypeVar("R_co", covariant=True)
+# Attributes of a client, and their classes in namespaces.py.
+RESOURCES = {
+    "schedules": "Schedules",
+    "dead_letters": "DeadLetters",
+    "tenants": "Tenants",
+    "keys": "Keys",
+    "task_types": "TaskTypes",
+    "pauses": "Pauses",
+    "breakers": "Breakers",
+    "webhook_secrets": "WebhookSecrets",
+    "audit": "Audit",
+    "nodes": "Nodes",
+    "workers": "Workers",
+}
 
 
 class SubmitOptions(TypedDict, total=False):
@@ -28,6 +42,9 @@ class SubmitOptions(TypedDict, total=False):
     idempotency_key: the same key and request again is the same task, for 7 days. Visible ASCII
         without spaces, up to 255 characters.
     tags: names and values of your own, to find it by.
+    unique: `{"period_s": ...}`: one task of its type and payload in that time; with "key", of it.
+    debounce: `{"wait_s": ...}`: fires that long after the last such submit; "max_wait_s", "key".
+    throttle: `{"limit": ..., "period_s": ...}`: at most so many of its type start in that time.
     """
 
     run_at: datetime
@@ -44,6 +61,9 @@ class SubmitOptions(TypedDict, total=False):
     concurrency_limit: int
     idempotency_key: str
     tags: Mapping[str, str]
+    unique: Mapping[str, Any]
+    debounce: Mapping[str, Any]
+    throttle: Mapping[str, Any]
 
 
 class TaskSpec(SubmitOptions, total=False):

@@ -4,7 +4,6 @@ One background thread runs the loop for all threads that share the client, so th
 are batched together too.
 """
 
-import asyncio
 import functools
 import os
 import threading
@@ -16,12 +15,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
-from duly.client.asynchronous import RESOURCES, AsyncClient, AsyncTask
-from duly.client.request import SubmitOptions, TaskCall, TaskSpec, task_call
+from duly.client.request import RESOURCES, SubmitOptions, TaskCall, TaskSpec, task_call
 from duly.client.task import Attempt, TaskData
 from duly.client.wire import TIMEOUT_S, TRIES_MAX
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from duly.client.asynchronous import AsyncClient, AsyncTask
     from duly.client.namespaces import (
         Audit,
         Breakers,
@@ -106,6 +107,9 @@ class Client:
         timeout_s: float = TIMEOUT_S,
         tries: int = TRIES_MAX,
     ) -> None:
+        # Here and not above: an event loop and an HTTP library are most of what an import took.
+        from duly.client.asynchronous import AsyncClient
+
         self.make_asynchronous = functools.partial(
             AsyncClient, url, api_key, timeout_s=timeout_s, tries=tries
         )
@@ -154,9 +158,13 @@ class Client:
             closing()
 
     def run(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        import asyncio
+
         return asyncio.run_coroutine_threadsafe(work, self.running_loop()).result()
 
-    def running_loop(self) -> asyncio.AbstractEventLoop:
+    def running_loop(self) -> "asyncio.AbstractEventLoop":
+        import asyncio
+
         with self.starting:
             if self.loop is None:
                 self.loop = asyncio.new_event_loop()
@@ -284,7 +292,7 @@ class Client:
         while (page := self.run(next_of(pages))) is not None:
             yield from page
 
-    def task_from(self, task: AsyncTask[Any]) -> Task[Any]:
+    def task_from(self, task: "AsyncTask[Any]") -> Task[Any]:
         facts = {name: getattr(task, name) for name in FIELDS}
         return Task(**facts, client_=self, decode_result_=task.decode_result_)
 
@@ -293,7 +301,9 @@ CLIENTS: weakref.WeakSet[Client] = weakref.WeakSet()
 FIELDS = TaskData.__struct_fields__
 
 
-def run_loop(loop: asyncio.AbstractEventLoop) -> None:
+def run_loop(loop: "asyncio.AbstractEventLoop") -> None:
+    import asyncio
+
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
@@ -302,9 +312,11 @@ def run_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def close_loop(
-    loop: asyncio.AbstractEventLoop, thread: threading.Thread, client: AsyncClient
+    loop: "asyncio.AbstractEventLoop", thread: threading.Thread, client: "AsyncClient"
 ) -> None:
     """In any thread: the collector may find a forgotten client in the loop's own."""
+    import asyncio
+
     closing = asyncio.run_coroutine_threadsafe(client.close(), loop)
     closing.add_done_callback(lambda _: loop.call_soon_threadsafe(loop.stop))
     if thread is not threading.current_thread():

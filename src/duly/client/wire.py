@@ -9,7 +9,6 @@
 """
 
 import secrets
-import ssl
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -53,6 +52,8 @@ class Retrying:
 def distrust_of(error: Exception) -> str | None:
     """What is wrong with the server's certificate, and what to do about it."""
     # aiohttp wraps the error of the standard library.
+    import ssl
+
     found = getattr(error, "certificate_error", error)
     if not isinstance(found, ssl.SSLCertVerificationError):
         return None

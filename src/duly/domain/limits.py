@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from duly.domain.addresses import OutboundRules, url_reason
 from duly.domain.retry import RetryPolicy
-from duly.domain.task import DEFAULT_POLICY, Policy, Submission
+from duly.domain.task import DEFAULT_POLICY, Policy, Submission, submitted_key
 from duly.domain.webhook_headers import reserved_reason
 
 TYPE_PATTERN = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
@@ -88,6 +88,11 @@ REPLAY_RATE_MIN, REPLAY_RATE_MAX = 0.01, 10_000.0
 STATS_STEP_S_MIN, STATS_STEP_S_MAX = 60, 86400
 STATS_POINTS_MAX = 1440
 RUN_AT_PAST_MAX = timedelta(days=7)
+# Of unique, debounce and throttle.
+PERIOD_S_MIN, PERIOD_S_MAX = 0.1, 31 * 86400.0
+THROTTLE_LIMIT_MAX = 1_000_000
+# How far ahead the starts of throttled tasks may lie.
+THROTTLE_AHEAD_S_MAX = 31 * 86400.0
 RUN_AT_FUTURE_MAX = timedelta(seconds=DELAY_S_MAX)
 
 
@@ -113,8 +118,8 @@ def submission_problems(
         checks += time_checks(task, now)
     if task.url is not None:
         checks.append(("/target/url", target_reason(task.url, outbound)))
-    if task.idempotency_key is not None:
-        checks.append(("/idempotency_key", key_reason(task.idempotency_key)))
+    if (key := submitted_key(task)) is not None:
+        checks.append(("/idempotency_key", key_reason(key)))
     if task.tags is not None:
         checks.append(("/tags", tags_reason(task.tags)))
     found = problems(checks)

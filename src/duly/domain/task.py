@@ -53,6 +53,8 @@ class Submission(NamedTuple):
     priority: int = PRIORITY_DEFAULT
     policy: Policy = DEFAULT_POLICY
     idempotency_key: str | None = None
+    # How long the key stands for the task; None is the time of a key that the submitter gave.
+    key_ttl_s: float | None = None
     execution_key: str | None = None
     tags: dict[str, str] | None = None
     replay_of: UUID | None = None
@@ -60,6 +62,20 @@ class Submission(NamedTuple):
     asked: bytes | None = None
     # The caller's W3C trace context.
     traceparent: str | None = None
+
+
+def submitted_key(task: Submission) -> str | None:
+    """The submitter's own idempotency key. One that was made of `unique` or `debounce` stands for
+    other tasks later, so it is no execution key."""
+    return task.idempotency_key if task.key_ttl_s is None else None
+
+
+def made_key(option: str, task_type: str, key: str | bytes) -> str:
+    """The idempotency key of a submit option: no text of the user's, and with a space in it, unlike
+    every key that a submitter may give."""
+    content = key.encode() if isinstance(key, str) else key
+    digest = hashlib.sha256(f"{task_type} {isinstance(key, str):d} ".encode() + content)
+    return f"{option} {digest.hexdigest()}"
 
 
 def band_of(priority: int) -> int:

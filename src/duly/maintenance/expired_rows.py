@@ -15,6 +15,7 @@ from duly.store.ownership import delete_dead_nodes
 from duly.store.partitions import RETENTION_S
 from duly.store.retention import delete_closed_breakers
 from duly.store.stats import delete_old_stats
+from duly.store.submit_throttles import delete_passed_throttles
 
 # A backfill may reach back as far as the default retention. What it relies on not to make a task
 # twice is kept for a day longer, also where finished tasks are kept for less.
@@ -41,6 +42,7 @@ def make_expired_rows(database: Database, retention_s: float) -> list[ExpiredRow
     delete_occurrences = partial(delete_old_occurrences, retention_s=occurrences_keep_s)
     return [
         ExpiredRows("keys", 60.0, 5000, delete_expired_keys, database),
+        ExpiredRows("submit_throttles", 60.0, 5000, delete_passed_throttles, database),
         ExpiredRows("nonces", 60.0, 5000, delete_expired_nonces, database),
         ExpiredRows("remembered_calls", 300.0, 1000, delete_expired_calls, database),
         # A worker's id is chosen by its user; every start of a node is a new row.

@@ -14,7 +14,7 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.ids import key_shard, milliseconds, shard_of
-from duly.domain.task import Submission, host_of
+from duly.domain.task import Submission, host_of, submitted_key
 from duly.store.database import Session
 from duly.store.lease import Lease
 from duly.store.partitions import PlacementRange
@@ -24,8 +24,9 @@ from duly.store.unnest import columns, given, once
 
 SQL = statements_beside(__file__)
 KEY_TTL_S = 7 * 86400.0
-# Of an idempotency key: shard, tenant, key, digest of the request, and the task to stand for.
-Claim = tuple[int, int, str, bytes, UUID]
+# Of an idempotency key: shard, tenant, key, digest of the request, the task to stand for, and for
+# how many seconds.
+Claim = tuple[int, int, str, bytes, UUID, float]
 
 
 class InsertRow(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +67,11 @@ def key_of(entry: InsertRow) -> tuple[int, int, str]:
     return key_shard(entry.task.tenant, key), entry.task.tenant, key
 
 
+def claim_of(entry: InsertRow, request_hash: bytes) -> Claim:
+    ttl_s = entry.task.key_ttl_s
+    return (*key_of(entry), request_hash, entry.id, KEY_TTL_S if ttl_s is None else ttl_s)
+
+
 def task_columns(entries: list[InsertRow]) -> list[Any]:
     """The arrays, and the target that all of them share, with its host."""
     tasks = [entry.task for entry in entries]
@@ -85,7 +91,7 @@ def task_columns(entries: list[InsertRow]) -> list[Any]:
         [task.payload for task in tasks],
         given([encode_policy(task.policy) for task in tasks]),
         urls if shared is None else [],
-        given([task.execution_key or task.idempotency_key for task in tasks]),
+        given([task.execution_key or submitted_key(task) for task in tasks]),
         [encode_tags(tags) for tags in given([task.tags for task in tasks])],
         shared,
         host_of(shared),
@@ -128,7 +134,7 @@ def first_lease(entry: InsertRow, consumer: IdleConsumer, now: datetime, run_at:
         payload=task.payload,
         policy_text=encode_policy(task.policy),
         url=task.url,
-        given_execution_key=task.execution_key or task.idempotency_key,
+        given_execution_key=task.execution_key or submitted_key(task),
         priority=task.priority,
         traceparent=task.traceparent,
     )
@@ -160,7 +166,7 @@ async def insert_tasks(
     if not claims:
         (row,) = await session.fetch(SQL.insert_tasks, *asked)
         return Inserted(rows, row["now"])
-    (row,) = await session.fetch(SQL.insert_keyed, *asked, *columns(claims, 5), KEY_TTL_S)
+    (row,) = await session.fetch(SQL.insert_keyed, *asked, *columns(claims, 6))
     lost = frozenset(row["lost"])
     return Inserted([entry for entry in rows if entry.id not in lost], row["now"])
 

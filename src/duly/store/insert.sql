@@ -66,10 +66,11 @@ stored AS (
 claimed AS (
     INSERT INTO duly.idempotency_keys AS held (shard, tenant, key, request_hash, task_id, expires_at)
     SELECT asked.shard, asked.tenant, asked.key, asked.request_hash, asked.task_id,
-           duly.now() + make_interval(secs => :ttl_s)
+           duly.now() + make_interval(secs => asked.ttl_s)
       FROM bounded,
-           unnest(:shards::smallint[], :tenants::integer[], :keys::text[], :hashes::bytea[], :ids::uuid[])
-           AS asked(shard, tenant, key, request_hash, task_id)
+           unnest(:shards::smallint[], :tenants::integer[], :keys::text[], :hashes::bytea[], :ids::uuid[],
+                  :ttls::double precision[])
+           AS asked(shard, tenant, key, request_hash, task_id, ttl_s)
         ON CONFLICT (shard, tenant, key) DO UPDATE
        SET request_hash = excluded.request_hash,
            task_id = excluded.task_id,
@@ -109,7 +110,7 @@ SELECT duly.now() AS now
 WITH bounded AS MATERIALIZED (
     SELECT set_config('lock_timeout', CASE WHEN $21::uuid IS NULL THEN '1s' ELSE '50ms' END, true)
 ),
--- include: insert.claimed_keys shards=$24 tenants=$25 keys=$26 hashes=$27 ids=$28 ttl_s=$29
+-- include: insert.claimed_keys shards=$24 tenants=$25 keys=$26 hashes=$27 ids=$28 ttls=$29
 , lost AS (
     SELECT unnest($28::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
 ),

@@ -43,11 +43,11 @@ from duly.store.insert import (
     Claim,
     IdleConsumer,
     InsertRow,
+    claim_of,
     first_lease,
     future_ms,
     insert_tasks,
     jittered_start,
-    key_of,
     lanes_of,
     read_keys,
     read_stored,
@@ -320,7 +320,7 @@ class Submitter:
         hashes = {entry.ordinal: request_hash(entry.task) for entry in keyed}
         answers: dict[int, SubmitAnswer] = {}
         for _ in range(CLAIM_TRIES_MAX):
-            claims = sorted((*key_of(entry), hashes[entry.ordinal], entry.id) for entry in keyed)
+            claims = sorted(claim_of(entry, hashes[entry.ordinal]) for entry in keyed)
             answers |= await self.store(session, entries, claims)
             losers = [entry for entry in keyed if entry.ordinal not in answers]
             if losers:

@@ -158,7 +158,8 @@ class WorkflowStarter:
         graphs = [*workflow_columns(placed), *node_columns(placed)]
         if keyed:
             claims = sorted((*key_of(each.start), each.start.asked, each.id) for each in keyed)
-            rows = await session.fetch(SQL.start_keyed, *graphs, *columns(claims, 5), KEY_TTL_S)
+            ttls = [KEY_TTL_S] * len(claims)
+            rows = await session.fetch(SQL.start_keyed, *graphs, *columns(claims, 5), ttls)
         else:
             rows = await session.fetch(SQL.start, *graphs)
         lost = {row["id"] for row in rows}

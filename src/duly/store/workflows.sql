@@ -35,7 +35,7 @@ SELECT NULL::uuid AS id WHERE false
 WITH bounded AS MATERIALIZED (
     SELECT set_config('lock_timeout', '1s', true)
 ),
--- include: insert.claimed_keys shards=$19 tenants=$20 keys=$21 hashes=$22 ids=$23 ttl_s=$24
+-- include: insert.claimed_keys shards=$19 tenants=$20 keys=$21 hashes=$22 ids=$23 ttls=$24
 , lost AS (
     SELECT unnest($23::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
 ),
