@@ -1252,6 +1252,13 @@ CREATE TABLE duly.stats (
 
 ALTER TABLE ONLY duly.stats FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE duly.submit_throttles (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    key text NOT NULL,
+    next_at timestamp with time zone NOT NULL
+);
+
 CREATE TABLE duly.submit_tokens (
     tenant integer NOT NULL,
     tokens double precision NOT NULL,
@@ -1539,6 +1546,9 @@ ALTER TABLE ONLY duly.schedules
 ALTER TABLE ONLY duly.stats
     ADD CONSTRAINT stats_pkey PRIMARY KEY (tenant, type, minute);
 
+ALTER TABLE ONLY duly.submit_throttles
+    ADD CONSTRAINT submit_throttles_pkey PRIMARY KEY (shard, tenant, key);
+
 ALTER TABLE ONLY duly.submit_tokens
     ADD CONSTRAINT submit_tokens_pkey PRIMARY KEY (tenant);
 
@@ -1594,6 +1604,8 @@ CREATE INDEX schedule_timers_due ON duly.schedule_timers USING btree (shard, due
 CREATE INDEX schedules_of_tenant ON duly.schedules USING btree (tenant, id);
 
 CREATE INDEX stats_by_minute ON duly.stats USING btree (minute, tenant, type);
+
+CREATE INDEX submit_throttles_expiry ON duly.submit_throttles USING btree (next_at);
 
 CREATE INDEX tasks_by_creation ON ONLY duly.tasks USING btree (tenant, created_at, id);
 
@@ -1864,6 +1876,8 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.schedules TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.stats TO duly_engine;
 GRANT SELECT ON TABLE duly.stats TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.submit_throttles TO duly_engine;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.submit_tokens TO duly_engine;
 
