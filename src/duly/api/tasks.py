@@ -189,9 +189,7 @@ class TaskRoutes:
                 raise
             return replayed
         (task,) = await self.options.throttled([request], [task])
-        answer = await self.submit_once(
-            with_trace(task, call, self.tracing), request.debounce
-        )
+        answer = await self.submit_once(with_trace(task, call, self.tracing), request.debounce)
         if isinstance(answer, Mismatch):
             raise mismatch([])
         view = await self.view_of(call.tenant, task, answer)
