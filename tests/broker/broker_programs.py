@@ -46,6 +46,17 @@ def await_port(port: int, process: "subprocess.Popen[bytes]", limit_s: float = S
     raise AssertionError("the broker does not listen")
 
 
+def await_closed(port: int) -> None:
+    ends_at = time.monotonic() + START_MAX_S
+    while time.monotonic() < ends_at:
+        try:
+            socket.create_connection(("127.0.0.1", port), 0.2).close()
+        except OSError:
+            return
+        time.sleep(0.02)
+    raise AssertionError("the broker was killed and still listens")
+
+
 class RedisServer:
     """One Redis of a test; nothing of it is written to disk unless `keeps` is set."""
 
@@ -156,3 +167,104 @@ class RedisSet:
         while not holds():
             assert time.monotonic() < ends_at
             time.sleep(0.05)
+
+
+class RabbitServer:
+    """One node of RabbitMQ, with an epmd, a cookie and folders of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.command = program("rabbitmq-server")
+        self.script = "/usr/lib/rabbitmq/bin/rabbitmq-server"
+        self.folder = folder
+        self.port = free_port()
+        self.epmd_port = free_port()
+        self.dist_port = free_port()
+        self.epmd: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"amqp://guest:guest@127.0.0.1:{self.port}/"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        folder = self.folder
+        return {
+            **os.environ,
+            "HOME": str(folder),
+            "ERL_EPMD_PORT": str(self.epmd_port),
+            "ERL_EPMD_ADDRESS": "127.0.0.1",
+            "RABBITMQ_NODENAME": f"duly{self.port}@localhost",
+            "RABBITMQ_NODE_PORT": str(self.port),
+            "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
+            "RABBITMQ_DIST_PORT": str(self.dist_port),
+            "RABBITMQ_MNESIA_BASE": str(folder / "data"),
+            "RABBITMQ_LOG_BASE": str(folder / "log"),
+            "RABBITMQ_LOGS": str(folder / "log.txt"),
+            "RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq"),
+            "RABBITMQ_CONF_ENV_FILE": str(folder / "none"),
+            "RABBITMQ_ENABLED_PLUGINS_FILE": str(folder / "plugins"),
+            "RABBITMQ_PID_FILE": str(folder / "pid"),
+            "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": "+S 1:1 +sbwt none",
+        }
+
+    def start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        cookie = self.folder / ".erlang.cookie"
+        if not cookie.exists():
+            cookie.write_text("onlyfortests")
+            cookie.chmod(0o400)
+        if self.epmd is None:
+            self.epmd = subprocess.Popen(
+                [program("epmd"), "-port", str(self.epmd_port), "-address", "127.0.0.1"]
+            )
+            await_port(self.epmd_port, self.epmd)
+        # A group of its own: the node is a child of the script.
+        self.process = subprocess.Popen(
+            [self.script],
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        await_port(self.port, self.process)
+
+    def kill(self) -> None:
+        assert self.process is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(10)
+        self.process = None
+        # The node itself is the script's child, not ours.
+        await_closed(self.port)
+
+    def wipe(self) -> None:
+        shutil.rmtree(self.folder / "data")
+
+    def control(self, *arguments: str) -> None:
+        """`rabbitmqctl`, as an operator."""
+        subprocess.run(
+            ["/usr/lib/rabbitmq/bin/rabbitmqctl", "-q", *arguments],
+            env=self.environ,
+            check=True,
+            timeout=START_MAX_S,
+            stdout=subprocess.DEVNULL,
+        )
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.kill()
+        if self.epmd is not None:
+            self.epmd.kill()
+            self.epmd.wait(10)
+
+
+@contextlib.contextmanager
+def rabbit_server(folder: Path) -> Iterator[RabbitServer]:
+    server = RabbitServer(folder)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()

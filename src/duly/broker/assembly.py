@@ -21,7 +21,10 @@ from duly.store.installation_secrets import TICKETS, read_installation_secret
 MakeBroker = Callable[[str, bytes, Environment], BrokerCarrier]
 # By scheme of the URL: module, class, and the extra that brings its library.
 REDIS = ("duly.broker.redis", "RedisCarrier", "redis")
+RABBITMQ = ("duly.broker.rabbitmq", "RabbitCarrier", "rabbitmq")
 BROKERS = {
+    "amqp": RABBITMQ,
+    "amqps": RABBITMQ,
     "redis": REDIS,
     "rediss": REDIS,
     "redis+sentinel": REDIS,

@@ -19,6 +19,9 @@ BUCKETS = 8
 # Lanes of workers with queues of their own; the tickets of others stay in PostgreSQL.
 WORKER_QUEUES_MAX = 2_000
 NAMESPACE_BYTES = 4
+# Webhooks go in packs, because executors take many: a message costs as much as twenty tickets. A
+# consumer of a pool takes few, and the other processes want the rest.
+PACK_MAX = 25
 
 
 def namespace_of(key: bytes) -> str:
@@ -54,11 +57,28 @@ def bucket_name(queue: Lane, bucket: int) -> str:
     return f"webhooks.{queue.band}.{bucket}"
 
 
+def packs_of(batch: Sequence[Delivery]) -> list[tuple[str, list[Delivery]]]:
+    """One message each, by name of its queue, in the order of their first tickets."""
+    packs: list[tuple[str, list[Delivery]]] = []
+    open_packs: dict[str, list[Delivery]] = {}
+    for each in batch:
+        name = name_of(each.lane)
+        pack = open_packs.get(name)
+        most = PACK_MAX if is_shared(queue_of(each.lane)) else 1
+        if pack is None or len(pack) >= most:
+            pack = open_packs[name] = []
+            packs.append((name, pack))
+        pack.append(each)
+    return packs
+
+
 class PublishedTickets:
     """What this process published, by name of the queue: how many tickets of each lane may still
     lie there. A queue is first in, first out, so those that are left are the newest."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, in_packs: bool = False) -> None:
+        # Whether the carrier counts messages, each of which is one `add`.
+        self.in_packs = in_packs
         self.queues: dict[str, deque[tuple[float, dict[Lane, int]]]] = {}
 
     def add(self, batch: Sequence[Delivery], moment: float) -> None:
@@ -85,18 +105,18 @@ class PublishedTickets:
         forgotten."""
         counted: dict[Lane, int] = {}
         for name, total in totals.items():
-            published = self.queues.get(name, deque())
+            published = self.queues.pop(name, deque())
             kept: deque[tuple[float, dict[Lane, int]]] = deque()
             left = total
             while published and left > 0:
                 moment, counts = published.pop()
                 kept.appendleft((moment, counts))
                 for lane, number in counts.items():
-                    counted[lane] = counted.get(lane, 0) + min(number, left)
-                left -= sum(counts.values())
-            self.queues[name] = kept
-            if not kept:
-                del self.queues[name]
+                    known = number if self.in_packs else min(number, left)
+                    counted[lane] = counted.get(lane, 0) + known
+                left -= 1 if self.in_packs else sum(counts.values())
+            if kept:
+                self.queues[name] = kept
         return counted
 
     def clear(self) -> None:

@@ -129,7 +129,7 @@ return found
 """
 
 
-class Token(NamedTuple):
+class StreamEntry(NamedTuple):
     """An entry that this process has read."""
 
     stream: str
@@ -222,14 +222,16 @@ class RedisCarrier:
             )
         )
         rank = {self.prefix + name: at for at, part in enumerate(names) for name in part}
-        tokens = [Token(stream.decode(), entry.decode(), wire) for stream, entry, wire in rows]
+        tokens = [
+            StreamEntry(stream.decode(), entry.decode(), wire) for stream, entry, wire in rows
+        ]
         tokens.sort(key=lambda token: (rank[token.stream], *map(int, token.entry.split("-"))))
         return found + await self.decode(tokens)
 
     async def ack(self, tokens: Sequence[object]) -> None:
         entries: dict[str, list[str]] = {}
         for token in tokens:
-            assert isinstance(token, Token)
+            assert isinstance(token, StreamEntry)
             entries.setdefault(token.stream, []).append(token.entry)
         pipe = self.client.pipeline(transaction=False)
         for stream, ids in entries.items():
@@ -241,7 +243,7 @@ class RedisCarrier:
         """A stream cannot take an entry back: it is added again, behind the others."""
         pipe = self.client.pipeline(transaction=False)
         for token in tokens:
-            assert isinstance(token, Token)
+            assert isinstance(token, StreamEntry)
             pipe.xadd(token.stream, {"t": token.wire})
             pipe.xack(token.stream, GROUP, token.entry)
             pipe.xdel(token.stream, token.entry)
@@ -320,7 +322,7 @@ class RedisCarrier:
                     # No such stream, or no group: nothing was published there lately.
                     continue
                 tokens = [
-                    Token(stream, entry.decode(), fields[b"t"])
+                    StreamEntry(stream, entry.decode(), fields[b"t"])
                     for entry, fields in entries
                     if fields is not None
                 ]
@@ -349,9 +351,9 @@ class RedisCarrier:
 
     # Inside --------------------------------------------------------------------------------------
 
-    async def decode(self, tokens: Sequence[Token]) -> list[Delivery]:
+    async def decode(self, tokens: Sequence[StreamEntry]) -> list[Delivery]:
         found: list[Delivery] = []
-        bad: list[Token] = []
+        bad: list[StreamEntry] = []
         for token in tokens:
             delivery = decode_ticket(self.key, token.wire, token)
             # A ticket copied into another lane's stream is no ticket of that lane.
@@ -363,7 +365,7 @@ class RedisCarrier:
             await self.discard(bad)
         return found
 
-    async def discard(self, tokens: Sequence[Token]) -> None:
+    async def discard(self, tokens: Sequence[StreamEntry]) -> None:
         log.warning("not a ticket of this installation", count=len(tokens))
         pipe = self.client.pipeline(transaction=False)
         for token in tokens:
