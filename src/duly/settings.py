@@ -112,7 +112,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     carrier: Annotated[
         str,
         Meta(
-            description="Carrier of the ready queue: postgres, or a URL (Redis, Valkey, RabbitMQ).",
+            description="Carrier of the ready queue: postgres, or a URL (Redis, RabbitMQ, Kafka).",
             min_length=1,
             max_length=4096,
             extra=SECRET,

@@ -22,7 +22,9 @@ MakeBroker = Callable[[str, bytes, Environment], BrokerCarrier]
 # By scheme of the URL: module, class, and the extra that brings its library.
 REDIS = ("duly.broker.redis", "RedisCarrier", "redis")
 RABBITMQ = ("duly.broker.rabbitmq", "RabbitCarrier", "rabbitmq")
+KAFKA = ("duly.broker.kafka", "KafkaCarrier", "kafka")
 BROKERS = {
+    "kafka": KAFKA,
     "amqp": RABBITMQ,
     "amqps": RABBITMQ,
     "redis": REDIS,
