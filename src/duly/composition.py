@@ -41,6 +41,7 @@ from duly.execution.attempt import Handler
 from duly.execution.breakers import Breakers
 from duly.execution.webhooks.sender import WebhookSender
 from duly.execution.worker_leases import WorkerLeases
+from duly.maintenance.bulk_operations import BulkOperationsRole
 from duly.maintenance.process_roles import EmbeddedServerRole, StatsRole
 from duly.maintenance.role import Maintenance, make_services
 from duly.role import Role
@@ -160,7 +161,9 @@ def make_parts(
     ticking += [lease_queue, StatsRole(database, stats), breakers]
     ticking += carrier_roles(carrier, lease_queue)
     if MAINTENANCE in roles:
-        ticking.append(make_maintenance(database, environment, metrics, coordinator, tuning))
+        leads = partial(leads_maintenance, coordinator)
+        ticking.append(make_maintenance(database, environment, metrics, leads, tuning))
+        ticking.append(BulkOperationsRole(database, environment, events, leads))
     if notifier is not None:
         listeners = make_listeners(scheduler, lease_queue, changes)
         ticking.append(Channel(database, environment, listeners, coordinator.look))
@@ -214,15 +217,19 @@ def make_maintenance(
     database: Database,
     environment: Environment,
     metrics: Metrics,
-    coordinator: Coordinator,
+    leads: Callable[[], bool],
     tuning: Tuning,
 ) -> Maintenance:
     return Maintenance(
         environment,
         metrics,
-        is_owner=lambda: coordinator.leads(MAINTENANCE) is not None,
+        is_owner=leads,
         make=lambda: make_services(database, metrics, tuning.retention_s),
     )
+
+
+def leads_maintenance(coordinator: Coordinator) -> bool:
+    return coordinator.leads(MAINTENANCE) is not None
 
 
 def make_sender(

@@ -54,6 +54,8 @@ class CrashPoint(StrEnum):
     RELAY_AFTER_SUBMIT = "relay.after_submit"
     RELAY_AFTER_DELETE = "relay.after_delete"
     RELAY_AFTER_COMMIT = "relay.after_commit"
+    BULK_BEFORE_COMMIT = "bulk.before_commit"
+    BULK_AFTER_COMMIT = "bulk.after_commit"
 
 
 async def never_crash(point: CrashPoint) -> None:

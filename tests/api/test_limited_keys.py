@@ -2,7 +2,7 @@
 that the key has, and with one that it has not."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -25,6 +25,7 @@ class Ids:
     task: str
     schedule: str
     letter: UUID
+    operation: str
 
 
 def schedule_of(ids: Ids, name: str) -> dict[str, Any]:
@@ -110,6 +111,19 @@ ROUTES: dict[tuple[str, str], tuple[int, Asked]] = {
         204,
         lambda ids: (f"/v1/dead-letters/{ids.letter}", None),
     ),
+    ("POST", "/v1/bulk"): (
+        200,
+        lambda ids: (
+            "/v1/bulk",
+            {"action": "cancel", "filter": {"type": ids.type}, "dry_run": True},
+        ),
+    ),
+    # One that has no canary is not paused after it.
+    ("POST", "/v1/bulk/{id}/continue"): (
+        409,
+        lambda ids: (f"/v1/bulk/{ids.operation}/continue", None),
+    ),
+    ("POST", "/v1/bulk/{id}/stop"): (200, lambda ids: (f"/v1/bulk/{ids.operation}/stop", None)),
     ("PUT", "/v1/task-types/{name}"): (200, lambda ids: (f"/v1/task-types/{ids.type}", {})),
     ("DELETE", "/v1/task-types/{name}"): (204, lambda ids: (f"/v1/task-types/{ids.type}", None)),
     ("POST", "/v1/pauses"): (
@@ -130,6 +144,7 @@ TOO_WIDE: list[tuple[str, Any]] = [
     ("/v1/schedules/resume", {"filter": {}, "dry_run": True}),
     ("/v1/dead-letters/replay", {"filter": {}, "dry_run": True}),
     ("/v1/dead-letters/purge", {"filter": {}, "dry_run": True}),
+    ("/v1/bulk", {"action": "cancel", "filter": {}, "dry_run": True}),
     ("/v1/pauses", {"kind": "tenant", "reason": "x"}),
     ("/v1/pauses", {"kind": "pool", "name": "default", "reason": "x"}),
     ("/v1/pauses/resume", {"kind": "tenant"}),
@@ -140,7 +155,9 @@ async def ids_of(front: Front, task_type: str) -> Ids:
     task = await front.call("POST", "/v1/tasks", {"type": task_type, "delay_s": 3600})
     schedule = await define(front, name=f"of {task_type}", task={"type": task_type})
     letter = await fail(front, type=task_type)
-    return Ids(task_type, task.json["id"], schedule["id"], letter)
+    cancelling = {"action": "cancel", "filter": {"type": task_type}}
+    operation = await front.call("POST", "/v1/bulk", cancelling)
+    return Ids(task_type, task.json["id"], schedule["id"], letter, operation.json["id"])
 
 
 def changing(front: Front) -> list[Endpoint]:
@@ -169,7 +186,7 @@ async def test_a_limited_key_changes_only_what_is_of_its_types(front: Front, rol
         if (method, route) == ("DELETE", "/v1/tasks/{id}"):
             # Cancelled already: the answer is that of the first time.
             own_task = await front.call("POST", "/v1/tasks", {"type": OWN, "delay_s": 3600})
-            own = Ids(OWN, own_task.json["id"], own.schedule, own.letter)
+            own = replace(own, task=own_task.json["id"])
         path, body = asked(own)
         reply = await front.call(method, path, body, key=key)
         assert reply.status == status, (method, route, reply.body)

@@ -50,6 +50,7 @@ CHOSEN = {
     "attempts": {"outcome": "'failed'"},
     "dead_letters": {"reason": "'exhausted'"},
     "pauses": {"kind": "'type'"},
+    "bulk_operations": {"action": "'cancel'", "rate_per_s": "1"},
     "workflows": {
         "nodes": "0",
         "live": "0",
@@ -103,6 +104,7 @@ def value_of(column: asyncpg.Record) -> str:
     by_type = {
         "smallint": "@::smallint" if column["name"] == "shard" else "1",
         "integer": "1",
+        "boolean": "true",
         "bigint": "1",
         "text": "'x@'",
         "uuid": "duly.id_bound(now())",

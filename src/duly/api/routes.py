@@ -7,6 +7,7 @@ from duly.api.asgi import AsgiApplication, Endpoint
 from duly.api.audit import AuditRoutes
 from duly.api.bearer_tokens import JwtSettings
 from duly.api.breakers import BreakerRoutes
+from duly.api.bulk import BulkRoutes
 from duly.api.credentials import Authenticator
 from duly.api.dead_letters import DeadLetterRoutes
 from duly.api.docs import DescriptionRoutes
@@ -174,6 +175,7 @@ class ApiRoutes:
             BreakerRoutes(),
             AuditRoutes(),
             letters,
+            BulkRoutes(self.environment),
             ErasureRoutes(),
             OperatorRoutes(),
             WebhookSecretRoutes(self.environment),

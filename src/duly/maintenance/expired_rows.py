@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from duly.maintenance.service import Report
+from duly.store.bulk import delete_old_operations
 from duly.store.call_idempotency import delete_expired_calls
 from duly.store.cluster import delete_silent_workers
 from duly.store.database import Database
@@ -49,6 +50,7 @@ def make_expired_rows(database: Database, retention_s: float) -> list[ExpiredRow
         ExpiredRows("silent_workers", 300.0, 1000, delete_silent_workers, database),
         ExpiredRows("dead_nodes", 600.0, 1000, delete_dead_nodes, database),
         ExpiredRows("closed_breakers", 3600.0, 1000, delete_closed_breakers, database),
+        ExpiredRows("bulk_operations", 3600.0, 1000, delete_old_operations, database),
         ExpiredRows("old_stats", 3600.0, 5000, delete_old_stats, database),
         ExpiredRows("old_occurrences", 3600.0, 5000, delete_occurrences, database),
     ]

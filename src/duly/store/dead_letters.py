@@ -13,7 +13,7 @@ from duly.domain.ids import make_task_id, milliseconds, shard_of
 from duly.domain.task import Policy
 from duly.environment import Environment
 from duly.store.database import Session
-from duly.store.load import Hint, TimerQueue
+from duly.store.load import BEGINNING, FIRST_ID, Hint, TimerQueue
 from duly.store.partitions import placement_range
 from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
@@ -73,6 +73,17 @@ class LetterFilter:
 
 
 UNREPLAYED = LetterFilter(is_replayed=False)
+
+
+class LetterSpan(NamedTuple):
+    """Letters behind a position, not newer than an instant, with a tag."""
+
+    position: str | None = None
+    until: datetime = END_OF_TIME
+    tag: tuple[str, str] | None = None
+
+
+WHOLE_SPAN = LetterSpan()
 
 
 class ReplayRate(NamedTuple):
@@ -144,8 +155,43 @@ async def match_dead_letters(
     session: Session, tenant: int, wanted: LetterFilter, limit: int, *, with_nodes: bool = True
 ) -> list[UUID]:
     """The oldest that match; replay and purge by filter go on from these. No replay has nodes."""
-    rows = await session.fetch(SQL.match_dead_letters, tenant, *wanted.columns, limit, with_nodes)
+    rows = await fetch_matching(session, tenant, wanted, WHOLE_SPAN, limit, with_nodes=with_nodes)
     return [row["id"] for row in rows]
+
+
+async def walk_dead_letters(
+    session: Session,
+    tenant: int,
+    wanted: LetterFilter,
+    span: LetterSpan,
+    limit: int,
+    *,
+    with_nodes: bool = True,
+) -> tuple[list[tuple[UUID, str]], str | None]:
+    """Ids and types of those that match, oldest first, and the position of the last; None: no more
+    match."""
+    rows = await fetch_matching(session, tenant, wanted, span, limit, with_nodes=with_nodes)
+    found = [(row["id"], row["type"]) for row in rows]
+    if len(rows) < limit:
+        return found, None
+    return found, f"{rows[-1]['failed_at'].isoformat()}~{rows[-1]['id']}"
+
+
+async def fetch_matching(
+    session: Session,
+    tenant: int,
+    wanted: LetterFilter,
+    span: LetterSpan,
+    limit: int,
+    *,
+    with_nodes: bool,
+) -> list[Any]:
+    after = letter_cursor(span.position) if span.position else (BEGINNING, FIRST_ID)
+    return await session.fetch(
+        SQL.match_dead_letters,
+        *(tenant, *wanted.columns, limit, with_nodes, *after, span.until),
+        *(span.tag or (None, None)),
+    )
 
 
 async def find_dead_letters(

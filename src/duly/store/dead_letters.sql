@@ -29,8 +29,9 @@ SELECT letter.id, letter.tenant, letter.type, letter.reason, letter.fingerprint,
 
 -- name: match_dead_letters
 -- Which letters a filter means, oldest first and no more than a batch: what is replayed or purged is
--- not matched again, so a caller that repeats until nothing is left terminates.
-SELECT id
+-- not matched again, so a caller that repeats until nothing is left terminates. One that goes on from
+-- a position looks at each letter once, and with an instant at none that failed after it.
+SELECT id, type, failed_at
   FROM duly.dead_letters
  WHERE tenant = $1
    AND ($2::text IS NULL OR type = $2)
@@ -38,6 +39,9 @@ SELECT id
    AND ($4::text IS NULL OR fingerprint = $4)
    AND ($5::boolean IS NULL OR (replayed_as IS NOT NULL) = $5)
    AND ($7::boolean OR NOT duly.is_node(id))
+   AND (failed_at, id) > ($8, $9)
+   AND failed_at <= $10
+   AND ($11::text IS NULL OR tags ->> $11 = $12)
  ORDER BY failed_at, id
  LIMIT $6
 

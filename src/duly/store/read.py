@@ -202,9 +202,38 @@ async def list_tasks(
 ) -> ListPage:
     """One page: full, or the last, or as far as `searched_max` went. `next_cursor` is None at the
     end."""
-    assert 1 <= limit <= PAGE_MAX
     look = source_of(wanted, order)
     size = STRETCH if wanted.is_narrow or (look is look_by_creation and wanted.state) else limit
+    return await page_of(session, tenant, wanted, cursor, limit, look, size, searched_max)
+
+
+async def walk_live_tasks(
+    session: Session,
+    tenant: int,
+    wanted: Filter,
+    cursor: str | None,
+    limit: int,
+    *,
+    searched_max: int = SEARCHED_MAX,
+) -> ListPage:
+    """Unfinished tasks by address, which no move changes: a walk meets each of them once."""
+    size = STRETCH if wanted != Filter() else limit
+    look = look_by_address
+    return await page_of(session, tenant, wanted, cursor, limit, look, size, searched_max)
+
+
+async def page_of(
+    session: Session,
+    tenant: int,
+    wanted: Filter,
+    cursor: str | None,
+    limit: int,
+    look: Look,
+    size: int,
+    searched_max: int,
+) -> ListPage:
+    """From windows of `size`, read in full as far as they may match."""
+    assert 1 <= limit <= PAGE_MAX
     kept: list[Task] = []
     searched = 0
     while True:
@@ -319,6 +348,20 @@ async def look_at_waiting(
     after = UUID(cursor) if cursor else FIRST_ID
     rows = await session.fetch(SQL.list_waiting, tenant, after, size)
     return stretch_of([(row["id"], str(row["id"])) for row in rows], size)
+
+
+async def look_by_address(
+    session: Session, tenant: int, _wanted: Filter, cursor: str | None, size: int
+) -> ListWindow:
+    """Tasks with a timer, shard by shard, by id; in a shard the earliest placed first."""
+    shard, _, last = (cursor or f"0|{FIRST_ID}").partition("|")
+    rows = await session.fetch(SQL.list_by_address, tenant, int(shard), UUID(last), size)
+    window = stretch_of([(row["id"], f"{shard}|{row['id']}") for row in rows], size)
+    if window.following is not None:
+        return window
+    places = await session.fetch(SQL.find_next_shard, tenant, int(shard))
+    following = f"{places[0]['shard']}|{FIRST_ID}" if places else None
+    return window._replace(following=following)
 
 
 def stretch_of(found: list[tuple[UUID, str]], size: int) -> ListWindow:

@@ -169,3 +169,22 @@ SELECT timers.id
  WHERE placements.tenant = $1
  ORDER BY timers.id
  LIMIT $3
+
+-- name: list_by_address
+-- A tenant's unfinished tasks of one shard in the order of their ids: what walks them while it moves
+-- them meets each one once.
+SELECT timers.id
+  FROM duly.timers
+ WHERE timers.shard = $2
+   AND timers.id > $3
+   AND timers.tenant + 0 = $1
+ ORDER BY timers.shard, timers.id
+ LIMIT $4
+
+-- name: find_next_shard
+-- Where the walk by address goes on.
+SELECT placements.shard
+  FROM duly.placements
+ WHERE placements.tenant = $1 AND placements.shard > $2
+ ORDER BY placements.shard
+ LIMIT 1

@@ -990,6 +990,37 @@ CREATE TABLE duly.breakers (
 
 ALTER TABLE ONLY duly.breakers FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE duly.bulk_operations (
+    tenant integer NOT NULL,
+    epoch integer DEFAULT 0 NOT NULL,
+    failures smallint DEFAULT 0 NOT NULL,
+    canary integer,
+    matched bigint NOT NULL,
+    done bigint DEFAULT 0 NOT NULL,
+    refused bigint DEFAULT 0 NOT NULL,
+    rate_per_s double precision NOT NULL,
+    delay_s double precision,
+    id uuid NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    due_at timestamp with time zone NOT NULL,
+    ended_at timestamp with time zone,
+    has_more boolean NOT NULL,
+    action text NOT NULL,
+    state text DEFAULT 'RUNNING'::text NOT NULL,
+    filter text NOT NULL,
+    sample text NOT NULL,
+    actor text NOT NULL,
+    "position" text,
+    error text,
+    CONSTRAINT bulk_operations_action_check CHECK ((action = ANY (ARRAY['cancel'::text, 'replay'::text, 'reschedule'::text, 'run_now'::text, 'purge'::text]))),
+    CONSTRAINT bulk_operations_check CHECK (((ended_at IS NULL) = (state = ANY (ARRAY['RUNNING'::text, 'PAUSED_AFTER_CANARY'::text])))),
+    CONSTRAINT bulk_operations_rate_per_s_check CHECK ((rate_per_s > (0)::double precision)),
+    CONSTRAINT bulk_operations_state_check CHECK ((state = ANY (ARRAY['RUNNING'::text, 'PAUSED_AFTER_CANARY'::text, 'DONE'::text, 'STOPPED'::text, 'FAILED'::text])))
+);
+
+ALTER TABLE ONLY duly.bulk_operations FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE duly.dead_letters (
     shard smallint NOT NULL,
     pool smallint NOT NULL,
@@ -1486,6 +1517,9 @@ ALTER TABLE ONLY duly.audit
 ALTER TABLE ONLY duly.breakers
     ADD CONSTRAINT breakers_pkey PRIMARY KEY (tenant, host);
 
+ALTER TABLE ONLY duly.bulk_operations
+    ADD CONSTRAINT bulk_operations_pkey PRIMARY KEY (tenant, id);
+
 ALTER TABLE ONLY duly.dead_letters
     ADD CONSTRAINT dead_letters_pkey PRIMARY KEY (shard, id);
 
@@ -1587,6 +1621,10 @@ ALTER TABLE ONLY duly.workflows
 
 CREATE INDEX api_keys_of_tenant ON duly.api_keys USING btree (tenant, id);
 
+CREATE INDEX bulk_operations_due ON duly.bulk_operations USING btree (due_at) WHERE (state = 'RUNNING'::text);
+
+CREATE INDEX bulk_operations_ended ON duly.bulk_operations USING btree (ended_at) WHERE (ended_at IS NOT NULL);
+
 CREATE INDEX dead_letters_of_tenant ON duly.dead_letters USING btree (tenant, failed_at, id);
 
 CREATE INDEX idempotency_keys_expiry ON duly.idempotency_keys USING btree (expires_at);
@@ -1632,6 +1670,8 @@ ALTER TABLE duly.audit ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.breakers ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE duly.bulk_operations ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE duly.dead_letters ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY every_row ON duly.api_keys TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
@@ -1641,6 +1681,8 @@ CREATE POLICY every_row ON duly.attempts TO duly_owner, duly_engine, duly_purger
 CREATE POLICY every_row ON duly.audit TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.breakers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
+CREATE POLICY every_row ON duly.bulk_operations TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.dead_letters TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
@@ -1695,6 +1737,8 @@ CREATE POLICY own_rows ON duly.attempts TO duly_tenant USING (((tenant + 0) = du
 CREATE POLICY own_rows ON duly.audit TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.breakers TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
+CREATE POLICY own_rows ON duly.bulk_operations TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.dead_letters TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
@@ -1823,6 +1867,9 @@ GRANT SELECT,INSERT ON TABLE duly.audit TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.breakers TO duly_engine;
 GRANT SELECT,DELETE ON TABLE duly.breakers TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.bulk_operations TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.bulk_operations TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.dead_letters TO duly_engine;
 GRANT SELECT,DELETE ON TABLE duly.dead_letters TO duly_purger;
