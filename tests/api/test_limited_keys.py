@@ -111,6 +111,10 @@ ROUTES: dict[tuple[str, str], tuple[int, Asked]] = {
         204,
         lambda ids: (f"/v1/dead-letters/{ids.letter}", None),
     ),
+    ("POST", "/v1/workflows"): (
+        201,
+        lambda ids: ("/v1/workflows", {"name": "w", "nodes": {"a": {"type": ids.type}}}),
+    ),
     ("POST", "/v1/bulk"): (
         200,
         lambda ids: (
