@@ -17,7 +17,8 @@ import asyncpg
 
 from duly.domain.errors import DatabaseUnfit
 from duly.domain.ids import EPOCH, SHARDS, partition_bound, shard_of
-from duly.domain.states import State
+from duly.domain.states import TERMINAL, State
+from duly.domain.workflow import WaitRule
 from duly.store.database import SQL as DATABASE_SQL
 from duly.store.database import STATEMENT_TIMEOUT_S, address_of, connect, translated_faults
 from duly.store.policies import decode_policy
@@ -31,6 +32,8 @@ from duly.verify.history import (
     Tables,
     TaskRow,
     TimerRow,
+    WorkflowNodeRow,
+    WorkflowRow,
 )
 from duly.verify.report import GRACE_S, Verification
 
@@ -39,6 +42,8 @@ SQL = statements_beside(__file__)
 PAGE_TASKS = 5000
 ATTEMPTS_MAX = 10_000
 PAGE_KEYS = 5000
+# Each with up to 10,000 nodes.
+PAGE_WORKFLOWS = 20
 NO_KEY = UUID(int=0)
 BEFORE_ALL = -1
 POLICIES_KEPT = 1000
@@ -85,6 +90,7 @@ async def verify(
         await verify_tasks(reading, verification, first_id)
         await verify_keys(reading, verification, first_id)
         await verify_ledger(reading, verification, first_id)
+        await verify_workflows(reading, verification, first_id)
         await verify_standing(reading, verification)
 
 
@@ -223,6 +229,58 @@ async def verify_keys(reading: Reading, verification: Verification, first_id: UU
         verification.rows["keys"] += rows[0]["keys"]
         judged = [row for row in rows if row["task_id"].int >= first_id.int]
         verification.judge_keys(key_tables(judged, rows[0]["kept_from"]), rows[0]["now"])
+
+
+async def verify_workflows(reading: Reading, verification: Verification, first_id: UUID) -> None:
+    """Each page is read twice in one snapshot: the workflows, and all of their nodes."""
+    shard, after = BEFORE_ALL, NO_KEY
+    while True:
+        async with snapshot(reading.connection):
+            rows = await reading.connection.fetch(
+                *(SQL.read_workflows, shard, after, first_id, PAGE_WORKFLOWS),
+                timeout=STATEMENT_TIMEOUT_S,
+            )
+            asked = [row["id"] for row in rows]
+            nodes = await reading.connection.fetch(
+                SQL.read_nodes, [shard_of(i) for i in asked], asked, timeout=STATEMENT_TIMEOUT_S
+            )
+        verification.rows["workflows"] += len(rows)
+        if rows:
+            verification.judge_workflows(workflow_tables(rows, nodes), rows[0]["now"])
+        if len(rows) < PAGE_WORKFLOWS:
+            return
+        shard, after = rows[-1]["shard"], rows[-1]["id"]
+
+
+def workflow_tables(rows: list[Any], nodes: list[Any]) -> Tables:
+    found: dict[UUID, list[WorkflowNodeRow]] = {}
+    for node in nodes:
+        found.setdefault(node["workflow"], []).append(
+            WorkflowNodeRow(
+                node["id"],
+                node["number"],
+                WaitRule(node["wait_rule"]),
+                tuple(node["parents"]),
+                node["is_live"],
+                node["parents_pending"],
+                None if node["state"] is None else State(node["state"]),
+                node["has_started"],
+            )
+        )
+    names = {state: state.lower() for state in (*TERMINAL,)}
+    return Tables(
+        workflows=tuple(
+            WorkflowRow(
+                row["id"],
+                row["live"],
+                {state: row[name] for state, name in names.items()},
+                row["ended_at"] is not None,
+                row["is_deferred"],
+                tuple(found.get(row["id"], ())),
+            )
+            for row in rows
+        )
+    )
 
 
 async def pages(

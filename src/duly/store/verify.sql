@@ -134,7 +134,7 @@ SELECT suspect.id
 
 -- name: read_keys
 -- The next idempotency keys: those with which something is wrong, and the last one, to go on from.
--- A key in another shard than its own could be claimed twice.
+-- A key in another shard than its own could be claimed twice. A key stands for a task, or a workflow.
 WITH page AS MATERIALIZED (
     SELECT shard, tenant, key, task_id, duly.shard_of(task_id) AS task_shard
       FROM duly.idempotency_keys
@@ -142,11 +142,14 @@ WITH page AS MATERIALIZED (
      ORDER BY shard, tenant, key
      LIMIT $4
 ), seen AS MATERIALIZED (
-    SELECT page.*, tasks.tenant AS task_tenant, tasks.run_at,
+    SELECT page.*, coalesce(tasks.tenant, workflows.tenant) AS task_tenant,
+           coalesce(tasks.run_at, workflows.created_at) AS run_at,
            page.shard = duly.key_shard(page.tenant, page.key) AS is_at_home,
            row_number() OVER () AS position, count(*) OVER () AS keys
       FROM page
       LEFT JOIN duly.tasks ON tasks.shard = page.task_shard AND tasks.id = page.task_id
+      LEFT JOIN duly.workflows
+        ON workflows.shard = page.task_shard AND workflows.id = page.task_id
 )
 SELECT shard, tenant, key, task_id, task_tenant, run_at, is_at_home, keys, position = keys AS is_last,
        EXISTS (SELECT FROM duly.tombstones
@@ -185,6 +188,40 @@ SELECT shard, schedule, nominal_at, tenant, verdict, task, task_tenant, run_at,
   FROM seen
  WHERE position = occurrences
     OR (task IS NOT NULL AND (task_tenant IS DISTINCT FROM tenant OR is_its IS NOT TRUE))
+
+-- name: read_workflows
+-- The next workflows in the order of their keys. What was stopped, or has a cascade of skips under way,
+-- may be behind with its counts.
+SELECT shard, id, live, completed, failed, skipped, cancelled, ended_at,
+       stop_reason IS NOT NULL AND ended_at IS NULL
+           OR EXISTS (SELECT FROM duly.workflow_timers
+                       WHERE workflow_timers.shard = workflows.shard
+                         AND workflow_timers.workflow = workflows.id
+                         AND workflow_timers.kind = 'cascade') AS is_deferred,
+       duly.now() AS now
+  FROM duly.workflows
+ WHERE (shard, id) > ($1::smallint, $2::uuid)
+   AND id >= $3::uuid
+ ORDER BY shard, id
+ LIMIT $4
+
+-- name: read_nodes
+-- All nodes of these workflows with what became of them; ids of nodes say whose they are.
+SELECT asked.id AS workflow, node.id, duly.node_number(node.id) AS number, node.wait_rule,
+       node.parents, timers.id IS NOT NULL AS is_live, timers.parents_pending, last.state,
+       timers.started_at IS NOT NULL OR last.started_at IS NOT NULL AS has_started
+  FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
+  JOIN duly.workflow_nodes AS node
+    ON node.shard = asked.shard
+   AND node.id > asked.id
+   AND node.id <= duly.node_id(asked.id, 16777215)
+  LEFT JOIN duly.timers ON timers.shard = node.shard AND timers.id = node.id
+  LEFT JOIN LATERAL (
+       SELECT attempts.state, attempts.started_at
+         FROM duly.attempts
+        WHERE attempts.shard = node.shard AND attempts.id = node.id
+        ORDER BY attempts.fence DESC
+        LIMIT 1) AS last ON true
 
 -- name: read_slots
 -- Who dispatches for which shards, at this instant.

@@ -29,6 +29,7 @@ from duly.verify.leases import (
 )
 from duly.verify.occurrences import occurrences_fire_once
 from duly.verify.tenants import tenants_stay_apart
+from duly.verify.workflows import nodes_follow_their_parents
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,6 +345,7 @@ INVARIANTS: dict[str, Callable[[Evidence], Iterator[Finding]]] = {
     "I4": terminal_states_stay,
     "I5": every_lease_is_one_attempt,
     "I6": occurrences_fire_once,
+    "I7": nodes_follow_their_parents,
     "I8": one_key_one_task,
     "I9": tenants_stay_apart,
     "I10": caps_are_kept,

@@ -11,6 +11,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from uuid import UUID
 
+from duly.domain.states import State
+from duly.domain.workflow import WaitRule
+
 # A task and what is wrong with it.
 Finding = tuple[UUID | None, str]
 
@@ -170,6 +173,34 @@ class OccurrenceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkflowNodeRow:
+    """A node as the tables have it: live with a timer, or ended with a state."""
+
+    id: UUID
+    number: int
+    rule: WaitRule
+    parents: tuple[int, ...]
+    is_live: bool
+    # None: it does not wait for parents.
+    pending: int | None
+    state: State | None
+    has_started: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowRow:
+    """A workflow with all of its nodes. `is_deferred`: it was stopped, or a cascade of skips goes
+    on by a timer, so that its counts may be behind."""
+
+    id: UUID
+    live: int
+    counts: Mapping[State, int]
+    is_ended: bool
+    is_deferred: bool
+    nodes: tuple[WorkflowNodeRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SlotHolderRow:
     number: int
     holder: UUID | None
@@ -187,6 +218,7 @@ class Tables:
     # How many tasks of a tenant may be in flight; a tenant that is not here has no cap.
     caps: Mapping[int, int] = field(default_factory=dict)
     occurrences: tuple[OccurrenceRow, ...] = ()
+    workflows: tuple[WorkflowRow, ...] = ()
     # What an independent model says should be in the ledger, as (schedule, nominal instant).
     expected: frozenset[tuple[UUID, datetime]] | None = None
     # Tasks placed before this id may be gone, because their time of retention is over.
@@ -225,6 +257,7 @@ class Evidence:
     keys: tuple[KeyRow, ...] = ()
     tombstones: frozenset[UUID] = frozenset()
     caps: Mapping[int, int] = field(default_factory=dict)
+    workflows: tuple[WorkflowRow, ...] = ()
     occurrences: tuple[OccurrenceRow, ...] = ()
     expected: frozenset[tuple[UUID, datetime]] | None = None
     kept_from: UUID | None = None
@@ -291,6 +324,7 @@ def gather(logs: Logs, tables: Tables) -> Evidence:
         tombstones=tables.tombstones,
         caps=tables.caps,
         occurrences=tables.occurrences,
+        workflows=tables.workflows,
         expected=tables.expected,
         kept_from=tables.kept_from,
         letters_purged=tables.letters_purged,

@@ -41,6 +41,7 @@ CLAIMS = (
     Claim("I4", "the last attempt, and only it, ends a task", ("attempts",)),
     Claim("I5", "every fence is recorded once; charges count 1 to n", ("timers", "attempts")),
     Claim("I6", "what the ledger says fired is one stored task", ("occurrences",)),
+    Claim("I7", "workflow nodes follow their parents; none waits for ever", ("workflows",)),
     Claim("I8", "an idempotency key stands for one stored task", ("keys",)),
     Claim(
         "I9",
@@ -85,6 +86,9 @@ class Verification:
 
     def judge_ledger(self, tables: Tables, now: datetime) -> None:
         self.add(check(clock_excused(now), tables, LEDGER_INVARIANTS))
+
+    def judge_workflows(self, tables: Tables, now: datetime) -> None:
+        self.add(check(clock_excused(now), tables, ("I7",)))
 
     def judge_slots(self, slots: list[SlotHolderRow], now: datetime) -> None:
         self.rows["slots"] += len(slots)

@@ -1,0 +1,58 @@
+"""Whether workflows keep their word (I7): counts against live parents, releases against the rules.
+
+Pure; `check.py` runs this with the other invariants.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+from duly.domain.states import State
+from duly.domain.workflow import Decision, ParentCounts, fan_in
+from duly.verify.history import Evidence, Finding, WorkflowNodeRow, WorkflowRow
+
+
+def nodes_follow_their_parents(evidence: Evidence) -> Iterator[Finding]:
+    """A node starts only when its rule is met; none waits for parents that have ended; what a
+    workflow counts is how its nodes ended; an ended workflow has no live node."""
+    for workflow in evidence.workflows:
+        nodes = {node.number: node for node in workflow.nodes}
+        yield from miscounted_ends(workflow)
+        for node in workflow.nodes:
+            yield from misled(workflow, node, nodes)
+
+
+def miscounted_ends(workflow: WorkflowRow) -> Iterator[Finding]:
+    ends = Counter(node.state for node in workflow.nodes if node.state is not None)
+    live = sum(node.is_live for node in workflow.nodes)
+    if workflow.is_ended and live:
+        yield workflow.id, f"the workflow has ended, and {live} of its nodes have not"
+    counted = {state: count for state, count in workflow.counts.items() if count}
+    if not workflow.is_deferred and (counted != dict(ends) or workflow.live != live):
+        yield (
+            workflow.id,
+            f"the workflow counts {workflow.live}, {counted}, and has {live}, {dict(ends)}",
+        )
+
+
+def misled(
+    workflow: WorkflowRow, node: WorkflowNodeRow, nodes: Mapping[int, WorkflowNodeRow]
+) -> Iterator[Finding]:
+    parents = [nodes[number] for number in node.parents if number in nodes]
+    if not parents:
+        return
+    counts = ParentCounts(len(parents))
+    for parent in parents:
+        if parent.state is not None:
+            counts = counts.after(parent.state)
+    decision = fan_in(node.rule, counts)
+    if node.has_started and decision is not Decision.RELEASE:
+        yield node.id, f"started, and its rule {node.rule.name.lower()} is not met: {counts}"
+    elif node.state is State.SKIPPED and decision is not Decision.SKIP:
+        yield node.id, f"was skipped, and its rule {node.rule.name.lower()} can be met: {counts}"
+    if node.pending is None or workflow.is_deferred:
+        return
+    # Between a stop and the cancel of what waits, nothing is counted any more.
+    if decision is not Decision.WAIT:
+        yield node.id, f"waits for ever: its parents have decided ({counts})"
+    elif node.pending != counts.pending:
+        yield node.id, f"waits for {node.pending} parents, and {counts.pending} are live"
