@@ -123,6 +123,7 @@ async def run_all(world: World, random: Random, ends: dict[Any, str]) -> int:
     leased = 0
     said: list[Settlement] = []
     for _ in range(ROUNDS_MAX):
+        world.advance(2.0)
         leases = await world.lease_all()
         leased += len(leases)
         if not leases:

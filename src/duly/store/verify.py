@@ -264,7 +264,8 @@ def workflow_tables(rows: list[Any], nodes: list[Any]) -> Tables:
                 node["is_live"],
                 node["parents_pending"],
                 None if node["state"] is None else State(node["state"]),
-                node["has_started"],
+                node["started_at"],
+                node["ended_at"],
             )
         )
     names = {state: state.lower() for state in (*TERMINAL,)}

@@ -208,8 +208,8 @@ SELECT shard, id, live, completed, failed, skipped, cancelled, ended_at,
 -- name: read_nodes
 -- All nodes of these workflows with what became of them; ids of nodes say whose they are.
 SELECT asked.id AS workflow, node.id, duly.node_number(node.id) AS number, node.wait_rule,
-       node.parents, timers.id IS NOT NULL AS is_live, timers.parents_pending, last.state,
-       timers.started_at IS NOT NULL OR last.started_at IS NOT NULL AS has_started
+       node.parents, timers.id IS NOT NULL AS is_live, timers.parents_pending, record.state,
+       coalesce(record.started_at, timers.started_at) AS started_at, record.ended_at
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
   JOIN duly.workflow_nodes AS node
     ON node.shard = asked.shard
@@ -217,11 +217,10 @@ SELECT asked.id AS workflow, node.id, duly.node_number(node.id) AS number, node.
    AND node.id <= duly.node_id(asked.id, 16777215)
   LEFT JOIN duly.timers ON timers.shard = node.shard AND timers.id = node.id
   LEFT JOIN LATERAL (
-       SELECT attempts.state, attempts.started_at
+       SELECT max(attempts.state) AS state, min(attempts.started_at) AS started_at,
+              max(attempts.ended_at) FILTER (WHERE attempts.state IS NOT NULL) AS ended_at
          FROM duly.attempts
-        WHERE attempts.shard = node.shard AND attempts.id = node.id
-        ORDER BY attempts.fence DESC
-        LIMIT 1) AS last ON true
+        WHERE attempts.shard = node.shard AND attempts.id = node.id) AS record ON true
 
 -- name: read_slots
 -- Who dispatches for which shards, at this instant.

@@ -184,7 +184,9 @@ class WorkflowNodeRow:
     # None: it does not wait for parents.
     pending: int | None
     state: State | None
-    has_started: bool
+    # Of its first attempt, that runs or is over.
+    started_at: datetime | None
+    ended_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

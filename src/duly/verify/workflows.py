@@ -4,11 +4,17 @@ Pure; `check.py` runs this with the other invariants.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from duly.domain.states import State
-from duly.domain.workflow import Decision, ParentCounts, fan_in
+from duly.domain.workflow import Decision, ParentCounts, WaitRule, fan_in
 from duly.verify.history import Evidence, Finding, WorkflowNodeRow, WorkflowRow
+
+# States of parents by which these rules are met.
+DECIDING = {
+    WaitRule.ANY_COMPLETED: frozenset({State.COMPLETED}),
+    WaitRule.ANY_FAILED: frozenset({State.FAILED, State.CANCELLED}),
+}
 
 
 def nodes_follow_their_parents(evidence: Evidence) -> Iterator[Finding]:
@@ -18,7 +24,7 @@ def nodes_follow_their_parents(evidence: Evidence) -> Iterator[Finding]:
         nodes = {node.number: node for node in workflow.nodes}
         yield from miscounted_ends(workflow)
         for node in workflow.nodes:
-            yield from misled(workflow, node, nodes)
+            yield from misled(evidence, workflow, node, nodes)
 
 
 def miscounted_ends(workflow: WorkflowRow) -> Iterator[Finding]:
@@ -34,8 +40,22 @@ def miscounted_ends(workflow: WorkflowRow) -> Iterator[Finding]:
         )
 
 
+def is_early(evidence: Evidence, node: WorkflowNodeRow, parents: Sequence[WorkflowNodeRow]) -> bool:
+    """Of an `any` rule the first parent that met it decided, of the others the last."""
+    assert node.started_at is not None
+    wanted = DECIDING.get(node.rule, frozenset(State))
+    ends = [each.ended_at for each in parents if each.state in wanted and each.ended_at is not None]
+    if not ends:
+        return False
+    decided_at = min(ends) if node.rule in DECIDING else max(ends)
+    return evidence.is_before(node.started_at, decided_at)
+
+
 def misled(
-    workflow: WorkflowRow, node: WorkflowNodeRow, nodes: Mapping[int, WorkflowNodeRow]
+    evidence: Evidence,
+    workflow: WorkflowRow,
+    node: WorkflowNodeRow,
+    nodes: Mapping[int, WorkflowNodeRow],
 ) -> Iterator[Finding]:
     parents = [nodes[number] for number in node.parents if number in nodes]
     if not parents:
@@ -45,7 +65,9 @@ def misled(
         if parent.state is not None:
             counts = counts.after(parent.state)
     decision = fan_in(node.rule, counts)
-    if node.has_started and decision is not Decision.RELEASE:
+    if node.started_at is not None and is_early(evidence, node, parents):
+        yield node.id, f"started before its parents met {node.rule.name.lower()}"
+    if node.started_at is not None and decision is not Decision.RELEASE:
         yield node.id, f"started, and its rule {node.rule.name.lower()} is not met: {counts}"
     elif node.state is State.SKIPPED and decision is not Decision.SKIP:
         yield node.id, f"was skipped, and its rule {node.rule.name.lower()} can be met: {counts}"
