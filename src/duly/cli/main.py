@@ -48,6 +48,7 @@ COMMANDS = {
     "bench": ("duly.cli.bench", "Measure duly on this machine."),
     "relay": ("duly.cli.relay", "Forward the outbox of a producer in another PostgreSQL."),
     "completion": ("duly.cli.completion", "Print the completion script for a shell."),
+    "workflows": ("duly.cli.workflows", "Start, list, show, draw and cancel workflows."),
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import msgspec
 
-from duly.client.leased_tasks import LeasedTask
+from duly.client.leased_tasks import LeasedTask, ParentResult
 from duly.client.logs import get_logger
 from duly.client.outcomes import Snooze
 from duly.domain.limits import DELAY_S_MAX, NUL_REASON, PROGRESS_BYTES_MAX, has_nul
@@ -109,6 +109,17 @@ class Context:
     def last_progress(self) -> Any:
         """What an earlier attempt said last; None if nothing."""
         return msgspec.json.decode(self.task.progress)
+
+    @property
+    def parents(self) -> dict[str, ParentResult]:
+        """Of a workflow node, by name, how those it comes after ended: `.state`, and `.value` for
+        the result. Empty for other tasks, and where they are read in pages at `parents_url`."""
+        return self.task.parents or {}
+
+    @property
+    def parents_url(self) -> str | None:
+        """Where to read the parents in pages; None unless they are too many or too long."""
+        return self.task.parents_url
 
     @property
     def log(self) -> Any:

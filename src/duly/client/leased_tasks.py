@@ -1,6 +1,7 @@
 """What a worker and the server say to each other, as structs: leases, heartbeats, settlements."""
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -15,6 +16,18 @@ LEASE_MAX = 500
 HEARTBEATS_MAX = 1000
 SETTLE_MAX = 500
 SETTLE_BYTES_MAX = 4 * 1024 * 1024
+
+
+class ParentResult(msgspec.Struct, frozen=True):
+    """How a parent of a workflow node ended: its state, and its result as JSON."""
+
+    state: str
+    result: msgspec.Raw = NULL
+
+    @property
+    def value(self) -> Any:
+        """The result, read; None if there is none."""
+        return msgspec.json.decode(self.result)
 
 
 class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +49,9 @@ class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str = ""
     # Granted earlier, and maybe long before we asked: its answer got lost, or seemed to be.
     again: bool = False
+    # Of a workflow node: how those it comes after ended, or where to read it in pages.
+    parents: dict[str, ParentResult] | None = None
+    parents_url: str | None = None
 
     @property
     def key(self) -> tuple[str, int]:

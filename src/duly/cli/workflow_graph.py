@@ -1,0 +1,103 @@
+"""A workflow's graph as lines of text, and as SVG: level by level, each node after its parents."""
+
+from html import escape
+from typing import Any
+
+from duly.cli.output import clean
+
+Json = dict[str, Any]
+
+MARKS = {
+    "COMPLETED": "✓",
+    "FAILED": "✗",
+    "SKIPPED": "-",
+    "CANCELLED": "⊘",
+    "RUNNING": "▶",
+    "READY": "●",
+    "SCHEDULED": "◷",
+    "WAITING": "○",
+}
+COLOURS = {
+    "COMPLETED": "#2e7d32",
+    "FAILED": "#c62828",
+    "SKIPPED": "#9e9e9e",
+    "CANCELLED": "#6d4c41",
+    "RUNNING": "#1565c0",
+    "READY": "#0097a7",
+    "SCHEDULED": "#6a1b9a",
+    "WAITING": "#607d8b",
+}
+PARENTS_NAMED_MAX = 5
+BOX_WIDTH, BOX_HEIGHT = 180, 40
+COLUMN, ROW = 240, 60
+LABEL_MAX = 24
+
+
+def levels_of(nodes: list[Json]) -> list[list[Json]]:
+    """Each node one level below its lowest parent."""
+    levels: dict[str, int] = {}
+    waiting = {node["name"]: set(node.get("after", ())) for node in nodes}
+    number = 0
+    while waiting:
+        free = [name for name, parents in waiting.items() if not parents]
+        assert free, "a stored graph has no cycle"
+        levels |= dict.fromkeys(free, number)
+        done = set(free)
+        waiting = {name: parents - done for name, parents in waiting.items() if name not in done}
+        number += 1
+    rows: list[list[Json]] = [[] for _ in range(number)]
+    for node in nodes:
+        rows[levels[node["name"]]].append(node)
+    return rows
+
+
+def drawn(nodes: list[Json]) -> list[str]:
+    lines = []
+    for depth, level in enumerate(levels_of(nodes)):
+        for node in level:
+            line = f"{'  ' * min(depth, 20)}{MARKS.get(node['state'], '?')} {node['name']}"
+            after = node.get("after", [])
+            if after:
+                named = ", ".join(after[:PARENTS_NAMED_MAX])
+                more = len(after) - PARENTS_NAMED_MAX
+                line += f"  < {named}" + (f" and {more} more" if more > 0 else "")
+            if "when" in node:
+                line += f"  [{node['when']}]"
+            lines.append(clean(f"{line}  {node['state']}"))
+    return lines
+
+
+def svg_of(nodes: list[Json]) -> str:
+    levels = levels_of(nodes)
+    places = {
+        node["name"]: (20 + depth * COLUMN, 20 + row * ROW)
+        for depth, level in enumerate(levels)
+        for row, node in enumerate(level)
+    }
+    width = len(levels) * COLUMN
+    height = max(map(len, levels)) * ROW + 20
+    size = f'width="{width}" height="{height}"'
+    font = 'font-family="sans-serif" font-size="12"'
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>']
+    for node in nodes:
+        x, y = places[node["name"]]
+        for parent in node.get("after", ()):
+            from_x, from_y = places[parent]
+            start, end = from_x + BOX_WIDTH, x
+            middle = (start + end) // 2
+            parts.append(
+                f'<path d="M{start} {from_y + BOX_HEIGHT // 2} C{middle} '
+                f"{from_y + BOX_HEIGHT // 2} {middle} {y + BOX_HEIGHT // 2} {end} "
+                f'{y + BOX_HEIGHT // 2}" fill="none" stroke="#90a4ae"/>'
+            )
+    for node in nodes:
+        x, y = places[node["name"]]
+        colour = COLOURS.get(node["state"], "#607d8b")
+        name = escape(clean(node["name"])[:LABEL_MAX])
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="white" '
+            f'stroke="{colour}" stroke-width="2"/>'
+            f'<text x="{x + 10}" y="{y + 17}">{name}</text>'
+            f'<text x="{x + 10}" y="{y + 32}" fill="{colour}">{escape(node["state"])}</text>'
+        )
+    return "\n".join([*parts, "</svg>"])
