@@ -27,6 +27,7 @@ COLOURS = {
     "SCHEDULED": "#6a1b9a",
     "WAITING": "#607d8b",
 }
+ALL_COMPLETED = "all_completed"
 PARENTS_NAMED_MAX = 5
 BOX_WIDTH, BOX_HEIGHT = 180, 40
 COLUMN, ROW = 240, 60
@@ -61,7 +62,7 @@ def drawn(nodes: list[Json]) -> list[str]:
                 named = ", ".join(after[:PARENTS_NAMED_MAX])
                 more = len(after) - PARENTS_NAMED_MAX
                 line += f"  < {named}" + (f" and {more} more" if more > 0 else "")
-            if "when" in node:
+            if node.get("when", ALL_COMPLETED) != ALL_COMPLETED:
                 line += f"  [{node['when']}]"
             lines.append(clean(f"{line}  {node['state']}"))
     return lines
