@@ -35,7 +35,7 @@ async def test_a_workflow_is_started_shown_drawn_and_cancelled(
     assert "blocked by charge (READY)" in await duly("workflows", "explain", made["id"])
     assert "CANCELLED" in await duly("workflows", "cancel", made["id"])
     file.write_text("{")
-    await duly("workflows", "submit", str(file), code=1)
+    await duly("workflows", "submit", str(file), code=2)
 
 
 def test_a_drawn_graph_shows_each_node_after_its_parents() -> None:

@@ -38,7 +38,7 @@ def submit(session: ApiSession, file: BinaryIO, idempotency_key: str | None) -> 
     try:
         body = msgspec.json.decode(read_bounded(file))
     except msgspec.DecodeError as error:
-        raise click.ClickException(f"the file is not JSON: {error}") from None
+        raise click.BadParameter(f"is not JSON: {error}", param_hint="FILE") from None
     started = session.ask("POST", "/v1/workflows", body, idempotency_key=idempotency_key)
     session.show(started, lambda found: click.echo(clean(found["id"])))
 
