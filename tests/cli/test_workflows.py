@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 from duly.cli.workflow_graph import drawn, svg_of
@@ -40,7 +41,7 @@ async def test_a_workflow_is_started_shown_drawn_and_cancelled(
 
 def test_a_drawn_graph_shows_each_node_after_its_parents() -> None:
     """A node that is drawn beside its parent reads as its sibling. And no name breaks the SVG."""
-    nodes = [
+    nodes: list[dict[str, Any]] = [
         {"name": "last", "state": "WAITING", "after": ["a<b", "c"], "when": "all_done"},
         {"name": "a<b", "state": "FAILED"},
         {"name": "c", "state": "COMPLETED", "after": ["a<b"]},

@@ -52,6 +52,9 @@ USUAL = (
 )
 FURTHER = (
     ("growth", "growth", 20_000, 5_000, "submit, drain, skew and bytes as tasks and tenants grow"),
+    ("workflow-chain", "workflows", 200, 40, "a chain of 40 nodes, one after another"),
+    ("workflow-fan", "workflows", 9_998, 1_000, "one node, thousands after it, and their join"),
+    ("workflow-diamonds", "workflows", 40_000, 4_000, "diamonds of 4 nodes, as many as go"),
     ("weights", "throughput", 40_000, 20_000, "share of a tenant with weight 3 beside weight 1"),
     ("wheel", "throughput", 200_000, 200_000, "memory and rate of entries on the timing wheel"),
     ("read", "over_http", 40_000, 5_000, "GET of a task over HTTP, from 64 callers"),
