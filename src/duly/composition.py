@@ -21,7 +21,7 @@ from duly.api.health import HealthRoutes
 from duly.api.http_limits import HttpLimits
 from duly.api.routes import ApiRoutes
 from duly.api.server import HttpServer, make_server
-from duly.broker.assembly import carrier_roles, default_carrier
+from duly.broker.assembly import carrier_roles, default_carrier, is_carrier_up
 from duly.broker.bell import LaneHints, hear_lanes
 from duly.broker.contract import Carrier, LeasingCarrier
 from duly.broker.lease_queue import LeaseQueue
@@ -410,7 +410,7 @@ def connect_metrics(metrics: Metrics, scheduler: Scheduler, lease_queue: LeaseQu
         }
     )
     metrics.loader_lag.set_function(scheduler.loader.lag_s)
-    metrics.carrier_up.set_function(lambda: float(lease_queue.is_up))
+    metrics.carrier_up.set_function(lambda: float(is_carrier_up(lease_queue.carrier)))
 
 
 def show_pools(metrics: Metrics, pools: Mapping[str, Database]) -> None:

@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from duly.broker import fallback
-from duly.broker.assembly import find_broker
+from duly.broker.assembly import find_broker, is_carrier_up
 from duly.broker.fallback import LOOK_S, FallbackCarrier
 from duly.broker.postgres import PostgresCarrier
 from duly.domain.errors import CarrierUnavailable, ConfigurationError
@@ -82,6 +82,14 @@ async def test_a_carrier_that_goes_down_hands_no_delay_to_consumers(
     assert ids(await stage.lease(5)) == ids(after)
     broker_of(carrier).is_up = True
     assert ids(await stage.lease(5)) == ids(before)
+
+
+async def test_a_carrier_that_is_down_is_not_hidden_by_its_fallback(
+    carrier: FallbackCarrier,
+) -> None:
+    """An operator would learn of it from the load on PostgreSQL."""
+    broker_of(carrier).is_up = False
+    assert (carrier.is_up, is_carrier_up(carrier)) == (True, False)
 
 
 async def test_without_a_fallback_tasks_wait_in_their_rows(world: World) -> None:

@@ -75,6 +75,11 @@ def find_broker(url: str) -> MakeBroker:
         raise ConfigurationError(problem=problem) from None
 
 
+def is_carrier_up(carrier: Carrier | LeasingCarrier) -> bool:
+    """Of one with a fallback, whether tickets need not take it."""
+    return carrier.main.is_up if isinstance(carrier, FallbackCarrier) else carrier.is_up
+
+
 def carrier_roles(carrier: Carrier | LeasingCarrier, lease_queue: LeaseQueue) -> list[Role]:
     """What a carrier of another program does beside carrying."""
     if not isinstance(carrier, FallbackCarrier):
