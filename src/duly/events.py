@@ -14,6 +14,7 @@ consumer gets a direct lease) are constructor arguments of the submitter, not ev
 | stored by the SQL function of a user's transaction | only its doorbell is heard |
 """
 
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -138,6 +139,8 @@ class TaskEvents:
                 listener(event)
             except Exception as error:
                 name = type(event).__name__
-                log.exception("event listener failed", kind=name, error=repr(error))
+                # As text: an event carries payloads, which a traceback with locals would show.
+                told = traceback.format_exc()
+                log.error("event listener failed", kind=name, error=repr(error), traceback=told)
                 if self.metrics is not None:
                     self.metrics.event_failures.add(1, name)

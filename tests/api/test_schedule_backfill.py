@@ -118,7 +118,7 @@ async def test_a_backfill_that_breaks_off_keeps_its_bites_and_goes_on(
 ) -> None:
     """Each bite is a commit of its own, and between two of them everything can happen."""
     front, clock = moving_front
-    monkeypatch.setattr("duly.api.schedule_backfill.BITE", 2)
+    monkeypatch.setattr("duly.api.schedule_backfill.BATCH_SIZE", 2)
     made, first_at = await missed(front, clock)
     schedule_firer, calls = front.door.scheduling.schedule_firer, 0
     fire_manually = schedule_firer.fire_manually

@@ -304,11 +304,11 @@ class Conformance:
 
     async def test_a_reserved_consumer_outlasts_its_time(self, stage: Stage) -> None:
         """Out of time while the statement is under way: a lease of its would have no holder."""
-        consumer = asyncio.create_task(stage.lease(1, LANE, wait_s=0.05))
+        consumer = asyncio.create_task(stage.lease(1, LANE, wait_s=0.3))
         await until(lambda: stage.queue.waiting() == 1)
         reserved = stage.queue.reserve(LANE, 1)
         assert reserved is not None
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.4)
         assert not consumer.done()
         (ticket,) = await stage.submit(1)
         lease = await stage.world.try_lease(ticket)
