@@ -107,7 +107,7 @@ async function show() {
   const mine = ++drawing;
   drawNav();
   document.title = `${subject ? subject.slice(0, 40) + ' · ' : ''}${chosen.title} · duly`;
-  const box = h('div', { class: 'view' }, h('h1', {}, chosen.title), skeleton());
+  const box = h('div', { class: 'view', 'data-place': location.hash }, h('h1', {}, chosen.title), skeleton());
   replace(main, box);
   const refresh = async () => {
     try {

@@ -19,8 +19,8 @@ export function panel(title, ...children) {
 }
 
 export function figure(label, value, { href, hint, tone } = {}) {
-  const inner = [h('dt', {}, label), h('dd', { class: tone ? `tone-${tone}` : null }, value), hint && h('p', { class: 'hint' }, hint)];
-  return href ? h('a', { class: 'figure', href }, h('dl', {}, ...inner)) : h('div', { class: 'figure' }, h('dl', {}, ...inner));
+  const inner = [h('span', { class: 'label' }, label), h('span', { class: tone ? `value tone-${tone}` : 'value' }, value), hint && h('span', { class: 'hint' }, hint)];
+  return href ? h('a', { class: 'figure', href }, ...inner) : h('div', { class: 'figure' }, ...inner);
 }
 
 export function table(caption, columns, rows, { empty, rowKey, rowLink, onSelect, selected } = {}) {

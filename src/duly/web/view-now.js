@@ -12,18 +12,19 @@ const OLD_S = 5;
 
 export async function nowView({ who }) {
   const isOperator = who.reach === 'installation';
+  const canOperate = who.can.includes('operate');
   const [now, hour, letters, pauses, tenants, workers] = await inTurns([
     () => get('/v1/stats/now', { count_max: 10000 }),
     () => get('/v1/stats'),
     () => get('/v1/dead-letters', { group_by: 'fingerprint', limit: 5 }),
-    () => get('/v1/pauses', { limit: 20 }).catch(() => ({ items: [] })),
-    () => (isOperator ? get('/v1/stats/tenants', { limit: 10 }).catch(() => null) : null),
-    () => get('/v1/workers', { limit: 200 }).catch(() => ({ items: [] })),
+    () => (canOperate ? get('/v1/pauses', { limit: 20 }) : { items: [] }),
+    () => (isOperator ? get('/v1/stats/tenants', { limit: 10 }) : null),
+    () => (canOperate ? get('/v1/workers', { limit: 200 }) : null),
   ]);
   const ready = now.bands.reduce((sum, band) => sum + band.ready, 0);
   const scheduled = now.bands.reduce((sum, band) => sum + band.scheduled, 0);
   const oldest = Math.max(0, ...now.bands.map((band) => band.oldest_ready_s ?? 0));
-  const verdict = judge({ now, ready, oldest, workers: workers.items, pauses: pauses.items });
+  const verdict = judge({ now, ready, oldest, workers: workers?.items, pauses: pauses.items });
   return [
     h('h1', {}, 'Now'),
     h('p', { class: `verdict tone-${verdict.tone}`, role: 'status' }, h('strong', {}, verdict.title), ' ', verdict.text),
@@ -63,7 +64,7 @@ export async function nowView({ who }) {
 function judge({ now, ready, oldest, workers, pauses }) {
   if (now.breakers.length) return { tone: 'bad', title: 'A breaker is open.', text: `${now.breakers.map((each) => each.name).slice(0, 3).join(', ')}: nearly everything sent there fails.` };
   if (ready && oldest > OLD_S && pauses.length) return { tone: 'warn', title: 'Tasks wait behind a pause.', text: `The oldest has waited ${duration(oldest)}.` };
-  if (ready && oldest > OLD_S && !workers.length) return { tone: 'bad', title: 'Tasks wait, and no worker is connected.', text: `The oldest has waited ${duration(oldest)}.` };
+  if (ready && oldest > OLD_S && workers && !workers.length) return { tone: 'bad', title: 'Tasks wait, and no worker is connected.', text: `The oldest has waited ${duration(oldest)}.` };
   if (ready && oldest > OLD_S) return { tone: 'warn', title: 'We are late.', text: `The oldest ready task has waited ${duration(oldest)}${now.drain_s ? `; the backlog lasts ${duration(now.drain_s)} at this pace` : ''}.` };
   if ((now.lag_p99_s ?? 0) > LATE_S) return { tone: 'warn', title: 'Some tasks start late.', text: `One in a hundred starts ${duration(now.lag_p99_s)} after its time.` };
   return { tone: 'good', title: 'On time.', text: now.lag_p99_s === null ? 'Nothing was started in the last five minutes.' : `99 of 100 tasks start within ${duration(now.lag_p99_s)} of their time.` };

@@ -6,14 +6,16 @@ import { count, when, duration } from './text.js';
 import { panel, table, emptyState, action, ask } from './parts.js';
 import { link } from './place.js';
 
+const NOTHING = { items: [] };
+
 export async function queuesView({ who, refresh }) {
+  const canOperate = who.can.includes('operate');
   const [now, workers, pauses, breakers] = await inTurns([
     () => get('/v1/stats/now'),
-    () => get('/v1/workers', { limit: 200 }),
-    () => get('/v1/pauses', { limit: 200 }),
+    () => (canOperate ? get('/v1/workers', { limit: 200 }) : NOTHING),
+    () => (canOperate ? get('/v1/pauses', { limit: 200 }) : NOTHING),
     () => get('/v1/breakers', { limit: 200 }),
   ]);
-  const canOperate = who.can.includes('operate');
   const pools = new Map();
   for (const worker of workers.items) for (const pool of worker.pools) pools.set(pool, [...(pools.get(pool) ?? []), worker]);
   const paused = new Set(pauses.items.filter((each) => each.kind === 'pool').map((each) => each.name));
@@ -27,7 +29,7 @@ export async function queuesView({ who, refresh }) {
       { title: 'Scheduled', align: 'right', cell: (band) => count(band.scheduled, now.count_max) },
       { title: 'Oldest ready', align: 'right', cell: (band) => duration(band.oldest_ready_s) },
     ], now.bands, { rowKey: (band) => band.band })),
-    panel('Pools', table('Pools', [
+    canOperate && panel('Pools', table('Pools', [
       { title: 'Pool', cell: ([name]) => h('span', { class: 'mono' }, name) },
       { title: 'Workers', align: 'right', cell: ([, list]) => (list.length ? count(list.length) : h('span', { class: 'tone-bad' }, 'none')) },
       { title: 'State', cell: ([name]) => (paused.has(name) ? h('span', { class: 'tone-warn' }, '‖ paused') : '–') },
@@ -35,13 +37,13 @@ export async function queuesView({ who, refresh }) {
         ? action('Resume', async () => { await post('/v1/pauses/resume', { kind: 'pool', name }); refresh(); return 'Resumed.'; }, { className: 'small' })
         : action('Pause', () => pause('pool', name, refresh), { className: 'small' })) }] : []),
     ], [...pools.entries()].sort(), { rowKey: ([name]) => name, empty: emptyState('No worker is connected and no pool is paused.', 'duly worker myapp:worker') })),
-    panel('Workers', table('Workers', [
+    canOperate && panel('Workers', table('Workers', [
       { title: 'Worker', cell: (worker) => h('span', { class: 'mono', title: worker.holder }, worker.id) },
       { title: 'Pools', cell: (worker) => worker.pools.join(', ') },
       { title: 'Since', cell: (worker) => when(worker.started_at) },
       { title: 'Seen', cell: (worker) => when(worker.seen_at) },
     ], workers.items, { rowKey: (worker) => worker.holder, empty: emptyState('No worker is connected.') })),
-    panel('Pauses', table('Pauses', [
+    canOperate && panel('Pauses', table('Pauses', [
       { title: 'What', cell: (each) => each.kind },
       { title: 'Name', cell: (each) => h('span', { class: 'mono' }, each.name ?? 'all of the tenant') },
       { title: 'Why', className: 'grow', cell: (each) => each.reason },

@@ -10,11 +10,10 @@ import { go, link } from './place.js';
 const LIVE = new Set(['WAITING', 'SCHEDULED', 'READY', 'RUNNING']);
 
 export async function taskView({ who, subject, refresh }) {
-  const [task, attempts, explained, logs] = await inTurns([
+  const [task, attempts, explained] = await inTurns([
     () => get(`/v1/tasks/${subject}`),
     () => get(`/v1/tasks/${subject}/attempts`, { limit: 50 }),
-    () => get(`/v1/tasks/${subject}/explain`).catch(() => null),
-    () => get(`/v1/tasks/${subject}/logs`, { limit: 200 }).catch(() => null),
+    () => get(`/v1/tasks/${subject}/explain`),
   ]);
   const isLive = LIVE.has(task.state);
   return [
@@ -35,7 +34,6 @@ export async function taskView({ who, subject, refresh }) {
       { title: 'Holder', cell: (each) => h('span', { class: 'mono quiet', title: each.holder }, clip(each.holder ?? '–', 13)) },
       { title: 'Error', cell: (each) => h('span', { class: 'mono clip wide', title: each.error }, each.error ? clip(each.error, 400) : '') },
     ], [...attempts.items].sort((a, b) => b.fence - a.fence), { rowKey: (each) => String(each.fence), empty: emptyState('It has not been tried yet.') })),
-    logs?.items?.length ? panel('Logs', h('pre', { class: 'logs', tabindex: '0', 'aria-label': 'Logs' }, logs.items.map((line) => `${line.at ?? ''} ${line.level ?? ''} ${line.text ?? line.message ?? ''}`).join('\n'))) : null,
     h('div', { class: 'columns' },
       panel('Payload', task.purged ? h('p', { class: 'quiet' }, 'Erased.') : jsonBlock(task.payload ?? null, 'Payload')),
       task.result !== undefined && panel('Result', jsonBlock(task.result, 'Result')),
