@@ -94,6 +94,15 @@ def seed(installation: Installation) -> None:
         )
     settle(installation, "failing", FAILED, "failed", error=HOSTILE)
     settle(installation, "working", COMPLETED, "completed", result={"sent": True, "big": BIG})
+    pool = {"target": {"pool": "without-workers"}}
+    nodes = {
+        "list": {"type": "invoice.list"} | pool,
+        "charge": {"type": "invoice.charge", "after": ["list"]} | pool,
+        "report": {"type": "invoice.report", "after": ["charge"]} | pool,
+        "close": {"type": "invoice.close", "after": ["list", "report"]} | pool,
+    }
+    flow = installation.call("POST", "/v1/workflows", {"name": "invoice.month", "nodes": nodes})
+    installation.ids["WORKFLOW"] = flow["id"]
     installation.call(
         "POST",
         "/v1/schedules",

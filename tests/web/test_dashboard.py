@@ -23,6 +23,7 @@ pytestmark = pytest.mark.slow
 VIEWS = {
     "now": "Now",
     "tasks": "Tasks",
+    "workflows": "Workflows",
     "schedules": "Schedules",
     "dead-letters": "Dead letters",
     "queues": "Queues",
@@ -59,7 +60,8 @@ def test_the_first_screen_says_whether_we_are_late(
     expect(operator.locator("main .verdict strong")).not_to_be_empty()
     figures = operator.locator("main .figure").all_text_contents()
     assert any(re.search(rf"Dead letters{FAILED}", text) for text in figures), figures
-    assert any(re.search(rf"^Ready{READY}", text) for text in figures), figures
+    # And the root of the workflow.
+    assert any(re.search(rf"^Ready{READY + 1}", text) for text in figures), figures
 
 
 def test_filters_are_the_address_and_the_back_button_works(
@@ -83,6 +85,20 @@ def test_one_task_shows_its_attempts_its_payload_and_why_it_waits(
     show(operator, installation.url, f"tasks/{installation.ids['COMPLETED']}")
     expect(operator.locator("svg.timeline .run").first).to_be_attached()
     assert str(BIG) in operator.locator("main").inner_text(), "integers keep their digits"
+
+
+def test_a_workflow_is_a_graph_whose_selection_is_the_address(
+    operator: Page, installation: Installation
+) -> None:
+    """A graph that cannot be pointed into is a picture."""
+    flow = installation.ids["WORKFLOW"]
+    show(operator, installation.url, f"workflows/{flow}")
+    expect(operator.locator(".graph .node")).to_have_count(4)
+    expect(operator.locator(".graph path.edge")).to_have_count(4)
+    operator.locator(".graph .node", has_text="report").click()
+    expect(operator.locator(".graph .node.selected")).to_have_count(1)
+    assert operator.url.endswith(f"workflows/{flow}?node=report")
+    expect(operator.get_by_role("heading", name="Node report")).to_be_visible()
 
 
 def test_hostile_texts_stay_texts(operator: Page, installation: Installation) -> None:
@@ -229,7 +245,8 @@ def test_every_view_is_accessible_in_both_schemes_and_widths(
     page = context.new_page()
     console = Console(page)
     sign_in(page, installation.url, installation.admin)
-    places = [*VIEWS, f"tasks/{installation.ids['FAILED']}"]
+    flow = installation.ids["WORKFLOW"]
+    places = [*VIEWS, f"tasks/{installation.ids['FAILED']}", f"workflows/{flow}"]
     for place in places:
         show(page, installation.url, place)
         found = Axe().run(page).response["violations"]

@@ -140,8 +140,8 @@ export function graph(nodes, { critical = new Set(), selected = null, onSelect }
 
 export function gantt(nodes, { critical = new Set(), selected = null, onSelect }) {
   const now = Date.now();
-  const timed = nodes.filter((node) => node.started_at || node.due_at).map((node) => {
-    const from = new Date(node.due_at ?? node.started_at).getTime();
+  const timed = nodes.filter((node) => node.started_at || node.finished_at).map((node) => {
+    const from = new Date(node.started_at ?? node.finished_at).getTime();
     const started = node.started_at ? new Date(node.started_at).getTime() : null;
     const to = node.finished_at ? new Date(node.finished_at).getTime() : Math.max(now, from);
     return { node, from, started, to };
