@@ -25,6 +25,7 @@ from duly.api.schedule_backfill import BackfillRoutes
 from duly.api.schedule_changes import Expect, ScheduleChanges
 from duly.api.schedule_control import ScheduleControlRoutes
 from duly.api.schedules import ScheduleRoutes
+from duly.api.search import SearchRoutes
 from duly.api.sessions import SessionRoutes
 from duly.api.stats import StatsRoutes
 from duly.api.submit_options import SubmitOptions
@@ -176,6 +177,7 @@ class ApiRoutes:
             AuditRoutes(),
             letters,
             BulkRoutes(self.environment),
+            SearchRoutes(),
             ErasureRoutes(),
             OperatorRoutes(),
             WebhookSecretRoutes(self.environment),

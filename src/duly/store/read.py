@@ -311,6 +311,11 @@ async def look_by_creation(
     rows = await session.fetch(
         SQL.list_created, tenant, *before, after, wanted.type, tag_name, tag_value, size
     )
+    return window_by_creation(rows, size)
+
+
+def window_by_creation(rows: Sequence[Any], size: int) -> ListWindow:
+    """Rows of those that match and of the last one, with how many were looked at."""
     if not rows:
         return ListWindow([], 0, None, None)
     looked_at = rows[-1]["looked_at"]
