@@ -37,6 +37,7 @@ COMMANDS = {
     "schedules": ("duly.cli.schedules", "Create, list and change schedules; apply a file."),
     "forecast": ("duly.cli.forecast", "Show expected fires per minute, and peaks."),
     "dead-letters": ("duly.cli.dead_letters", "List failed tasks; replay or purge them."),
+    "bulk": ("duly.cli.bulk_operations", "Cancel, move, replay or purge many, in the server."),
     "types": ("duly.cli.types", "Task types: schemas, defaults, permitted keys."),
     "tenants": ("duly.cli.tenants", "Tenants and their limits."),
     "keys": ("duly.cli.keys", "Create, rotate and revoke API keys."),

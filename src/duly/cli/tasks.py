@@ -94,6 +94,34 @@ def list_tasks(
     session.show_page(page, lambda items: print_table(items, COLUMNS, "no tasks"))
 
 
+@command.command("search")
+@click.argument("text", required=False)
+@click.option("--type", "task_type", metavar="TYPE", help="Tasks of this type.")
+@click.option("--tag", metavar="NAME:VALUE", help="Tasks with this tag.")
+@click.option("--worker", metavar="ID", help="Run by this worker, or by this holder.")
+@click.option("--error", metavar="TEXT", help="An attempt's error has this text.")
+@list_flags
+@over_api
+def search(
+    session: ApiSession,
+    text: str | None,
+    task_type: str | None,
+    tag: str | None,
+    worker: str | None,
+    error: str | None,
+    limit: int,
+    cursor: str | None,
+) -> None:
+    """Search tasks, newest created first: TEXT in the id (its beginning), type, tags, payload or
+    errors. It looks at a bounded number of tasks and says where to continue.
+    """
+    asked = given(q=text, type=task_type, tag=tag, worker=worker, error=error)
+    if not asked:
+        raise click.UsageError("give TEXT, --type, --tag, --worker or --error")
+    page = session.page("/v1/search", asked, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "no tasks"))
+
+
 @command.command("cancel")
 @click.argument("task_ids", metavar="[ID]...", nargs=-1)
 @task_filter_flags
