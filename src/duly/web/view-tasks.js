@@ -111,16 +111,21 @@ export async function byBulk(name, title, named, danger, refresh) {
 function follow(id, title, refresh) {
   const bar = h('progress', { max: 1, value: 0, 'aria-label': title });
   const text = h('span', {}, `${title}: starting`);
-  const stop = h('button', { type: 'button', class: 'small', onclick: () => post(`/v1/bulk/${id}/stop`) }, 'Stop');
-  const note = h('p', { class: 'toast' }, text, ' ', bar, ' ', stop);
+  const act = (title, verb) => h('button', { type: 'button', class: 'small', onclick: () => post(`/v1/bulk/${id}/${verb}`).catch((error) => toast(error.message, 'bad')) }, title);
+  const stop = act('Stop', 'stop');
+  const goOn = act('Continue', 'continue');
+  goOn.hidden = true;
+  const note = h('p', { class: 'toast' }, text, ' ', bar, ' ', goOn, ' ', stop);
   document.getElementById('toasts').append(note);
   const timer = setInterval(async () => {
     try {
       const seen = await get(`/v1/bulk/${id}`);
       bar.max = Math.max(1, seen.matched ?? 0);
-      bar.value = seen.done ?? 0;
+      bar.value = (seen.done ?? 0) + (seen.refused ?? 0);
       text.textContent = `${title}: ${count(seen.done)} of ${count(seen.matched)}${seen.refused ? `, ${count(seen.refused)} refused` : ''}`;
-      if (seen.state !== 'RUNNING' && seen.state !== 'PENDING') {
+      goOn.hidden = seen.state !== 'PAUSED_AFTER_CANARY';
+      if (!goOn.hidden) text.textContent += '; the canary is done';
+      else if (seen.state !== 'RUNNING') {
         clearInterval(timer);
         stop.remove();
         text.textContent += ` (${seen.state.toLowerCase()})`;
