@@ -46,7 +46,7 @@ from tests.servers import ServerOfTheRun
 STOP_S = 5.0
 NOT_FOUND = re.compile(
     rb'"detail":"(task|task type|key|tenant|schedule|dead letter|webhook secret|pause of|pool|'
-    rb'open breaker for host) [^"]+ was not found"'
+    rb'open breaker for host|bulk operation) [^"]+ was not found"'
 )
 CONNECTIONS_MAX = 10
 PIECES_FROM = 512 * 1024
