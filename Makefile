@@ -12,6 +12,11 @@ FIRST   ?= 1
 MINUTES ?= 1
 KIND    ?= either
 
+# Of what pip says: a count now and then, and whatever is wrong.
+PIP_PROGRESS := /^(Collecting|Processing) / { if (++n % 5 == 1) { print "  package " n; fflush() } next } \
+  /^Installing collected/ { print "  unpacking"; fflush(); next } \
+  /^(ERROR|error|Could not|No matching|THESE PACKAGES)/ || failed { failed = 1; print; fflush() }
+
 .DEFAULT_GOAL := help
 .PHONY: help install up test check format bench peers simulate teeth chaos wheel schema lock clean
 
@@ -22,8 +27,11 @@ install: $(READY)  ## make the virtual environment
 
 $(READY): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "duly needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 2; }
+	@echo "installing into $(VENV): $$(grep -c '==' constraints.txt) packages, a minute or two"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	@rm -f $(VENV)/.installed
+	@{ $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r constraints.txt && touch $(VENV)/.installed; } 2>&1 | awk '$(PIP_PROGRESS)'
+	@test -e $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)
 
@@ -68,7 +76,7 @@ wheel: $(READY)   ## build dist/duly-*.whl
 	$(BIN)/python -m build --wheel --no-isolation
 
 lock: $(READY)    ## choose versions again and write constraints.txt (needs `uv` on the PATH)
-	uv pip compile --universal --python-version 3.11 --generate-hashes --upgrade --no-header --no-annotate --no-emit-index-url --quiet --extra dev pyproject.toml --output-file constraints.txt
+	uv pip compile --universal --python-version 3.11 --generate-hashes --upgrade --no-header --no-annotate --no-emit-index-url --quiet --extra dev --no-emit-package duly pyproject.toml --output-file constraints.txt
 
 clean:           ## remove the virtual environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis dist

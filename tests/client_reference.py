@@ -13,7 +13,7 @@ from typing import Any
 
 import duly
 from duly.api.problems import STATUS
-from duly.client import errors, http_async, namespaces, submits, wire, worker
+from duly.client import errors, http_pool, namespaces, submits, wire, worker
 from duly.client.asynchronous import WAIT_S_MAX
 from duly.client.context import Context, Flag
 from duly.client.operations import listing, operation
@@ -108,7 +108,7 @@ LIMITS: tuple[tuple[str, float], ...] = (
     ("lease of a worker, seconds", limits.LEASE_S_MAX),
     ("concurrency of a worker", worker.CONCURRENCY_MAX),
     ("pools of a worker", worker.POOLS_MAX),
-    ("connections of a client", http_async.CONNECTIONS_MAX),
+    ("connections of a client", http_pool.CONNECTIONS_MAX),
     ("seconds of one try, if `timeout_s` does not say otherwise", wire.TIMEOUT_S),
     ("seconds of one long poll of `wait`, which makes as many as it needs", WAIT_S_MAX),
     ("submits that share a call", submits.BATCH_MAX),

@@ -1,21 +1,19 @@
-"""Telemetry: structured logs and Prometheus metrics. No decision is taken here.
+"""Telemetry: Prometheus metrics; logs are in logs.py. No decision is taken here.
 
-Logs are structured: readable on a terminal, one JSON object per line otherwise. Metrics live in a
-registry that belongs to one application, so that two of them can share a process in a test.
+They live in a registry that belongs to one application, so that two of them can share a process in
+a test.
 """
 
-import logging
-import sys
 from collections import Counter as CountedValues
 from collections.abc import Collection, Iterable, Mapping
-from typing import Literal
 
-import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, ProcessCollector
 from prometheus_client import Histogram as ClientHistogram
 from prometheus_client.exposition import choose_encoder
 
 from duly import __version__
+from duly.logs import configure_logs as configure_logs
+from duly.logs import get_logger as get_logger
 from duly.metric_families import (
     CALL_BOUNDS_S,
     SIZE_BOUNDS,
@@ -34,47 +32,6 @@ BAND_NAMES = ("high", "normal", "low")
 TERMINAL_STATES = ("COMPLETED", "FAILED", "CANCELLED")
 FAILURE_REASONS = ("exhausted", "rejected", "non_retryable", "expired", "poison")
 ALL_ROLES = ("api", "scheduler", "executor", "maintenance")
-
-
-def configure_logs(level: str, style: Literal["auto", "text", "json"]) -> None:
-    """Send every log line, also those of libraries, to standard error in one style."""
-    readable = style == "text" or (style == "auto" and sys.stderr.isatty())
-    stamp = structlog.processors.TimeStamper(fmt="iso", utc=True)
-    shared: list[structlog.typing.Processor] = [
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.add_logger_name,
-        stamp,
-        structlog.processors.format_exc_info,
-    ]
-    renderer: structlog.typing.Processor = (
-        structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-        if readable
-        else structlog.processors.JSONRenderer()
-    )
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        wrapper_class=structlog.stdlib.BoundLogger,
-        cache_logger_on_first_use=False,
-    )
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-            foreign_pre_chain=shared,
-        )
-    )
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
-    # Once per request, and nothing that the metrics and our own lines do not say.
-    logging.getLogger("uvicorn.access").disabled = True
-    logging.getLogger("uvicorn.error").setLevel("WARNING")
-
-
-def get_logger(name: str) -> structlog.stdlib.BoundLogger:
-    logger: structlog.stdlib.BoundLogger = structlog.get_logger(name)
-    return logger
 
 
 class Metrics:

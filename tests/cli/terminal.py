@@ -28,9 +28,9 @@ WAIT_S = 30.0
 
 
 class Terminal:
-    def __init__(self, *arguments: str, environ: Mapping[str, str]) -> None:
+    def __init__(self, *arguments: str, environ: Mapping[str, str], columns: int = COLUMNS) -> None:
         self.master, slave = pty.openpty()
-        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
         self.process = subprocess.Popen(
             [sys.executable, "-c", LAUNCHER, *arguments],
             cwd=PROJECT,
@@ -83,8 +83,10 @@ class Terminal:
 
 
 @contextlib.contextmanager
-def terminal(*arguments: str, environ: Mapping[str, str]) -> Iterator[Terminal]:
-    opened = Terminal(*arguments, environ=environ)
+def terminal(
+    *arguments: str, environ: Mapping[str, str], columns: int = COLUMNS
+) -> Iterator[Terminal]:
+    opened = Terminal(*arguments, environ=environ, columns=columns)
     try:
         yield opened
     finally:

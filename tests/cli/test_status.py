@@ -1,12 +1,14 @@
 """`duly status` against a real front door, for keys that see all, and for keys that see little."""
 
 from duly.cli.status import (
+    BEHIND_S,
     COUNTED_MAX,
     COUNTED_MIN,
     OWN,
     TENANTS_SHOWN,
     count_max,
     counted,
+    problems_of,
     with_bounds,
 )
 from duly.store.cluster import COUNT_MAX
@@ -98,3 +100,57 @@ async def test_many_tenants_are_counted_for_the_price_of_one(
     for most, code in ((0, 400), (COUNT_MAX + 1, 400), (1, 200)):
         reply = await front.call("GET", f"/v1/stats/now?count_max={most}")
         assert reply.status == code
+
+
+async def test_what_is_wrong_comes_first(duly: CommandLine, front: Front) -> None:
+    """Below three tables, a pool that nothing serves is found after the incident."""
+    await duly("tasks", "submit", "x", "--pool", "orphan")
+    status = await duly.json("status")
+    (pool,) = [each for tenant in status["tenants"] for each in tenant["pools"]]
+    assert (pool["name"], pool["workers"]) == ("orphan", 0)
+    screen = await duly("status")
+    problems = screen.partition("\n\n")[0]
+    assert problems.startswith(f"problems: {len(status['problems'])}\n")
+    assert "- no live node has the role api, scheduler, executor, maintenance" in problems
+    assert "- default: pool orphan has due tasks (" in problems
+    assert "and no worker" in problems
+    assert "pools with due tasks" in screen
+    lease = {"worker_id": "w1", "pools": ["orphan"], "max": 1, "wait_s": 0}
+    assert (await front.call("POST", "/v1/worker/lease", lease, key=front.worker)).status == 200
+    await duly("tasks", "submit", "x", "--pool", "orphan")
+    assert "no worker" not in await duly("status")
+
+
+def test_problems_are_told_in_a_sentence_each() -> None:
+    """A number that turns red says nothing to one who sees the screen for the first time."""
+    node = {"name": "n1", "roles": ["api", "scheduler", "executor"], "is_live": True}
+    breaker = {"kind": "host", "name": "h", "open_until": "2026-11-18T12:00:00Z", "reason": "500s"}
+    tenant = {
+        "tenant": "acme",
+        "count_max": 10,
+        "breakers": [breaker],
+        "pools": [
+            {"name": "slow", "workers": 2, "oldest_ready_s": BEHIND_S},
+            {"name": "quick", "workers": 2, "oldest_ready_s": BEHIND_S - 1},
+        ],
+        "bands": [{"ready": 7}, {"ready": 4}],
+        "started_per_s": 0.0,
+    }
+    status = {
+        "nodes": [
+            {**node, "failing": {"scheduler": "no connection"}},
+            {**node, "name": "gone", "roles": ["maintenance"], "is_live": False, "failing": {}},
+        ],
+        "slots": {"count": 64, "owned": 62, "ownerless": [1, 2]},
+        "tenants": [tenant],
+    }
+    assert list(problems_of(status)) == [
+        "no live node has the role maintenance",
+        "node n1: role scheduler fails: no connection",
+        "2 of 64 slots have no owner",
+        "acme: the breaker of host h is open until 2026-11-18 12:00:00Z: 500s",
+        "acme: pool slow is 1m 0s behind, with 2 workers",
+        "acme: 11 or more due, and nothing started lately",
+    ]
+    calm = {**tenant, "breakers": [], "pools": [], "bands": [], "tenant": OWN}
+    assert list(problems_of({"nodes": None, "slots": None, "tenants": [calm]})) == []

@@ -8,7 +8,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-import aiohttp
 import msgspec
 import pydantic
 import pytest
@@ -16,6 +15,7 @@ import pytest
 import duly
 from duly import AsyncClient, Client, Context, TaskRegistry, Worker
 from duly.client.errors import InvalidPayload, TaskFailed
+from duly.client.http_pool import HttpPool
 from duly.client.shared_clients import forget_shared_clients, shared_async_client
 from duly.domain.errors import ConfigurationError
 from tests.client import computing
@@ -342,14 +342,14 @@ async def test_shared_clients_are_closed_with_their_loop(duly: RunningDuly) -> N
     tasks = TaskRegistry(url=duly.url, api_key=duly.ready["api_key"])
     handle = tasks.task("a.b")(optional)
 
-    async def submit() -> aiohttp.ClientSession:
+    async def submit() -> HttpPool:
         task = await handle.after(FAR_S).asubmit()
         await task.cancel()
         opened = shared_async_client(tasks.url, tasks.api_key).connection.opened
         assert opened is not None
-        assert not opened.closed
+        assert opened.kept
         return opened
 
     opened = await asyncio.to_thread(asyncio.run, submit())
-    assert opened.closed
+    assert opened.kept == []
     await asyncio.to_thread(forget_shared_clients)

@@ -80,7 +80,7 @@ def test_a_bulk_submit_shows_its_progress(environ: dict[str, str], tmp_path: Pat
     path.write_text(TASK * 5000)
     with terminal("tasks", "submit", "--from", str(path), environ=environ) as screen:
         assert screen.wait() == 0, screen.text
-        assert "5000/5000" in screen.text
+        assert "5,000/5,000" in screen.text
         assert "5,000 tasks stored" in screen.text
 
 
@@ -93,7 +93,7 @@ def test_ctrl_c_in_a_bulk_submit_says_how_to_go_on(environ: dict[str, str], tmp_
             # A batch is sent when the first line of the next one is there.
             feeding = threading.Thread(target=feed, args=[writing])
             feeding.start()
-            screen.shows(r"500/\?")
+            screen.shows("500 done")
             screen.type(CTRL_C)
             assert screen.wait() == 1
             feeding.join()
@@ -139,3 +139,66 @@ def test_a_reader_who_has_seen_enough_is_no_error(environ: dict[str, str]) -> No
     assert ended.stdout == "{"
     assert "Traceback" not in ended.stderr
     assert "Exception" not in ended.stderr
+
+
+# To be copied whole.
+CURSOR = "there is more to look at: --cursor "
+NAME = "a-rather-long-name-that-a-person-would-give"
+LISTS = (
+    ("tasks", "list"),
+    ("tasks", "get", "ID"),
+    ("tasks", "explain", "ID"),
+    ("schedules", "list"),
+    ("schedules", "show", NAME),
+    ("dead-letters", "list"),
+    ("types", "list"),
+    ("tenants", "list"),
+    ("tenants", "show", "default"),
+    ("keys", "list"),
+    ("pauses", "list"),
+    ("nodes", "list"),
+    ("nodes", "slots"),
+    ("workers", "list"),
+    ("breakers", "list"),
+    ("forecast",),
+    ("status",),
+    ("config",),
+)
+
+
+def test_every_table_fits_eighty_columns(environ: dict[str, str]) -> None:
+    """A line that wraps takes the columns of the whole table with it."""
+    task = json.loads(duly(environ, "tasks", "submit", NAME, "--pool", NAME, "--json"))
+    duly(environ, "schedules", "create", NAME, NAME, "--every", "1h")
+    duly(environ, "types", "set", NAME, "--defaults", '{"priority": 3, "timeout_s": 20}')
+    duly(environ, "pauses", "pause", "type", NAME, "--reason", "the provider is down " * 6)
+    try:
+        for command in LISTS:
+            arguments = [task["id"] if each == "ID" else each for each in command]
+            with terminal(*arguments, environ=environ, columns=80) as screen:
+                assert screen.wait() == 0, command
+                lines = screen.text.replace("\r", "").split("\n")
+                wide = [line for line in lines if len(line) > 80 and CURSOR not in line]
+                assert not wide, f"{' '.join(command)}: {wide[0]}"
+                assert "Traceback" not in screen.text
+    finally:
+        duly(environ, "pauses", "resume", "type", NAME)
+
+
+def test_a_table_is_whole_with_wide_and_without_colours_when_asked(
+    environ: dict[str, str],
+) -> None:
+    """What was left out must be one flag away, and colours go where a person turned them off."""
+    duly(environ, "tasks", "submit", NAME, "--delay", "1h")
+    with terminal("tasks", "list", "--type", NAME, environ=environ, columns=80) as screen:
+        assert screen.wait() == 0
+        assert "left out: " in screen.text
+        assert "\x1b[1m" in screen.raw
+    uncoloured = {**environ, "NO_COLOR": "1"}
+    with terminal(
+        "tasks", "list", "--wide", "--type", NAME, environ=uncoloured, columns=80
+    ) as screen:
+        assert screen.wait() == 0
+        assert NAME in screen.text
+        assert "left out" not in screen.text
+        assert "\x1b" not in screen.raw

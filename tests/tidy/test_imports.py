@@ -29,7 +29,7 @@ ALLOWED: dict[str, set[str]] = {
     "execution": ACTORS,
     "maintenance": ACTORS,
     "client": {"domain", "duly", "validation"},
-    "cli": {"app", "bench", "client", "observability", "verify"} | SHARED,
+    "cli": {"logs", "app", "bench", "client", "observability", "verify"} | SHARED,
     # Composes a whole duly, as `app` does, and runs a worker on it.
     "testing": ACTORS | {"app", "client", "composition", "execution"},
     # Measures every part, alone and together; only the command line calls it.
@@ -39,7 +39,8 @@ ALLOWED: dict[str, set[str]] = {
     "environment": {"domain"},
     "events": {"domain", "store", "telemetry"},
     "tenant_changes": {"domain", "events", "store"},
-    "telemetry": {"duly", "metric_families"},
+    "logs": set(),
+    "telemetry": {"duly", "logs", "metric_families"},
     "metric_families": set(),
     # Files of the dashboard, for browsers.
     "web": set(),

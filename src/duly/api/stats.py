@@ -122,6 +122,14 @@ class BreakerView(msgspec.Struct, frozen=True, kw_only=True):
     open_until: datetime
 
 
+class PoolView(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool with due tasks, and how many live workers take from it."""
+
+    name: str
+    oldest_ready_s: float
+    workers: int
+
+
 class NowAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A count that has reached `count_max` means that many or more.
 
@@ -135,6 +143,7 @@ class NowAnswer(msgspec.Struct, frozen=True, kw_only=True):
     in_flight: int
     dead_letters: int
     breakers: list[BreakerView]
+    pools: list[PoolView]
     started_per_s: float
     lag_p50_s: float | None
     lag_p99_s: float | None
@@ -220,6 +229,7 @@ class StatsRoutes:
                 )
                 for each in standing.breakers
             ],
+            pools=[PoolView(**each._asdict()) for each in standing.pools],
             started_per_s=pace,
             lag_p50_s=quantile(recent.lag, 0.5),
             lag_p99_s=quantile(recent.lag, 0.99),

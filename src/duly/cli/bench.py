@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.bench.catalog import SCENARIOS, Scenario
-from duly.cli.output import make_console, make_table, note, show
+from duly.cli.output import ProgressBar, make_table, note, print_drawn
 
 if TYPE_CHECKING:
     from duly.bench.run import Audience, ScenarioReport
@@ -143,19 +143,24 @@ def audience(count: int, *, is_quiet: bool) -> "Iterator[Audience]":
 
         yield Audience(lambda _scenario: lambda _done, _total: None, say)
         return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    done = 0
 
-    columns = (TextColumn("{task.description:20}"), BarColumn(), MofNCompleteColumn())
-    console = make_console(is_error=True)
-    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
-        whole = bar.add_task("scenarios", total=count)
-        part = bar.add_task("starting")
+    def begin(scenario: Scenario) -> "Show":
+        bar = ProgressBar(f"{done + 1} of {count}  {scenario.name:20}", None)
+        bars.append(bar)
+        return bar.set
 
-        def begin(scenario: Scenario) -> "Show":
-            bar.reset(part, description=scenario.name, total=None)
-            return lambda done, total: bar.update(part, completed=done, total=total)
+    def end(_result: dict[str, Any]) -> None:
+        nonlocal done
+        done += 1
+        bars.pop().close()
 
-        yield Audience(begin, lambda _result: bar.advance(whole))
+    bars: list[ProgressBar] = []
+    try:
+        yield Audience(begin, end)
+    finally:
+        for bar in bars:
+            bar.close()
 
 
 def tell(report: dict[str, Any], folder: Path | None, *, as_json: bool) -> bool:
@@ -192,7 +197,7 @@ def print_report(report: dict[str, Any]) -> None:
         ]
         rows.append({**row, "more": ", ".join(more)})
     if rows:
-        show(make_table(rows, COLUMNS))
+        print_drawn(make_table(rows, COLUMNS))
     for points in (
         result[name]
         for result in report["results"]
@@ -201,7 +206,7 @@ def print_report(report: dict[str, Any]) -> None:
     ):
         click.echo()
         shown = [{name: rounded(value) for name, value in point.items()} for point in points]
-        show(make_table(shown, list(points[0])))
+        print_drawn(make_table(shown, list(points[0])))
 
 
 def rounded(value: Any) -> Any:

@@ -7,6 +7,8 @@ import click
 import msgspec
 
 from duly.cli.options import database_flags, json_flag, load_to_look
+from duly.cli.output import clean, screen_of_output, show
+from duly.cli.tables import folded, styled
 from duly.domain.diagnosis import Facts, Finding, Severity, diagnose
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
@@ -15,6 +17,9 @@ from duly.store.doctor import read_facts
 from duly.store.migrate import read_migrations
 from duly.telemetry import configure_logs
 
+# From the worst on.
+STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.OK: "green"}
+INDENT = 19
 MARKS = {Severity.OK: "ok", Severity.WARNING: "warn", Severity.ERROR: "FAIL"}
 
 
@@ -33,7 +38,7 @@ def command(as_json: bool, **flags: Any) -> None:
         items = [finding._asdict() for finding in findings]
         click.echo(msgspec.json.encode({"items": items}).decode())
     else:
-        show(findings)
+        print_findings(findings)
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise click.exceptions.Exit(1)
 
@@ -50,8 +55,17 @@ async def examine(settings: Settings, environment: Environment) -> Facts:
         return facts
 
 
-def show(findings: list[Finding]) -> None:
-    for finding in findings:
-        click.echo(f"{MARKS[finding.severity]:4}  {finding.check:12} {finding.found}")
+def print_findings(findings: list[Finding]) -> None:
+    """What is broken first; of equals, in the order of the checks."""
+    screen = screen_of_output()
+    order = list(STYLES)
+    lines = []
+    for finding in sorted(findings, key=lambda each: order.index(each.severity)):
+        mark = styled(f"{MARKS[finding.severity]:4}", STYLES[finding.severity], screen)
+        room = None if screen.width is None else max(screen.width - INDENT, INDENT)
+        said = folded(clean(finding.found), room)
         if finding.remedy:
-            click.echo(f"      {'':12} -> {finding.remedy}")
+            said += folded(clean(f"-> {finding.remedy}"), room)
+        lines.append(f"{mark}  {finding.check:12} {said[0]}")
+        lines += [" " * INDENT + line for line in said[1:]]
+    show(lines)

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from duly.cli.api_session import ApiSession, Json, over_api
-from duly.cli.output import clean, make_table, note, show
+from duly.cli.output import clean, make_table, note, print_drawn
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR_WIDTH = 40
@@ -49,10 +49,10 @@ def print_forecast(found: Json) -> None:
     click.echo(f"\n{number(sum(expected))} fires expected of {counted}")
     if found["worst"]:
         click.echo("\nWorst minutes")
-        show(make_table([worst_row(each) for each in found["worst"]], WORST_COLUMNS))
+        print_drawn(make_table([worst_row(each) for each in found["worst"]], WORST_COLUMNS))
     if found["advice"]:
         click.echo("\nA jitter that would help")
-        show(make_table([advice_row(each) for each in found["advice"]], ADVICE_COLUMNS))
+        print_drawn(make_table([advice_row(each) for each in found["advice"]], ADVICE_COLUMNS))
     for limit in found["limits"]:
         note(f"not in these numbers: {limit}")
 

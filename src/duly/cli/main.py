@@ -18,6 +18,15 @@ from duly import __version__
 if TYPE_CHECKING:
     from duly.client.errors import ApiError
 
+# What `pip install duly` leaves out; `duly[server]` brings all of it.
+SERVER_MODULES = frozenset(
+    (
+        *("aiohttp", "asyncpg", "httptools", "jsonschema_rs", "jwt", "prometheus_client"),
+        *("uvicorn", "uvloop"),
+    )
+)
+# The command that starts PostgreSQL too.
+EMBEDDED_COMMANDS = ("up", "bench")
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 
@@ -125,9 +134,23 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # The reader of the output has gone (closed pipe): write nothing more, also not at the exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in SERVER_MODULES:
+            raise
+        return explain(missing_server(arguments), as_json=as_json)
     except Exception as error:
         return explain(error, as_json=as_json)
     return code if isinstance(code, int) else 0
+
+
+def missing_server(arguments: Sequence[str] | None) -> Exception:
+    from duly.domain.errors import ConfigurationError
+
+    given = sys.argv[1:] if arguments is None else arguments
+    command = next((each for each in given if each in COMMANDS), "")
+    extra = "embedded" if command in EMBEDDED_COMMANDS else "server"
+    problem = f"`duly {command}` needs the server's packages: pip install 'duly[{extra}]'"
+    return ConfigurationError(problem=problem)
 
 
 def wants_json(arguments: Sequence[str]) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from duly.cli.output import wide_flag
 from duly.cli.values import instant, secret, server_url
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ LIST_FLAGS = [
         help="Show at most so many.",
     ),
     click.option("--cursor", metavar="TEXT", help="Continue an earlier list."),
+    wide_flag,
 ]
 
 TASK_FILTER_FLAGS = [

@@ -5,52 +5,62 @@ able to move the cursor, or to write over what stands above it.
 """
 
 import contextlib
+import os
+import shutil
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-    from rich.table import Table
-    from rich.text import Text
+from duly.cli.tables import Column, Drawn, Screen, draw_card, draw_table, folded
+from duly.environment import SystemClock
 
-# Wide enough for any row: what is piped into a program is never folded.
-PIPED_WIDTH = 2000
 CELL_CHARACTERS_MAX = 200
 NOTHING = "-"
 OVERRIDES = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-STYLES = {
-    "COMPLETED": "green",
-    "RUNNING": "cyan",
-    "READY": "yellow",
-    "FAILED": "red",
-    "CANCELLED": "dim",
-}
+# Never shortened: what is copied from a table into the next command.
+WHOLE = ("id", "name", "state", "task_id", "replayed_as", "fingerprint", "example", "verdict")
+BAR_WIDTH = 24
+BAR_EVERY_S = 0.1
+WIDE = "duly.wide"
 
 
-def make_console(*, is_error: bool = False) -> "Console":
-    from rich.console import Console
+def say_wide(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
+    context.meta[WIDE] = value
+    return value
 
-    file = sys.stderr if is_error else sys.stdout
-    return Console(
-        file=file, width=None if file.isatty() else PIPED_WIDTH, highlight=False, markup=False
+
+wide_flag = click.option(
+    "--wide",
+    is_flag=True,
+    expose_value=False,
+    callback=say_wide,
+    help="Show tables whole, however wide the terminal is.",
+)
+
+
+def screen_of_output() -> Screen:
+    """As https://no-color.org asks; a pipe gets neither colours nor shortened lines."""
+    context = click.get_current_context(silent=True)
+    is_terminal = sys.stdout.isatty()
+    is_wide = not is_terminal or (context is not None and context.meta.get(WIDE, False))
+    is_coloured = (
+        is_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     )
+    return Screen(None if is_wide else shutil.get_terminal_size().columns, is_coloured)
 
 
-def show(what: "RenderableType") -> None:
-    """On standard output; a program that reads it gets no colours and no padding."""
-    console = make_console()
-    if console.is_terminal:
-        console.print(what)
-        return
-    with console.capture() as captured:
-        console.print(what)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+def show(lines: Sequence[str]) -> None:
+    click.echo("\n".join(lines), color=True)
+
+
+def say(sentence: str) -> None:
+    """Folded between words where the terminal ends."""
+    show(folded(clean(sentence), screen_of_output().width))
 
 
 def note(text: str) -> None:
@@ -112,31 +122,26 @@ def worded_seconds(seconds: float) -> str:
     return f"{hours // 24}d {hours % 24}h"
 
 
-def cell(name: str, value: Any) -> "Text":
-    from rich.text import Text
-
+def cell(name: str, value: Any) -> str:
     text = " ".join(clean(worded(name, value)).split())
     if len(text) > CELL_CHARACTERS_MAX:
         text = text[: CELL_CHARACTERS_MAX - 1] + "…"
-    return Text(text, style=STYLES.get(text, ""))
+    return text
 
 
-def make_table(items: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> "Table":
-    """A column for each name; ids stay whole, the rest may be folded."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
+def make_table(
+    items: Sequence[Mapping[str, Any]], columns: Sequence[str], leave_out: Sequence[str] = ()
+) -> Drawn:
+    """A column for each name, as far as they fit; `leave_out` go first, then from the right."""
+    made = []
     for name in columns:
-        is_number = bool(items) and all(is_numeric(name, item.get(name)) for item in items)
-        table.add_column(
-            heading(name),
-            justify="right" if is_number else "left",
-            no_wrap=name in ("id", "state"),
-            overflow="fold",
-        )
-    for item in items:
-        table.add_row(*(cell(name, item.get(name)) for name in columns))
-    return table
+        values = [item.get(name) for item in items]
+        is_number = bool(items) and all(is_numeric(name, value) for value in values)
+        is_instant = name.endswith(("_at", "_until"))
+        is_text = not (is_number or is_instant or name in WHOLE)
+        cells = [cell(name, value) for value in values]
+        made.append(Column(name, heading(name), cells, is_number, is_text, is_instant))
+    return draw_table(made, screen_of_output(), SystemClock().now(), leave_out)
 
 
 def heading(name: str) -> str:
@@ -149,27 +154,36 @@ def is_numeric(name: str, value: Any) -> bool:
     return value is None or is_number or (name.endswith("_s") and not isinstance(value, str))
 
 
-def print_table(items: Sequence[Mapping[str, Any]], columns: Sequence[str], none: str) -> None:
+def print_table(
+    items: Sequence[Mapping[str, Any]],
+    columns: Sequence[str],
+    none: str,
+    leave_out: Sequence[str] = (),
+) -> None:
     """`none` is what is said instead of an empty table."""
     if items:
-        show(make_table(items, columns))
+        print_drawn(make_table(items, columns, leave_out))
     else:
         note(none)
 
 
+def print_drawn(drawn: Drawn) -> None:
+    show(drawn.lines)
+    if drawn.left_out:
+        for line in folded(left_out_text(drawn), screen_of_output().width):
+            note(line)
+
+
+def left_out_text(drawn: Drawn) -> str:
+    return f"left out: {', '.join(drawn.left_out)} (--wide or --json shows all)"
+
+
 def print_card(facts: Mapping[str, Any], leading: Sequence[str] = ()) -> None:
     """One thing with all that is known of it, a line each; `leading` come first."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
     names = [name for name in leading if name in facts]
-    for name in [*names, *(name for name in facts if name not in names)]:
-        text = clean(worded(name, facts[name]))
-        table.add_row(heading(name), Text(text, style=STYLES.get(text, "")))
-    show(table)
+    names += [name for name in facts if name not in names]
+    said = {heading(name): clean(worded(name, facts[name])) for name in names}
+    show(draw_card(said, screen_of_output()))
 
 
 def confirm(question: str, *, yes: bool, as_json: bool) -> None:
@@ -189,15 +203,50 @@ def progress(label: str, total: int | None, *, is_shown: bool) -> Iterator[Calla
     if not is_shown or not sys.stderr.isatty():
         yield lambda _more: None
         return
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    bar = ProgressBar(label, total)
+    try:
+        yield bar.advance
+    finally:
+        bar.close()
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=make_console(is_error=True)) as bar:
-        work = bar.add_task(label, total=total)
-        yield lambda more: bar.advance(work, more)
+
+class ProgressBar:
+    """One line on standard error, written again as it grows and gone when it is over."""
+
+    def __init__(self, label: str, total: int | None) -> None:
+        self.label = label
+        self.total = total
+        self.done = 0
+        self.clock = SystemClock()
+        self.started_at = self.clock.monotonic()
+        self.shown_at = 0.0
+        self.draw()
+
+    def advance(self, more: int) -> None:
+        self.done += more
+        self.draw()
+
+    def set(self, done: int, total: int | None) -> None:
+        """Not drawn each time: it may be called for each task."""
+        self.done, self.total = done, total
+        if self.clock.monotonic() - self.shown_at >= BAR_EVERY_S:
+            self.draw()
+
+    def draw(self) -> None:
+        self.shown_at = self.clock.monotonic()
+        took_s = self.shown_at - self.started_at
+        if self.total:
+            share = min(self.done / self.total, 1.0)
+            filled = round(share * BAR_WIDTH)
+            text = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {self.done:,}/{self.total:,}"
+            if 0 < share < 1:
+                text += f"  {worded_seconds(took_s / share - took_s)} left"
+        else:
+            text = f"{self.done:,} done  {worded_seconds(took_s)}"
+        room = max(shutil.get_terminal_size().columns - 1, 20)
+        sys.stderr.write(f"\r\x1b[K{f'{self.label}  {text}'[:room]}")
+        sys.stderr.flush()
+
+    def close(self) -> None:
+        sys.stderr.write("\r\x1b[K")
+        sys.stderr.flush()

@@ -9,7 +9,7 @@ from msgspec import Raw
 from duly.cli.api_session import ApiSession, Json, over_api, path
 from duly.cli.dead_letters import flag_text
 from duly.cli.options import list_flags, with_flags, yes_flag
-from duly.cli.output import clean, confirm, make_table, print_card, print_table, show
+from duly.cli.output import clean, confirm, make_table, print_card, print_drawn, print_table
 from duly.cli.schedule_control import backfill, pause, resume, trigger
 from duly.cli.schedule_fields import (
     WHEN_OPTIONS,
@@ -209,7 +209,7 @@ def print_schedule(schedule: Json) -> None:
 
 def print_preview(preview: Json) -> None:
     if preview["fires"]:
-        show(make_table([fire_row(each) for each in preview["fires"]], FIRE_COLUMNS))
+        print_drawn(make_table([fire_row(each) for each in preview["fires"]], FIRE_COLUMNS))
     else:
         click.echo("it never fires")
     for change in preview["clock_changes"]:

@@ -1,29 +1,41 @@
-"""`duly status`: the current state of the installation on one screen. Reads only."""
+"""`duly status`: the state of the installation on one screen, problems first. Reads only."""
 
 import contextlib
+import shutil
 import sys
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import click
 
 from duly.cli.api_session import ApiSession, Json, over_api
 from duly.cli.nodes import in_words
-from duly.cli.output import clean, make_console, make_table, show, worded, worded_instant
+from duly.cli.output import (
+    clean,
+    left_out_text,
+    make_table,
+    screen_of_output,
+    show,
+    wide_flag,
+    worded,
+    worded_instant,
+    worded_seconds,
+)
+from duly.cli.tables import folded, styled
 from duly.cli.values import duration
 from duly.client.errors import Forbidden, Unavailable, Unreachable
 
-if TYPE_CHECKING:
-    from rich.console import Group, RenderableType
-
 TENANTS_SHOWN = 20
 NODES_SHOWN = 20
+PROBLEMS_SHOWN = 20
 SLOTS_MAX = 1024
 INTERVAL_S_MIN = 0.2
 # Counting is what a look costs: the more tenants are shown, the sooner each count stops.
 COUNTED_MAX = 10_000
 COUNTED_MIN = 1_000
+# A due task that waits so long behind live workers means that they do not keep up.
+BEHIND_S = 60.0
+ROLES = ("api", "scheduler", "executor", "maintenance")
 # What a key that may not list the tenants sees.
 OWN = "(this key's)"
 NODE_COLUMNS = ("name", "version", "roles", "slots", "failing", "seen_at")
@@ -37,7 +49,11 @@ TENANT_COLUMNS = (
     "dead_letters",
 )
 BAND_COLUMNS = ("tenant", "band", "ready", "scheduled", "oldest_ready_s")
+POOL_COLUMNS = ("tenant", "name", "workers", "oldest_ready_s")
 BREAKER_COLUMNS = ("tenant", "kind", "name", "open_until", "reason")
+# A screen of its own, without the cursor, and back to what was there before.
+ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
+HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 
 
 @click.command("status")
@@ -50,9 +66,10 @@ BREAKER_COLUMNS = ("tenant", "kind", "name", "open_until", "reason")
     metavar="DURATION",
     help="Refresh interval, with --watch.",
 )
+@wide_flag
 @over_api
 def command(session: ApiSession, watch: bool, interval: float) -> None:
-    """Show nodes, slots, backlog, lag, dead letters and open breakers.
+    """Show problems first, then nodes, slots, backlog, lag, dead letters and open breakers.
 
     A key that reaches the installation sees every tenant, others their own. With --watch --json,
     every look is a document on a line of its own.
@@ -77,32 +94,36 @@ def keep_watching(session: ApiSession, interval_s: float) -> None:
 
 def watch_on_terminal(session: ApiSession, pause: threading.Event, interval_s: float) -> None:
     """A server that is away for a moment is shown as such; the watch goes on."""
-    from rich.console import Group
-    from rich.live import Live
-    from rich.text import Text
-
-    seen: RenderableType = Text("asking …")
-    with Live(seen, console=make_console(), screen=True, auto_refresh=False) as live:
+    seen = ["asking …"]
+    sys.stdout.write(ENTER_SCREEN)
+    try:
         while True:
+            problem = []
             try:
                 seen = screen_of(read_status(session))
-                live.update(seen, refresh=True)
             except (Unreachable, Unavailable) as error:
-                problem = Text(clean(f"duly: {error}"), style="red")
-                live.update(Group(problem, seen), refresh=True)
+                problem = [styled(clean(f"duly: {error}"), "red", screen_of_output())]
+            rows = shutil.get_terminal_size().lines
+            shown = f"{CLEAR_LINE}\r\n".join([*problem, *seen][: rows - 1])
+            sys.stdout.write(f"{HOME}{shown}{CLEAR_LINE}{CLEAR_BELOW}")
+            sys.stdout.flush()
             pause.wait(interval_s)
+    finally:
+        sys.stdout.write(LEAVE_SCREEN)
+        sys.stdout.flush()
 
 
 def read_status(session: ApiSession) -> Json:
     nodes = unless_forbidden(session, "/v1/nodes", NODES_SHOWN)
     slots = unless_forbidden(session, "/v1/shards", SLOTS_MAX)
     names, has_more = tenant_names(session)
-    return {
+    status = {
         "nodes": None if nodes is None else nodes["items"],
         "slots": None if slots is None else summed_slots(slots["items"]),
         "tenants": [read_tenant(session, name, count_max(len(names))) for name in names],
         "has_more_tenants": has_more,
     }
+    return {"problems": list(problems_of(status)), **status}
 
 
 def unless_forbidden(session: ApiSession, path: str, limit: int) -> Json | None:
@@ -137,52 +158,100 @@ def summed_slots(slots: list[Json]) -> Json:
     return {"count": len(slots), "owned": len(slots) - len(ownerless), "ownerless": ownerless}
 
 
+def problems_of(status: Json) -> Iterator[str]:
+    """What keeps tasks from running, the widest first."""
+    if status["nodes"] is not None:
+        live = [node for node in status["nodes"] if node["is_live"]]
+        roles = {role for node in live for role in node["roles"]}
+        if missing := [role for role in ROLES if role not in roles]:
+            yield f"no live node has the role {', '.join(missing)}"
+        for node in live:
+            for role, problem in node["failing"].items():
+                yield f"node {node['name']}: role {role} fails: {problem}"
+    if status["slots"] is not None and status["slots"]["ownerless"]:
+        slots = status["slots"]
+        yield f"{len(slots['ownerless'])} of {slots['count']} slots have no owner"
+    for tenant in status["tenants"]:
+        yield from tenant_problems(tenant)
+
+
+def tenant_problems(tenant: Json) -> Iterator[str]:
+    name = tenant["tenant"]
+    for breaker in tenant["breakers"]:
+        until = worded_instant(breaker["open_until"])
+        what = f"{breaker['kind']} {breaker['name']}"
+        yield f"{name}: the breaker of {what} is open until {until}: {breaker['reason']}"
+    for pool in tenant["pools"]:
+        waits = worded_seconds(pool["oldest_ready_s"])
+        if not pool["workers"]:
+            yield f"{name}: pool {pool['name']} has due tasks ({waits} old) and no worker"
+        elif pool["oldest_ready_s"] >= BEHIND_S:
+            yield f"{name}: pool {pool['name']} is {waits} behind, with {pool['workers']} workers"
+    ready = sum(band["ready"] for band in tenant["bands"])
+    if ready and not tenant["started_per_s"]:
+        yield f"{name}: {counted(ready, tenant['count_max'])} due, and nothing started lately"
+
+
 def print_status(status: Json) -> None:
     show(screen_of(status))
 
 
-def screen_of(status: Json) -> "Group":
-    from rich.console import Group
-
-    return Group(*parts_of(status))
+def screen_of(status: Json) -> list[str]:
+    return list(lines_of(status))
 
 
-def parts_of(status: Json) -> "Iterator[RenderableType]":
-    from rich.text import Text
+def lines_of(status: Json) -> Iterator[str]:
+    screen = screen_of_output()
+    problems = status["problems"]
+    if not problems:
+        yield styled("nothing wrong is seen", "green", screen)
+    else:
+        yield styled(f"problems: {len(problems)}", "bold red", screen)
+        for problem in problems[:PROBLEMS_SHOWN]:
+            for line in folded(f"- {' '.join(clean(problem).split())}", screen.width):
+                yield styled(line, "red", screen)
+    yield from installation_lines(status)
+    tenants = [with_bounds(tenant) for tenant in status["tenants"]]
+    yield from section("tenants", tenants, TENANT_COLUMNS)
+    if status["has_more_tenants"]:
+        yield f"the first {len(tenants)} are shown; name others with --tenant"
+    yield from section("waiting", of_tenants(tenants, "bands"), BAND_COLUMNS)
+    if pools := of_tenants(tenants, "pools"):
+        yield from section("pools with due tasks", pools, POOL_COLUMNS)
+    breakers = of_tenants(tenants, "breakers")
+    yield from section(f"open breakers: {len(breakers)}", breakers, BREAKER_COLUMNS)
+    if tenants:
+        yield styled(f"at {worded_instant(tenants[0]['at'])}", "dim", screen)
 
+
+def installation_lines(status: Json) -> Iterator[str]:
+    """For a key that reaches the installation."""
     if status["nodes"] is not None:
         nodes = [node for node in status["nodes"] if node["is_live"]]
         silent = len(status["nodes"]) - len(nodes)
         failing = sum(bool(node["failing"]) for node in nodes)
         text = f"nodes: {len(nodes)} live, {silent} silent"
-        yield title(f"{text}, {failing} failing" if failing else text, is_bad=bool(failing))
-        yield make_table([in_words(node) for node in nodes], NODE_COLUMNS)
+        text = f"{text}, {failing} failing" if failing else text
+        yield from section(text, [in_words(node) for node in nodes], NODE_COLUMNS)
     if status["slots"] is not None:
         slots = status["slots"]
-        text = f"slots: {slots['owned']} of {slots['count']} owned"
-        yield title(text, is_bad=bool(slots["ownerless"]))
-    tenants = [with_bounds(tenant) for tenant in status["tenants"]]
-    yield title("tenants")
-    yield make_table(tenants, TENANT_COLUMNS)
-    if status["has_more_tenants"]:
-        yield Text(f"the first {len(tenants)} are shown; name others with --tenant")
-    bands = [{"tenant": each["tenant"], **band} for each in tenants for band in each["bands"]]
-    yield title("waiting")
-    yield make_table(bands, BAND_COLUMNS)
-    breakers = [
-        {"tenant": each["tenant"], **breaker} for each in tenants for breaker in each["breakers"]
-    ]
-    yield title(f"open breakers: {len(breakers)}", is_bad=bool(breakers))
-    if breakers:
-        yield make_table(breakers, BREAKER_COLUMNS)
-    if tenants:
-        yield Text(f"at {worded_instant(tenants[0]['at'])}", style="dim")
+        yield from section(f"slots: {slots['owned']} of {slots['count']} owned", [], ())
 
 
-def title(text: str, *, is_bad: bool = False) -> "RenderableType":
-    from rich.text import Text
+def section(title: str, rows: list[Json], columns: tuple[str, ...]) -> Iterator[str]:
+    yield ""
+    yield styled(title, "bold", screen_of_output())
+    if rows:
+        drawn = make_table(rows, columns)
+        yield from drawn.lines
+        if drawn.left_out:
+            screen = screen_of_output()
+            for line in folded(left_out_text(drawn), screen.width):
+                yield styled(line, "dim", screen)
 
-    return Text(f"\n{text}", style="bold red" if is_bad else "bold")
+
+def of_tenants(tenants: list[Json], what: str) -> list[Json]:
+    return [{**item, "tenant": each["tenant"]} for each in tenants for item in each[what]]
 
 
 def with_bounds(tenant: Json) -> Json:

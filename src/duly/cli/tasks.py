@@ -13,12 +13,12 @@ from duly.cli.options import (
     yes_flag,
 )
 from duly.cli.output import (
-    clean,
     confirm,
     make_table,
     print_card,
+    print_drawn,
     print_table,
-    show,
+    say,
     worded_instant,
 )
 from duly.cli.task_submit import submit
@@ -313,7 +313,7 @@ def print_erased(totals: Json) -> None:
 
 
 def print_explanation(explanation: Json) -> None:
-    click.echo(clean(explanation["summary"]))
+    say(explanation["summary"])
     if explanation["estimate_at"] is not None:
         click.echo(f"it should start at {worded_instant(explanation['estimate_at'])}")
     gates = [
@@ -325,4 +325,4 @@ def print_explanation(explanation: Json) -> None:
             gate["gate"] = f"> {gate['gate']}"
     if gates:
         click.echo()
-        show(make_table(gates, GATE_COLUMNS))
+        print_drawn(make_table(gates, GATE_COLUMNS))

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from duly.cli.options import SHOWN_MAX, database_flags, json_flag, load_to_look
-from duly.cli.output import clean, make_table, note, progress, show
+from duly.cli.output import clean, make_table, note, print_drawn, progress
 from duly.cli.values import instant
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
@@ -109,7 +109,7 @@ def item_of(found: Violation) -> Json:
 
 
 def print_report(report: Json) -> None:
-    show(make_table(report["checks"] + report["warning_checks"], COLUMNS))
+    print_drawn(make_table(report["checks"] + report["warning_checks"], COLUMNS))
     print_found("violation", report["violations"], report["checks"])
     print_found("warning", report["warnings"], report["warning_checks"])
     rows, rate = report["rows"], report["attempts_per_s"]

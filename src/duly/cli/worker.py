@@ -59,7 +59,7 @@ def command(
     """
     if is_reloading:
         raise click.exceptions.Exit(run_again_and_again())
-    from duly.telemetry import configure_logs
+    from duly.logs import configure_logs
 
     configure_logs(log_level, "auto")
     worker = find_worker(target)

@@ -2,18 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from typing import TYPE_CHECKING
 
 from duly.client.errors import ApiError
+from duly.client.http_pool import HttpFault, HttpPool
 from duly.client.request import check_key
 from duly.client.server import Server
 from duly.client.tracing import current_traceparent
 from duly.client.wire import TIMEOUT_S, TRIES_MAX, Retrying, api_error, new_key, query_text
 
-if TYPE_CHECKING:
-    import aiohttp
-
-CONNECTIONS_MAX = 100
+FAULTS = (HttpFault, TimeoutError, OSError)
 
 
 class Connection:
@@ -23,25 +20,14 @@ class Connection:
         self.server = server
         self.timeout_s = timeout_s
         self.tries = tries
-        # Here and not above: it is most of what an import of the client took.
-        import aiohttp
-
-        # What is tried again; a TimeoutError is an OSError.
-        self.faults = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, OSError)
-        self.opened: aiohttp.ClientSession | None = None
+        self.opened: HttpPool | None = None
         self.closer: AsyncGenerator[None, None] | None = None
 
-    async def session(self) -> "aiohttp.ClientSession":
+    async def pool(self) -> HttpPool:
         """Made at its first use, inside the loop that uses it."""
         if self.opened is None:
-            import aiohttp
-
-            self.opened = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
-                timeout=aiohttp.ClientTimeout(total=self.timeout_s),
-                headers={"Authorization": f"Bearer {self.server.api_key}"},
-                auto_decompress=False,
-            )
+            authorization = {"Authorization": f"Bearer {self.server.api_key}"}
+            self.opened = HttpPool(self.server.url, authorization)
             self.closer = closing(self.opened)
             await anext(self.closer)
         return self.opened
@@ -65,33 +51,24 @@ class Connection:
             headers["Idempotency-Key"] = idempotency_key or new_key()
             if traceparent := current_traceparent():
                 headers["traceparent"] = traceparent
-        target = self.server.url + path + query_text(query)
+        target = path + query_text(query)
         retrying = Retrying(self.server.url, self.tries)
         while True:
             try:
                 return await self.send(method, target, body, headers, wait_s)
-            except (ApiError, *self.faults) as error:
+            except (ApiError, *FAULTS) as error:
                 pause_s = retrying.pause_after(error)
             await asyncio.sleep(pause_s)
 
     async def send(
         self, method: str, target: str, body: bytes | None, headers: dict[str, str], wait_s: float
     ) -> bytes:
-        from aiohttp import ClientTimeout
-
-        session = await self.session()
-        async with session.request(
-            method,
-            target,
-            data=body,
-            headers=headers,
-            timeout=ClientTimeout(total=self.timeout_s + wait_s),
-            allow_redirects=False,
-        ) as response:
-            content = await response.read()
-            if response.status < 300:
-                return content
-            raise api_error(response.status, content, response.headers.get("Retry-After"))
+        answer = await (await self.pool()).request(
+            method, target, body, headers, self.timeout_s + wait_s
+        )
+        if answer.status < 300:
+            return answer.content
+        raise api_error(answer.status, answer.content, answer.headers.get("retry-after"))
 
     async def close(self) -> None:
         closer, self.closer, self.opened = self.closer, None, None
@@ -99,10 +76,10 @@ class Connection:
             await closer.aclose()
 
 
-async def closing(session: "aiohttp.ClientSession") -> AsyncGenerator[None, None]:
+async def closing(pool: HttpPool) -> AsyncGenerator[None, None]:
     """An event loop closes its asynchronous generators at its end, as `asyncio.run` does, and when
     they are collected; so a client that its program forgot leaves no open session behind."""
     try:
         yield
     finally:
-        await session.close()
+        await pool.close()

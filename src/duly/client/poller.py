@@ -69,6 +69,8 @@ class Taking:
                 runner.has_changed.clear()
                 await runner.has_changed.wait()
                 continue
+            # What was accepted begins first: a handler that blocks leaves no request behind it.
+            await asyncio.sleep(0)
             await self.take(room)
 
     async def take(self, room: int) -> None:

@@ -9,17 +9,19 @@ import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
-from typing import Any, NamedTuple, NoReturn, Unpack
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Unpack
 from uuid import UUID
 
 import msgspec
 
 from duly.client.drivers import asker, awaited_asker, state_of
 from duly.client.errors import ApiError, Conflict, IdempotencyMismatch, Invalid, NotFound
-from duly.client.payload_schema import costly_problem, payload_problem
 from duly.client.request import SubmitOptions, task_fields
+from duly.domain.errors import ConfigurationError
 from duly.domain.limits import Problem
-from duly.validation.schema import PayloadSchema
+
+if TYPE_CHECKING:
+    from duly.validation.schema import PayloadSchema
 
 # Everything travels as text and is cast there, so that no driver's idea of a type gets in between.
 SUBMIT = """
@@ -71,8 +73,8 @@ def submit(
     with translated_refusals():
         if check_schema:
             schema = ask(connection, SCHEMA, request.names)
-            found = None if schema is None else payload_problem(schema, request.payload)
-            if isinstance(found, PayloadSchema):
+            found = None if schema is None else payload_problem(schema, request)
+            if not (found is None or isinstance(found, Problem)):
                 found = costly_problem(found, request.payload)
             refuse_payload(request, found)
         return as_uuid(ask(connection, SUBMIT, request.arguments))
@@ -94,8 +96,8 @@ async def asubmit(
     with translated_refusals():
         if check_schema:
             schema = await ask(connection, SCHEMA, request.names)
-            found = None if schema is None else payload_problem(schema, request.payload)
-            if isinstance(found, PayloadSchema):
+            found = None if schema is None else payload_problem(schema, request)
+            if not (found is None or isinstance(found, Problem)):
                 found = await asyncio.to_thread(costly_problem, found, request.payload)
             refuse_payload(request, found)
         return as_uuid(await ask(connection, SUBMIT, request.arguments))
@@ -130,6 +132,25 @@ def instant_text(name: str, instant: datetime | None) -> str | None:
 
 def problem(pointer: str, detail: str) -> dict[str, str]:
     return {"pointer": pointer, "detail": detail}
+
+
+def payload_problem(schema: str, request: Request) -> "Problem | PayloadSchema | None":
+    """Imported late: most programs keep no schemas, and their library is the largest of all."""
+    try:
+        from duly.client import payload_schema
+    except ModuleNotFoundError as error:
+        problem = (
+            f"tasks of type {request.type} have a JSON Schema, and checking payloads needs"
+            " `pip install 'duly[schema]'`; check_schema=False submits without the check"
+        )
+        raise ConfigurationError(problem=problem) from error
+    return payload_schema.payload_problem(schema, request.payload)
+
+
+def costly_problem(schema: "PayloadSchema", payload: bytes) -> Problem | None:
+    from duly.client import payload_schema
+
+    return payload_schema.costly_problem(schema, payload)
 
 
 def refuse_payload(request: Request, found: Problem | None) -> None:

@@ -51,14 +51,12 @@ class Retrying:
 
 def distrust_of(error: Exception) -> str | None:
     """What is wrong with the server's certificate, and what to do about it."""
-    # aiohttp wraps the error of the standard library.
     import ssl
 
-    found = getattr(error, "certificate_error", error)
-    if not isinstance(found, ssl.SSLCertVerificationError):
+    if not isinstance(error, ssl.SSLCertVerificationError):
         return None
     return (
-        f"its certificate is not trusted: {found.verify_message}"
+        f"its certificate is not trusted: {error.verify_message}"
         " (name the file of its authority in SSL_CERT_FILE)"
     )
 

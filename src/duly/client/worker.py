@@ -6,6 +6,7 @@ worker = Worker(pools=["default"], concurrency=100)
 async def send(ctx, to: str): ...
 """
 
+import asyncio
 import faulthandler
 import functools
 import gc
@@ -14,7 +15,7 @@ import re
 import signal
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from duly.client.clock import monotonic
@@ -120,13 +121,11 @@ class Worker(TaskRegistry):
 
     def run(self) -> None:
         """Until SIGTERM or Ctrl-C; a second one ends the process at once."""
-        import uvloop
-
         from duly.client.logs import show_logs
 
         show_logs()
         try:
-            uvloop.run(self.serve_until_signal())
+            loop_runner()(self.serve_until_signal())
         finally:
             if self.leaves_at is not None:
                 faulthandler.cancel_dump_traceback_later()
@@ -218,6 +217,15 @@ class Worker(TaskRegistry):
             self.lease_s,
             max(self.drain_s, 0.0),
         )
+
+
+def loop_runner() -> Callable[[Coroutine[Any, Any, None]], None]:
+    """uvloop's where the program has it: it is faster, and larger than all of the client."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run
 
 
 def leave_after_program(leaves_at: float) -> None:

