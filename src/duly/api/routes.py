@@ -8,6 +8,7 @@ from duly.api.audit import AuditRoutes
 from duly.api.bearer_tokens import JwtSettings
 from duly.api.breakers import BreakerRoutes
 from duly.api.bulk import BulkRoutes
+from duly.api.compat import CompatRoutes
 from duly.api.credentials import Authenticator
 from duly.api.dead_letters import DeadLetterRoutes
 from duly.api.docs import DescriptionRoutes
@@ -128,6 +129,7 @@ class ApiRoutes:
             *explain.endpoints(),
             *self.workflows().endpoints(),
             *self.recurring(),
+            *CompatRoutes(self.environment, tasks, self.schedules()).endpoints(),
             *self.working(),
             *self.control_plane(),
             *LiveEventRoutes(self.changes).endpoints(),
@@ -151,9 +153,12 @@ class ApiRoutes:
             return []
         return WorkerRoutes(self.workers, self.reading, NodeInputs(self.database)).endpoints()
 
+    def schedules(self) -> ScheduleRoutes:
+        return ScheduleRoutes(self.environment, self.scheduling, self.rules)
+
     def recurring(self) -> list[Endpoint]:
         group_commit = self.scheduling
-        schedules = ScheduleRoutes(self.environment, group_commit, self.rules)
+        schedules = self.schedules()
         backfill = BackfillRoutes(group_commit, self.backfilling)
         schedule_routes = (
             schedules,
