@@ -1,0 +1,214 @@
+/**
+ * Bodies of requests and answers, made from duly's OpenAPI description by
+ * `python -m tests.typescript_types`. Instants are RFC 3339 texts, durations numbers of seconds.
+ */
+
+/** One that has ended, or the one that runs: outcome `running`, `lease_until`, no `ended_at`. */
+export interface AttemptView {
+  fence: number;
+  attempt: number;
+  outcome: string;
+  ended_at?: string | null;
+  lease_until?: string | null;
+  holder?: string | null;
+  started_at?: string | null;
+  state?: State | null;
+  reason?: string | null;
+  result?: unknown | null;
+  error?: string | null;
+}
+
+/** Of the newest occurrences, those that were to fire, and those that fired on time. */
+export interface CadenceView {
+  expected: number;
+  fired: number;
+  flag: "late_or_skipped" | "overdue" | null;
+}
+
+/** The task fires `wait_s` after the last submit of its type and payload, or `key`, but at most `max_wait_s` after the first. It keeps the first one's payload. */
+export interface Debounce {
+  wait_s: number;
+  max_wait_s?: number | null;
+  key?: string | null;
+}
+
+/** `binding` names the entry of `gates` to look at first; null if the task runs, has ended, or is on its way. `estimate_at` is the expected start without intervention. */
+export interface ExplanationView {
+  state: State;
+  summary: string;
+  gates: GateView[];
+  binding: string | null;
+  estimate_at: string | null;
+}
+
+/** `until` is when it opens by itself, `unblock` what would open it now; null if nothing is. */
+export interface GateView {
+  gate: string;
+  open: boolean;
+  reason?: string | null;
+  until?: string | null;
+  unblock?: string | null;
+}
+
+export interface Paused {
+  at: string;
+  by: string;
+  reason: string;
+}
+
+export interface RetryOptions {
+  max_attempts?: number;
+  backoff?: "exponential" | "fixed";
+  initial_s?: number;
+  factor?: number;
+  max_s?: number;
+  jitter?: boolean;
+  non_retryable?: string[];
+  retry_4xx?: boolean;
+}
+
+export interface RetryPolicy {
+  max_attempts?: number;
+  backoff?: "exponential" | "fixed";
+  initial_s?: number;
+  factor?: number;
+  max_s?: number;
+  jitter?: boolean;
+  non_retryable?: string[];
+  retry_4xx?: boolean;
+}
+
+/** `task` is what each occurrence submits. The defaults of its type are filled in now, and stay until the schedule is edited. */
+export interface ScheduleRequest {
+  cron?: string | null;
+  every_s?: number | null;
+  /** IANA, Europe/Berlin. */
+  timezone?: string;
+  misfire?: "coalesce" | "fire_all" | "skip";
+  misfire_window_s?: number;
+  overlap?: "allow" | "cancel_previous" | "queue_one" | "skip";
+  max_running?: number | null;
+  dst_gap?: "shift" | "skip";
+  dst_repeat?: "both" | "first" | "second";
+  jitter_s?: number;
+  start_at?: string | null;
+  end_at?: string | null;
+  max_fires?: number | null;
+  /** Local dates of its time zone. */
+  exclude_dates?: string[];
+  name: string;
+  task: TaskRequest;
+}
+
+/** `next_at` is the nominal time of the next occurrence, `next_due_at` that with the schedule's own jitter. `running` counts its live tasks, where the overlap policy looks at them. Lists leave out the payload of `task`. */
+export interface ScheduleView {
+  id: string;
+  name: string;
+  state: "ACTIVE" | "ENDED" | "PAUSED";
+  cron: string | null;
+  every_s: number | null;
+  timezone: string;
+  task: unknown;
+  misfire: "coalesce" | "fire_all" | "skip";
+  misfire_window_s: number;
+  overlap: "allow" | "cancel_previous" | "queue_one" | "skip";
+  max_running: number | null;
+  dst_gap: string;
+  dst_repeat: string;
+  jitter_s: number;
+  start_at: string | null;
+  end_at: string | null;
+  max_fires: number | null;
+  exclude_dates: string[];
+  paused: Paused | null;
+  next_at: string | null;
+  next_due_at: string | null;
+  jitter_offset_s: number;
+  fires: number;
+  running: number | null;
+  cadence: CadenceView;
+  created_at: string;
+  updated_at: string;
+}
+
+export type State = "CANCELLED" | "COMPLETED" | "FAILED" | "READY" | "RUNNING" | "SCHEDULED" | "SKIPPED" | "WAITING";
+
+/** At most `limit` tasks of its type, or of its `key`, become due in `period_s`, evenly spread; each further one is due that much later. */
+export interface SubmitThrottle {
+  limit: number;
+  period_s: number;
+  key?: string | null;
+}
+
+/** A webhook (`url`, `headers`) or a worker pool. */
+export interface Target {
+  url?: string | null;
+  pool?: string | null;
+  headers?: Record<string, string>;
+}
+
+/** A submitted task; null means the same as not given. `run_at` or `delay_s`, not both. No text in it, the payload's included, has the character U+0000. */
+export interface TaskRequest {
+  type: string;
+  payload?: unknown;
+  run_at?: string | null;
+  delay_s?: number | null;
+  target?: Target | null;
+  priority?: number | null;
+  retry?: RetryOptions | null;
+  timeout_s?: number | null;
+  start_by?: string | null;
+  jitter_s?: number | null;
+  concurrency_key?: string | null;
+  concurrency_limit?: number | null;
+  idempotency_key?: string | null;
+  tags?: Record<string, string> | null;
+  unique?: Unique | null;
+  debounce?: Debounce | null;
+  throttle?: SubmitThrottle | null;
+}
+
+/** A task as it stands. */
+export interface TaskView {
+  id: string;
+  state: State;
+  type: string;
+  /** RFC 3339, with an offset. */
+  run_at: string;
+  /** RFC 3339, with an offset. */
+  created_at: string;
+  attempt: number;
+  max_attempts: number;
+  priority: number;
+  target: Target;
+  timeout_s: number;
+  retry: RetryPolicy;
+  start_by?: string | null;
+  jitter_s?: number;
+  concurrency_key?: string | null;
+  concurrency_limit?: number | null;
+  idempotency_key?: string | null;
+  execution_key?: string | null;
+  tags?: Record<string, string> | null;
+  replay_of?: string | null;
+  workflow?: string | null;
+  node?: string | null;
+  next_at?: string | null;
+  payload?: unknown | null;
+  holder?: string | null;
+  fence?: number | null;
+  lease_until?: string | null;
+  cancel_requested?: boolean;
+  progress?: unknown | null;
+  result?: unknown | null;
+  error?: string | null;
+  reason?: string | null;
+  finished_at?: string | null;
+  purged?: boolean;
+}
+
+/** One task of its type in `period_s`: of the same payload, or of the same `key`. A submit that comes later in the period is answered with the first one's task. */
+export interface Unique {
+  period_s: number;
+  key?: string | null;
+}

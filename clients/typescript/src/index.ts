@@ -1,0 +1,6 @@
+export { Client, TaskHandle } from "./client.js";
+export type { ClientOptions, RequestOptions, SubmitOptions } from "./client.js";
+export { ApiError, DulyError, Reject, Retry, Snooze, TaskNotEnded, Unreachable } from "./errors.js";
+export { Worker } from "./worker.js";
+export type { Context, Handler, WorkerOptions } from "./worker.js";
+export type * from "./api.js";
