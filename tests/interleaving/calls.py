@@ -7,17 +7,19 @@ from random import Random
 
 from duly.domain.ids import shard_of
 from duly.domain.states import Outcome
+from duly.domain.workflow import WorkflowStop
 from duly.environment import Environment
 from duly.store.async_webhooks import accept_async
 from duly.store.control import TimerChange, cancel_tasks, reschedule_tasks, run_now
 from duly.store.database import Database
 from duly.store.dead_letters import replay_dead_letters
-from duly.store.finish import SettleAnswer, Settlement, finish_unstarted
+from duly.store.finish import Released, SettleAnswer, Settlement, finish_unstarted
 from duly.store.lease import Beat, extend_leases, lease_tasks
 from duly.store.purge import purge_letters, purge_tasks
 from duly.store.ready_tickets import lease_tickets
 from duly.store.reap import reap_leases
 from duly.store.settle import Settler
+from duly.store.workflow_control import stop_workflow
 from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene
 
 SceneCall = Callable[[Database, Scene], Awaitable[str]]
@@ -77,6 +79,23 @@ async def reap(database: Database, scene: Scene) -> str:
     places = [(scene.tenant, shard_of(scene.id))]
     reaped = await reap_leases(database, environment(), places, limit=10)
     return ", ".join(settled(answer) for _, answer in reaped.lost) or NOTHING
+
+
+async def complete_sibling(database: Database, scene: Scene) -> str:
+    """The other parent of the scene's child ends well."""
+    assert scene.sibling is not None
+    end = Settlement(scene.sibling.id, scene.sibling.fence, scene.holder, Outcome.COMPLETED)
+    (answer,) = await Settler(database, environment()).settle([end])
+    return settled(answer)
+
+
+async def stop(database: Database, scene: Scene) -> str:
+    """The whole workflow is cancelled."""
+    assert scene.workflow is not None
+    reason = WorkflowStop.CANCELLED
+    async with database.transaction() as session:
+        is_stopped = await stop_workflow(session, scene.tenant, scene.workflow, reason, Released())
+    return "stopped" if is_stopped else NOTHING
 
 
 async def expire(database: Database, scene: Scene) -> str:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import asyncpg
 
+from duly.domain.ids import node_id_of
 from duly.domain.lanes import Lane, Ticket
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
@@ -20,6 +21,7 @@ from duly.store.lease import ACCEPTED_ASYNC, Beat, Lease, extend_leases, lease_t
 from duly.store.ready_tickets import publish_tickets
 from duly.store.settle import Settler
 from duly.store.submit import Stored, Submitter
+from duly.store.workflows import NodeStart, Started, WorkflowStart, WorkflowStarter
 
 HOLDERS = {"first": UUID(int=1), "second": UUID(int=2)}
 NAMES = {number: name for name, number in HOLDERS.items()} | {
@@ -33,7 +35,8 @@ READ_TASKS = """
 SELECT id, payload IS NULL AS is_blank, replay_of FROM duly.tasks WHERE tenant = $1 ORDER BY id"""
 READ_TIMERS = """
 SELECT id, fence, attempt, losses, holder, cancel_requested, confirmed, priority, queue,
-       due_at IS NULL AS is_waiting
+       due_at IS NULL AND coalesce(parents_pending, 0) = 0 AS is_stranded, parents_pending,
+       parents_completed, parents_failed, parents_skipped
   FROM duly.timers WHERE tenant = $1 ORDER BY id"""
 READ_ATTEMPTS = """
 SELECT id, fence, charged, holder, outcome, state, reason, error, result
@@ -41,6 +44,9 @@ SELECT id, fence, charged, holder, outcome, state, reason, error, result
 READ_LETTERS = """
 SELECT id, reason, attempts, replayed_as IS NOT NULL AS is_replayed
   FROM duly.dead_letters WHERE tenant = $1 ORDER BY id"""
+READ_WORKFLOWS = """
+SELECT state, live, completed, failed, skipped, cancelled, stop_reason
+  FROM duly.workflows WHERE tenant = $1"""
 READ_REST = """
 SELECT (SELECT count(*) FROM duly.tombstones WHERE tenant = $1) AS tombstones,
        (SELECT count(*) FROM duly.idempotency_keys WHERE tenant = $1) AS keys,
@@ -57,6 +63,9 @@ class Scene:
     holder: UUID = HOLDERS["first"]
     granted: set[int] = field(default_factory=set)
     submission: Submission | None = None
+    # Of a node: its workflow, and the lease of the other parent of its child.
+    workflow: UUID | None = None
+    sibling: Lease | None = None
 
     @property
     def ticket(self) -> Ticket:
@@ -150,16 +159,49 @@ class Stage:
         await Settler(self.database, self.environment).settle([end])
         return scene
 
+    async def node(self, lease_s: float = 0.0) -> Scene:
+        """One of two parents of a node of a workflow, both leased; its lease ran out at once."""
+        tenant = next(self.tenants)
+        task = Submission(tenant=tenant, type="email", url="https://example.org/")
+        nodes = [
+            NodeStart("left", task, children=[3]),
+            NodeStart("right", task, children=[3]),
+            NodeStart("join", task, parents=[1, 2]),
+        ]
+        submitter = Submitter(self.database, self.environment)
+        start = WorkflowStart(tenant, "invoice", nodes)
+        (answer,) = await WorkflowStarter(self.database, submitter).start([start])
+        assert isinstance(answer, Started)
+        left, right = (Ticket(node_id_of(answer.id, number), 0) for number in (1, 2))
+        scene = Scene(tenant, left.id, workflow=answer.id)
+        for ticket, length_s in ((left, lease_s), (right, LEASE_S)):
+            (scene.sibling,) = await lease_tasks(
+                self.database, self.environment, scene.holder, [ticket], length_s
+            )
+            if ticket is left:
+                scene.grant([scene.sibling])
+                scene.fence = scene.sibling.fence
+        return scene
+
+    async def free_node(self) -> Scene:
+        """The same, given back: due, and held by nobody."""
+        scene = await self.node(LEASE_S)
+        await self.ended(scene, Outcome.RELEASED)
+        scene.fence += 1
+        return scene
+
     async def facts(self, scene: Scene) -> "Facts":
         """Everything the tables say of the scene's tenant, in names instead of random ids."""
         tables = []
-        for query in (READ_TASKS, READ_TIMERS, READ_ATTEMPTS, READ_LETTERS, READ_REST):
+        for query in (
+            *(READ_TASKS, READ_TIMERS, READ_ATTEMPTS, READ_LETTERS),
+            *(READ_WORKFLOWS, READ_REST),
+        ):
             rows = [dict(row) for row in await self.owner.fetch(query, scene.tenant)]
             for row in rows:
                 row |= {"holder": NAMES[row["holder"]]} if "holder" in row else {}
             tables.append(rows)
-        tasks, timers, attempts, letters, rest = tables
-        return Facts(tasks, timers, attempts, letters, rest)
+        return Facts(*tables)
 
 
 @dataclass(frozen=True)
@@ -168,11 +210,14 @@ class Facts:
     timers: list[dict[str, Any]]
     attempts: list[dict[str, Any]]
     letters: list[dict[str, Any]]
+    workflows: list[dict[str, Any]]
     rest: list[dict[str, Any]]
 
     def told(self, scene: Scene) -> str:
         """The same words for the same facts, whatever the ids; to compare two scenes."""
-        text = repr((self.tasks, self.timers, self.attempts, self.letters, self.rest))
+        text = repr(
+            (self.tasks, self.timers, self.attempts, self.letters, self.workflows, self.rest)
+        )
         ids = [scene.id] + [row["id"] for row in self.tasks if row["id"] != scene.id]
         for position, task_id in enumerate(ids):
             text = text.replace(repr(task_id), f"task {position}")
@@ -189,12 +234,15 @@ def assert_invariants(scene: Scene, facts: Facts) -> None:
         assert final in ([], attempts[-1:]), f"something happened after the end: {facts}"
         for timer in timers:
             assert all(row["fence"] < timer["fence"] for row in attempts), f"old fence: {facts}"
-            assert not timer["is_waiting"], f"nothing will ever look at this timer: {facts}"
+            assert not timer["is_stranded"], f"nothing will ever look at this timer: {facts}"
         charged = [row["charged"] for row in attempts if row["charged"]]
         assert charged == list(range(1, len(charged) + 1)), f"charged numbers: {facts}"
         if task["id"] == scene.id:
             held = [row["fence"] for row in timers + attempts if row["holder"] is not None]
             assert sorted(held) == sorted(scene.granted), f"granted {scene.granted}: {facts}"
     known = {task["id"] for task in facts.tasks}
+    for workflow in facts.workflows:
+        assert workflow["live"] == len(facts.timers), f"live nodes: {facts}"
+        assert (workflow["state"] is None) == (workflow["live"] > 0), f"how it stands: {facts}"
     orphans = [row for row in facts.timers + facts.attempts if row["id"] not in known]
     assert not orphans, f"rows of no task: {facts}"

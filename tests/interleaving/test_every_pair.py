@@ -16,6 +16,7 @@ from tests.interleaving.calls import (
     SceneCall,
     beat,
     cancel,
+    complete_sibling,
     expire,
     hand_to_receiver,
     hasten,
@@ -26,6 +27,7 @@ from tests.interleaving.calls import (
     reap,
     replay,
     settle_as,
+    stop,
     take,
 )
 from tests.interleaving.orders import Race
@@ -48,12 +50,16 @@ RACED = {
     "finish_cancelled": {"cancel"},
     "reschedule_tasks": {"postpone", "run now"},
     "replay_dead_letters": {"replay"},
+    "finish_completed_nodes": {"complete node", "complete other parent"},
+    "finish_terminal_nodes": {"reject node", "reap node"},
+    "retry_nodes": {"release node", "reap node"},
+    "finish_cancelled_nodes": {"cancel node", "stop workflow"},
 }
 # These only make tasks that nobody knows yet: test_submits.py, and a benchmark's own tenant.
-MAKES_NEW = {"insert_tasks", "insert_keyed", "fill_waiting"}
+MAKES_NEW = {"insert_tasks", "insert_nodes", "insert_keyed", "fill_waiting"}
 
 # A reaper leaves what moved under its hands, and a taker what is in another's hand, to a next time.
-PASSING = {"reap", "take"}
+PASSING = {"reap", "reap node", "take"}
 UNHELD: dict[str, SceneCall] = {
     "lease": lease_by("second"),
     "take": take,
@@ -82,6 +88,22 @@ ENDED: dict[str, SceneCall] = {
     "cancel": cancel,
     "complete": settle_as(Outcome.COMPLETED),
 }
+# One of two parents of a node: what ends it counts for the child, under the lock of the workflow.
+NODE: dict[str, SceneCall] = {
+    "reap node": reap,
+    "complete node": settle_as(Outcome.COMPLETED),
+    "reject node": settle_as(Outcome.REJECTED, "boom"),
+    "release node": settle_as(Outcome.RELEASED),
+    "cancel node": cancel,
+    "stop workflow": stop,
+    "complete other parent": complete_sibling,
+}
+FREE_NODE: dict[str, SceneCall] = {
+    "lease": lease_by("second"),
+    "cancel node": cancel,
+    "stop workflow": stop,
+    "complete other parent": complete_sibling,
+}
 
 
 def every_pair(where: str, setting: Setting, calls: dict[str, SceneCall]) -> list[Pair]:
@@ -105,6 +127,8 @@ PAIRS = [
     # Here a reaper finds a lease that lives, and looks again later.
     *every_pair("prolonged", Stage.prolonged, HELD)[: len(HELD)],
     *every_pair("ended", Stage.dead, ENDED),
+    *every_pair("node", Stage.node, NODE),
+    *every_pair("free node", Stage.free_node, FREE_NODE),
 ]
 
 
@@ -127,5 +151,5 @@ def test_every_statement_that_writes_timers_is_raced() -> None:
         if WRITES.search(text)
     }
     assert written == RACED.keys() | MAKES_NEW
-    known = UNHELD.keys() | HELD.keys() | ENDED.keys()
+    known = UNHELD.keys() | HELD.keys() | ENDED.keys() | NODE.keys()
     assert set().union(*RACED.values()) <= known
