@@ -1,6 +1,7 @@
 """A worker at work, before a real duly: how handlers end, and what becomes of their tasks."""
 
 import asyncio
+import logging
 import threading
 import time
 from typing import Any
@@ -426,3 +427,35 @@ def test_what_is_wrong_with_a_handler_is_said_where_it_is_written() -> None:
             worker.task("b", **options)(computing.add)
     with pytest.raises(ConfigurationError, match="does not match"):
         worker.task("No Type")(computing.add)
+
+
+async def test_what_a_handler_logs_is_kept_with_its_attempt(
+    client: AsyncClient, make_worker: MakeWorker, pool: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The one line that explains a failure was in the log of a process that is gone."""
+    caplog.set_level("INFO")
+    worker = make_worker()
+
+    @worker.task("talkative")
+    async def talkative(ctx: Context) -> None:
+        ctx.log.info("began", customer=7)
+        logging.getLogger("of.the.program").warning("odd: %s", "value")
+        await asyncio.to_thread(logging.getLogger("in.a.thread").info, "also here")
+
+    @worker.task("plain")
+    def plain(ctx: Context) -> None:
+        logging.getLogger("of.the.program").error("from a thread")
+
+    async with at_work(worker):
+        first = await client.submit("talkative", pool=pool)
+        second = await client.submit("plain", pool=pool)
+        await client.wait(first.id, WAIT_S)
+        await client.wait(second.id, WAIT_S)
+    page = await client.call("GET", f"/v1/tasks/{first.id}/logs")
+    assert [(line["level"], line["text"]) for line in page["items"]] == [
+        ("info", "began customer=7"),
+        ("warning", "odd: value"),
+        ("info", "also here"),
+    ]
+    page = await client.call("GET", f"/v1/tasks/{second.id}/logs")
+    assert [(line["level"], line["text"]) for line in page["items"]] == [("error", "from a thread")]

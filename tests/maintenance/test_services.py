@@ -18,11 +18,12 @@ from duly.store.insert import KEY_TTL_S
 from duly.store.keys import claim_nonce
 from duly.store.partitions import RETENTION_S
 from duly.store.stats import StatsBook
+from duly.store.task_logs import LogChunk, append_logs
 from duly.store.tenants import create_tenant
 from duly.store.workers import see_worker
 from duly.telemetry import Metrics
 from tests.store.recurring import fire_due, schedule
-from tests.store.world import START, TENANT, World
+from tests.store.world import HOLDER, START, TENANT, World
 
 DAY_S = 86400.0
 
@@ -246,3 +247,16 @@ async def test_workers_breakers_and_schedules_are_counted(world: World, metrics:
     assert 10.0 <= float(line.split()[1]) <= 75.0
     metrics.forget_installation()
     assert b"duly_schedules{" not in metrics.render()
+
+
+async def test_old_logs_go_in_batches(world: World) -> None:
+    """Lines of handlers are the largest thing that nobody looks at any more."""
+    stored = await world.submit()
+    lease = await world.lease(stored.id)
+    chunks = [LogChunk(stored.id, lease.fence, seq, "[]") for seq in range(3)]
+    assert await append_logs(world.database, TENANT, HOLDER, chunks) == 3
+    service = expired_rows(world, "old_logs", 2)
+    assert await service.run_once() == Report(0, has_more=False)
+    world.advance(8 * DAY_S)
+    assert await service.run_once() == Report(2, has_more=True)
+    assert await service.run_once() == Report(1, has_more=False)

@@ -32,6 +32,7 @@ from duly.api.stats import StatsRoutes
 from duly.api.submit_options import SubmitOptions
 from duly.api.task_batch import TaskBatchRoutes
 from duly.api.task_control import TaskControlRoutes
+from duly.api.task_logs import TaskLogRoutes
 from duly.api.task_rules import TaskRules
 from duly.api.task_types import TaskTypeRoutes
 from duly.api.task_wait import TaskWaits
@@ -151,7 +152,11 @@ class ApiRoutes:
     def working(self) -> list[Endpoint]:
         if self.workers is None:
             return []
-        return WorkerRoutes(self.workers, self.reading, NodeInputs(self.database)).endpoints()
+        inputs = NodeInputs(self.database)
+        return [
+            *WorkerRoutes(self.workers, self.reading, inputs).endpoints(),
+            *TaskLogRoutes(self.database, self.reading).endpoints(),
+        ]
 
     def schedules(self) -> ScheduleRoutes:
         return ScheduleRoutes(self.environment, self.scheduling, self.rules)

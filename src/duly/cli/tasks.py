@@ -3,6 +3,7 @@
 from typing import Any
 
 import click
+import msgspec
 
 from duly.cli.api_session import ApiSession, Json, given, over_api, path
 from duly.cli.bulk import BulkOperation, number_of, run_in_batches
@@ -44,6 +45,7 @@ ENDED_WELL = "COMPLETED"
 ENDED = (ENDED_WELL, "FAILED", "CANCELLED")
 # One question; a longer wait is several.
 WAIT_S_MAX = 20.0
+LOG_FOLLOW_S = 20.0
 CANCEL = BulkOperation(
     "/v1/tasks/cancel",
     "cancel",
@@ -246,6 +248,34 @@ def wait_for(session: ApiSession, task_id: str, timeout_s: float | None) -> Json
             return task
         if clock.monotonic() >= ends_at:
             raise WaitTimedOut(id=task_id, timeout_s=timeout_s, state=task["state"])
+
+
+@command.command("logs")
+@click.argument("task_id", metavar="ID")
+@click.option("--follow", "-f", is_flag=True, help="Print lines as they come, until the task ends.")
+@over_api
+def logs(session: ApiSession, task_id: str, follow: bool) -> None:
+    """Print what the handlers of a task logged.
+
+    With --json: one object a line.
+    """
+    after: str | None = None
+    while True:
+        query = given(after=after, follow=LOG_FOLLOW_S if follow else None)
+        page: Json = session.ask("GET", path("tasks", task_id, "logs"), None, query)
+        for line in page["items"]:
+            click.echo(encode_line(line) if session.as_json else log_text(line))
+        if page["is_over"] or (not follow and page["after"] == after):
+            return
+        after = page["after"]
+
+
+def encode_line(line: Json) -> str:
+    return msgspec.json.encode(line).decode()
+
+
+def log_text(line: Json) -> str:
+    return f"{line['at']} {line['level']:7} {clean(line['text'])}"
 
 
 @command.command("explain")

@@ -13,6 +13,7 @@ from duly.client.outcomes import Snooze
 from duly.domain.limits import DELAY_S_MAX, NUL_REASON, PROGRESS_BYTES_MAX, has_nul
 
 if TYPE_CHECKING:
+    from duly.client.attempt_logs import AttemptLog
     from duly.client.inbox import Once
 
 making_events = threading.Lock()
@@ -55,10 +56,12 @@ class Context:
     """`cancelled` is raised when the attempt has to stop: its task was cancelled, its time is up,
     its lease is lost, or the worker is going down."""
 
-    __slots__ = ("cancelled", "report", "reported", "task")
+    __slots__ = ("attempt_log", "cancelled", "report", "reported", "task")
 
     def __init__(self, task: LeasedTask, report: Callable[[bytes], None] | None = None) -> None:
         self.task = task
+        # Where a worker keeps the lines of this attempt.
+        self.attempt_log: AttemptLog | None = None
         # The handler's last words about its progress, and who else wants to hear them.
         self.reported: bytes | None = None
         self.report = report
@@ -123,11 +126,15 @@ class Context:
 
     @property
     def log(self) -> Any:
-        """A structured logger that names the task, the attempt and the fence."""
+        """A structured logger that names the task, the attempt and the fence. Its lines are kept
+        with the attempt, too: `duly tasks logs`."""
+        from duly.client.attempt_logs import AttemptLogger
+
         task = self.task
-        return get_logger().bind(
+        logger = get_logger().bind(
             task_id=task.id, type=task.type, attempt=task.attempt, fence=task.fence
         )
+        return AttemptLogger(logger, self.attempt_log)
 
     def progress(self, value: Any) -> None:
         """Report progress: shown with the task, and kept for its next attempt. Any JSON, up to 4

@@ -10,6 +10,7 @@ NULL = msgspec.Raw(b"null")
 LEASE = "/v1/worker/lease"
 HEARTBEAT = "/v1/worker/heartbeat"
 SETTLE = "/v1/worker/settle"
+LOGS = "/v1/worker/logs"
 DEREGISTER = "/v1/worker/deregister"
 # The most that one call may carry.
 LEASE_MAX = 500

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from duly.client.attempt_logs import AttemptLog, LogShipper, capturing
 from duly.client.clock import chance, monotonic
 from duly.client.errors import InvalidPayload
 from duly.client.handlers import Handler, perform
@@ -71,6 +72,7 @@ class Runner:
         self.unknown: set[str] = set()
         self.log = get_logger()
         self.completions = CompletionLog()
+        self.shipper = LogShipper(settling.worker_api)
 
     def room(self) -> int:
         """How many more leases may be asked for."""
@@ -110,6 +112,7 @@ class Runner:
 
     def start(self, run: Run) -> None:
         run.start_clock(monotonic())
+        run.context.attempt_log = AttemptLog(run.task, self.shipper)
         self.running.add(run)
         handler = run.handler
         if handler.mode == "async":
@@ -126,7 +129,7 @@ class Runner:
         try:
             if run.stop is None:
                 run.has_begun = True
-                with handler_span(run.task):
+                with handler_span(run.task), capturing(run.context.attempt_log):
                     verdict = completed(await self.caller.acall(handler, run.context))
         except InvalidPayload as error:
             verdict = rejected(str(error), "InvalidPayload")
@@ -138,7 +141,8 @@ class Runner:
         self.ended(run, verdict)
 
     def in_thread(self, run: Run, handler: Handler, _job: ThreadJob) -> HandlerOutcome:
-        return perform(lambda: self.caller.call(handler, run.context), run.task)
+        with capturing(run.context.attempt_log):
+            return perform(lambda: self.caller.call(handler, run.context), run.task)
 
     def in_process(self, run: Run, handler: Handler, job: ThreadJob) -> HandlerOutcome:
         with self.caller.surrounded(run.context):
@@ -260,6 +264,7 @@ class Runner:
 
     def close(self) -> None:
         self.completions.sum_up()
+        self.shipper.detach()
         self.threads.close()
         self.processes.close()
 

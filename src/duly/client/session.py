@@ -168,6 +168,7 @@ class Session:
         for run in list(runner.running):
             runner.abandon_here(run)
         await self.settling.finish(ends_at)
+        await runner.shipper.finish(max(ends_at - monotonic(), DEREGISTER_S))
         await self.deregister(max(ends_at - monotonic(), DEREGISTER_S))
 
     async def deregister(self, limit_s: float) -> None:

@@ -14,6 +14,7 @@ from duly.client.leased_tasks import (
     DEREGISTER,
     HEARTBEAT,
     LEASE,
+    LOGS,
     SETTLE,
     Beat,
     BeatItem,
@@ -61,6 +62,13 @@ class WorkerApi:
         request = SettleRequest(self.worker_id, list(settlements))
         items = (await self.ask(SETTLE, request, decode_settled)).items
         return self.all_of(items, settlements)
+
+    async def send_logs(self, chunks: Sequence[Any]) -> None:
+        body = {"worker_id": self.worker_id, "chunks": list(chunks)}
+        try:
+            await self.connection.request("POST", LOGS, encode(body))
+        except aiohttp.ClientError as error:
+            raise self.unreachable(str(error)) from error
 
     async def deregister(self) -> None:
         """Servers before this call answer 404, and take the worker for live a while longer."""

@@ -17,6 +17,7 @@ from duly.store.partitions import RETENTION_S
 from duly.store.retention import delete_closed_breakers
 from duly.store.stats import delete_old_stats
 from duly.store.submit_throttles import delete_passed_throttles
+from duly.store.task_logs import delete_old_logs
 
 # A backfill may reach back as far as the default retention. What it relies on not to make a task
 # twice is kept for a day longer, also where finished tasks are kept for less.
@@ -51,6 +52,7 @@ def make_expired_rows(database: Database, retention_s: float) -> list[ExpiredRow
         ExpiredRows("dead_nodes", 600.0, 1000, delete_dead_nodes, database),
         ExpiredRows("closed_breakers", 3600.0, 1000, delete_closed_breakers, database),
         ExpiredRows("bulk_operations", 3600.0, 1000, delete_old_operations, database),
+        ExpiredRows("old_logs", 600.0, 5000, delete_old_logs, database),
         ExpiredRows("old_stats", 3600.0, 5000, delete_old_stats, database),
         ExpiredRows("old_occurrences", 3600.0, 5000, delete_occurrences, database),
     ]

@@ -40,6 +40,12 @@ UPDATE duly.attempts
   FROM unnest($1::smallint[], $2::uuid[]) AS chosen(shard, id)
  WHERE attempts.shard = chosen.shard AND attempts.id = chosen.id
 
+-- name: erase_logs
+-- Lines of its handlers may name whom it was about.
+DELETE FROM duly.task_logs
+ USING unnest($1::smallint[], $2::uuid[]) AS chosen(shard, id)
+ WHERE task_logs.shard = chosen.shard AND task_logs.id = chosen.id
+
 -- name: erase_dead_letters
 -- The copy a dead letter keeps is as personal as the original.
 DELETE FROM duly.dead_letters

@@ -1300,6 +1300,19 @@ CREATE TABLE duly.submit_tokens (
 )
 WITH (fillfactor='50', autovacuum_vacuum_threshold='1000', autovacuum_vacuum_cost_delay='0');
 
+CREATE TABLE duly.task_logs (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    fence integer NOT NULL,
+    seq smallint NOT NULL,
+    id uuid NOT NULL,
+    at timestamp with time zone NOT NULL,
+    lines text NOT NULL,
+    CONSTRAINT task_logs_seq_check CHECK ((seq >= 0))
+);
+
+ALTER TABLE ONLY duly.task_logs FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE duly.task_types (
     tenant integer NOT NULL,
     name text NOT NULL,
@@ -1586,6 +1599,9 @@ ALTER TABLE ONLY duly.submit_throttles
 ALTER TABLE ONLY duly.submit_tokens
     ADD CONSTRAINT submit_tokens_pkey PRIMARY KEY (tenant);
 
+ALTER TABLE ONLY duly.task_logs
+    ADD CONSTRAINT task_logs_pkey PRIMARY KEY (shard, id, fence, seq);
+
 ALTER TABLE ONLY duly.task_types
     ADD CONSTRAINT task_types_pkey PRIMARY KEY (tenant, name);
 
@@ -1644,6 +1660,8 @@ CREATE INDEX schedules_of_tenant ON duly.schedules USING btree (tenant, id);
 CREATE INDEX stats_by_minute ON duly.stats USING btree (minute, tenant, type);
 
 CREATE INDEX submit_throttles_expiry ON duly.submit_throttles USING btree (next_at);
+
+CREATE INDEX task_logs_by_time ON duly.task_logs USING brin (at);
 
 CREATE INDEX tasks_by_creation ON ONLY duly.tasks USING btree (tenant, created_at, id);
 
@@ -1706,6 +1724,8 @@ CREATE POLICY every_row ON duly.schedules TO duly_owner, duly_engine USING (true
 
 CREATE POLICY every_row ON duly.stats TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.task_logs TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
 CREATE POLICY every_row ON duly.task_types TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.tasks TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
@@ -1762,6 +1782,8 @@ CREATE POLICY own_rows ON duly.schedules TO duly_tenant USING (((tenant + 0) = d
 
 CREATE POLICY own_rows ON duly.stats TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
+CREATE POLICY own_rows ON duly.task_logs TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
 CREATE POLICY own_rows ON duly.task_types TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.tasks TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
@@ -1797,6 +1819,8 @@ ALTER TABLE duly.schedule_timers ENABLE ROW LEVEL SECURITY;
 ALTER TABLE duly.schedules ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.stats ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.task_logs ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.task_types ENABLE ROW LEVEL SECURITY;
 
@@ -1927,6 +1951,10 @@ GRANT SELECT ON TABLE duly.stats TO duly_tenant;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.submit_throttles TO duly_engine;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.submit_tokens TO duly_engine;
+
+GRANT SELECT,INSERT,DELETE ON TABLE duly.task_logs TO duly_engine;
+GRANT SELECT,DELETE ON TABLE duly.task_logs TO duly_purger;
+GRANT SELECT ON TABLE duly.task_logs TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.task_types TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.task_types TO duly_tenant;
