@@ -14,6 +14,7 @@ from duly.cli.options import (
     yes_flag,
 )
 from duly.cli.output import (
+    clean,
     confirm,
     make_table,
     print_card,

@@ -65,10 +65,7 @@ class WorkerApi:
 
     async def send_logs(self, chunks: Sequence[Any]) -> None:
         body = {"worker_id": self.worker_id, "chunks": list(chunks)}
-        try:
-            await self.connection.request("POST", LOGS, encode(body))
-        except aiohttp.ClientError as error:
-            raise self.unreachable(str(error)) from error
+        await self.connection.request("POST", LOGS, encode(body))
 
     async def deregister(self) -> None:
         """Servers before this call answer 404, and take the worker for live a while longer."""
