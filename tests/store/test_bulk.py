@@ -27,7 +27,7 @@ from duly.store.bulk import (
     find_running,
     preview,
     read_operation,
-    run_bite,
+    run_batch,
     stop_operation,
 )
 from tests.store.world import OTHER_TENANT, TENANT, World
@@ -54,14 +54,14 @@ async def due(world: World) -> RunningBulk:
     return running
 
 
-async def run_out(world: World, bites_max: int = 100) -> int:
-    """Bites until none is running; how many."""
-    for taken in range(bites_max):
+async def run_out(world: World, batches_max: int = 100) -> int:
+    """Batches until none is running; how many."""
+    for taken in range(batches_max):
         running = await find_running(world.database, 10)
         if not running:
             return taken
         world.advance(running[0].wait_s + 0.001)
-        assert await run_bite(world.database, world.environment, running[0]) is not None
+        assert await run_batch(world.database, world.environment, running[0]) is not None
     raise AssertionError("the operation does not end")
 
 
@@ -109,16 +109,16 @@ async def test_a_preview_changes_nothing(world: World) -> None:
 
 
 @pytest.mark.parametrize("point", [CrashPoint.BULK_BEFORE_COMMIT, CrashPoint.BULK_AFTER_COMMIT])
-async def test_a_process_that_dies_in_a_bite_leaves_each_task_moved_once(
+async def test_a_process_that_dies_in_a_batch_leaves_each_task_moved_once(
     world: World, point: CrashPoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A bite that is counted without its moves, or moved and not counted, is lost or done twice."""
+    """A batch that is counted without its moves, or not counted, is lost or done twice."""
 
     async def crash(reached: CrashPoint) -> None:
         if reached is point:
             raise RuntimeError("power cut")
 
-    monkeypatch.setattr(bulk, "BITE_MAX", 4)
+    monkeypatch.setattr(bulk, "BATCH_MAX", 4)
     ids = await many(world, 10)
     asked = BulkRequest(BulkAction.RESCHEDULE, BulkFilter(), 10_000.0, delay_s=7200.0)
     operation = await start(world, asked)
@@ -127,7 +127,7 @@ async def test_a_process_that_dies_in_a_bite_leaves_each_task_moved_once(
         running = await due(world)
         world.advance(running.wait_s)
         with pytest.raises(RuntimeError):
-            await run_bite(world.database, dying, running)
+            await run_batch(world.database, dying, running)
     await run_out(world)
     seen = await found(world, operation)
     assert (seen.state, seen.done, seen.refused) == (BulkState.DONE, 10, 0)
@@ -137,8 +137,8 @@ async def test_a_process_that_dies_in_a_bite_leaves_each_task_moved_once(
 async def test_two_processes_share_an_operation_and_move_each_task_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """For a moment two processes believe that they lead: neither may repeat the other's bite."""
-    monkeypatch.setattr(bulk, "BITE_MAX", 3)
+    """For a moment two processes believe that they lead: neither may repeat the other's batch."""
+    monkeypatch.setattr(bulk, "BATCH_MAX", 3)
     ids = await many(world, 20)
     asked = BulkRequest(BulkAction.RESCHEDULE, BulkFilter(), 10_000.0, delay_s=7200.0)
     operation = await start(world, asked)
@@ -148,8 +148,8 @@ async def test_two_processes_share_an_operation_and_move_each_task_once(
         if not running:
             break
         world.advance(running[0].wait_s + 0.001)
-        bites = [run_bite(node.database, node.environment, running[0]) for node in nodes]
-        took = [bite for bite in await asyncio.gather(*bites) if bite is not None]
+        batches = [run_batch(node.database, node.environment, running[0]) for node in nodes]
+        took = [batch for batch in await asyncio.gather(*batches) if batch is not None]
         assert len(took) == 1
     seen = await found(world, operation)
     assert (seen.state, seen.done) == (BulkState.DONE, 20)
@@ -157,12 +157,12 @@ async def test_two_processes_share_an_operation_and_move_each_task_once(
 
 
 async def test_an_operation_that_was_found_and_stopped_changes_nothing(world: World) -> None:
-    """The stop button must hold also for the process that was about to begin a bite."""
+    """The stop button must hold also for the process that was about to begin a batch."""
     ids = await many(world, 3)
     operation = await start(world, CANCEL_ALL)
     running = await due(world)
     assert await stop_operation(world.database, TENANT, operation.id)
-    assert await run_bite(world.database, world.environment, running) is None
+    assert await run_batch(world.database, world.environment, running) is None
     assert set(await states(world, ids)) == {State.SCHEDULED}
     assert not await stop_operation(world.database, TENANT, operation.id)
     assert (await found(world, operation)).state is BulkState.STOPPED
@@ -190,13 +190,13 @@ async def test_the_rate_holds_and_a_long_pause_is_not_caught_up(world: World) ->
     operation = await start(world, CANCEL_ALL._replace(rate_per_s=10.0))
     began = world.now()
     assert (await due(world)).wait_s == 0
-    assert await run_bite(world.database, world.environment, await due(world)) is not None
+    assert await run_batch(world.database, world.environment, await due(world)) is not None
     assert (await found(world, operation)).done == 10
-    assert await run_bite(world.database, world.environment, await due(world)) is None
+    assert await run_batch(world.database, world.environment, await due(world)) is None
     world.advance(60.0)
-    assert await run_bite(world.database, world.environment, await due(world)) is not None
+    assert await run_batch(world.database, world.environment, await due(world)) is not None
     # A second of room is left of the minute, and no more.
-    assert await run_bite(world.database, world.environment, await due(world)) is not None
+    assert await run_batch(world.database, world.environment, await due(world)) is not None
     assert (await due(world)).wait_s == pytest.approx(1.0)
     await run_out(world)
     assert (world.now() - began) >= timedelta(seconds=61)
@@ -239,7 +239,7 @@ async def test_replays_that_fail_again_are_not_replayed_again(world: World) -> N
     asked = BulkRequest(BulkAction.REPLAY, BulkFilter(type="mail.send"), rate_per_s=2.0)
     operation = await start(world, asked)
     assert operation.matched == 3
-    first = await run_bite(world.database, world.environment, await due(world))
+    first = await run_batch(world.database, world.environment, await due(world))
     assert first is not None
     assert first.done == 2
     world.advance(0.5)
@@ -277,7 +277,7 @@ async def test_its_end_is_audited_as_the_persons(world: World) -> None:
     assert '"done":2' in row["detail"]
 
 
-async def test_a_bite_that_always_fails_ends_as_failed(
+async def test_a_batch_that_always_fails_ends_as_failed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One operation that is tried for ever costs every other its turn, and says nothing."""

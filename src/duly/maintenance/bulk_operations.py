@@ -1,32 +1,32 @@
-"""The role that runs bulk operations, bite by bite, in the process that leads maintenance.
+"""The role that runs bulk operations, batch by batch, in the process that leads maintenance.
 
 | event | what happens |
 |---|---|
 | not the leader | no statement is issued |
-| two leaders for a moment | the row's lock lets one of them take each bite |
+| two leaders for a moment | the row's lock lets one of them take each batch |
 | the process ends | the next leader goes on from the row |
-| a bite fails | its operation is tried again after a pause; the others go on |
+| a batch fails | its operation is tried again after a pause; the others go on |
 """
 
 from collections.abc import Callable
 
 from duly.environment import Environment
 from duly.events import TaskEvents
-from duly.store.bulk import BulkState, find_running, run_bite
+from duly.store.bulk import BulkState, find_running, run_batch
 from duly.store.database import Database
 from duly.telemetry import get_logger
 
 # How soon an operation begins, and how soon another leader goes on with it.
 LOOK_S = 1.5
 PAUSE_S_MIN = 0.01
-# Of all tenants, one bite of each in turn: those whose bite is due first.
+# Of all tenants, one batch of each in turn: those whose batch is due first.
 AT_ONCE_MAX = 20
 
 log = get_logger("duly.maintenance.bulk_operations")
 
 
 class BulkOperationsRole:
-    """A role: each tick runs one bite of every operation whose bite is due."""
+    """A role: each tick runs one batch of every operation whose batch is due."""
 
     name = "bulk_operations"
 
@@ -50,14 +50,14 @@ class BulkOperationsRole:
         for due in found:
             if due.wait_s > 0:
                 break
-            bite = await run_bite(self.database, self.environment, due)
-            if bite is None:
+            batch = await run_batch(self.database, self.environment, due)
+            if batch is None:
                 continue
             took += 1
-            for event in bite.events:
+            for event in batch.events:
                 self.events.publish(event)
-            if bite.state is not BulkState.RUNNING:
-                log.info("bulk operation paused or ended", id=str(due.id), state=bite.state.value)
+            if batch.state is not BulkState.RUNNING:
+                log.info("bulk operation paused or ended", id=str(due.id), state=batch.state.value)
         if took:
             return PAUSE_S_MIN
         waits = [due.wait_s for due in found if due.wait_s > 0]

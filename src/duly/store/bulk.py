@@ -1,16 +1,16 @@
-"""Bulk operations: one action on all that a filter matches, in bites at a rate, kept in a table.
+"""Bulk operations: one action on all that a filter matches, in batches at a rate, kept in a table.
 
-A bite is one commit: a few moves by `control`, `dead_letters` or `purge`, and their count.
+A batch is one commit: a few moves by `control`, `dead_letters` or `purge`, and their count.
 
 | event | what happens |
 |---|---|
-| killed within a bite | it is rolled back; the next process does it, from the same position |
-| killed between two bites | the row says where to go on |
-| two processes find one bite | the first locks the row; the second passes it by |
-| stopped while a bite runs | the stop waits for its commit; no bite follows |
+| killed within a batch | it is rolled back; the next process does it, from the same position |
+| killed between two batches | the row says where to go on |
+| two processes find one batch | the first locks the row; the second passes it by |
+| stopped while a batch runs | the stop waits for its commit; no batch follows |
 | tasks are submitted, letters fail meanwhile | newer than the operation: not matched |
 | a task changes its state or instant | walked by address, so it is met once |
-| a bite fails | nothing of it happened; again after a pause, then FAILED |
+| a batch fails | nothing of it happened; again after a pause, then FAILED |
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -61,9 +61,9 @@ LOOKED_AT_MAX = 10_000
 SAMPLE_MAX = 10
 RATE_DEFAULT, RATE_MIN, RATE_MAX = 100.0, 0.01, 10_000.0
 CANARY_MAX = 1_000_000
-# What one bite changes: a second's worth of the rate, and no more than a page.
-BITE_S = 1.0
-BITE_MAX = PAGE_MAX
+# What one batch changes: a second's worth of the rate, and no more than a page.
+BATCH_S = 1.0
+BATCH_MAX = PAGE_MAX
 FAILURES_MAX = 8
 RETRY_FIRST_S, RETRY_MAX_S = 1.0, 60.0
 ERROR_CHARACTERS_MAX = 500
@@ -169,8 +169,8 @@ class BulkRecord:
     position: str | None
 
     @property
-    def bite_size(self) -> int:
-        size = max(1, min(BITE_MAX, int(self.rate_per_s * BITE_S)))
+    def batch_size(self) -> int:
+        size = max(1, min(BATCH_MAX, int(self.rate_per_s * BATCH_S)))
         if self.canary is None:
             return size
         return max(1, min(size, self.canary - self.done - self.refused))
@@ -186,7 +186,7 @@ class RunningBulk(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A bite's worth of what matches, and where the next one starts; None at the end."""
+    """A batch's worth of what matches, and where the next one starts; None at the end."""
 
     items: list[BulkItem]
     following: str | None
@@ -198,8 +198,8 @@ class Changed(NamedTuple):
 
 
 @dataclass(slots=True)
-class Bite:
-    """What a bite did; `events` are published after its commit."""
+class BulkBatch:
+    """What a batch did; `events` are published after its commit."""
 
     done: int = 0
     refused: int = 0
@@ -213,7 +213,7 @@ async def preview(session: Session, tenant: int, asked: BulkRequest) -> BulkPrev
     position: str | None = None
     looked_at = 0
     while len(items) <= PREVIEWED_MAX and looked_at < LOOKED_AT_MAX:
-        found, searched = await find(session, tenant, asked, END_OF_TIME, position, BITE_MAX)
+        found, searched = await find(session, tenant, asked, END_OF_TIME, position, BATCH_MAX)
         items += found.items
         looked_at += searched
         position = found.following
@@ -284,54 +284,58 @@ async def find_running(database: Database, limit: int) -> list[RunningBulk]:
     return [RunningBulk(*row) for row in await database.fetch(SQL.find_running, limit)]
 
 
-async def run_bite(database: Database, environment: Environment, due: RunningBulk) -> Bite | None:
+async def run_batch(
+    database: Database, environment: Environment, due: RunningBulk
+) -> BulkBatch | None:
     """One commit. None: another process has it, or it is not to go on."""
     try:
         async with database.tenant(due.tenant) as session:
             rows = await session.fetch(SQL.lock_operation, due.tenant, due.id, due.epoch)
             if not rows:
                 return None
-            bite = await take_bite(session, environment, record_from(rows[0]))
+            batch = await apply_batch(session, environment, record_from(rows[0]))
             await environment.crash_point(CrashPoint.BULK_BEFORE_COMMIT)
     except StatementRefused as refused:
         return await record_failure(database, environment, due, str(refused))
     await environment.crash_point(CrashPoint.BULK_AFTER_COMMIT)
-    return bite
+    return batch
 
 
-async def take_bite(session: Session, environment: Environment, operation: BulkRecord) -> Bite:
+async def apply_batch(
+    session: Session, environment: Environment, operation: BulkRecord
+) -> BulkBatch:
     asked = BulkRequest(operation.action, operation.filter, delay_s=operation.delay_s)
     found, _ = await find(
         *(session, operation.tenant, asked, operation.created_at),
-        *(operation.position, operation.bite_size),
+        *(operation.position, operation.batch_size),
     )
     changed = Changed(0, [])
     if found.items:
         ids = [item.id for item in found.items]
         changed = await CHANGES[operation.action](session, environment, operation, ids)
-    bite = Bite(changed.done, len(found.items) - changed.done, events=changed.events)
+    batch = BulkBatch(changed.done, len(found.items) - changed.done, events=changed.events)
     processed = operation.done + operation.refused + len(found.items)
     if found.following is None:
-        bite.state = BulkState.DONE
+        batch.state = BulkState.DONE
     elif operation.canary is not None and processed >= operation.canary:
-        bite.state = BulkState.PAUSED_AFTER_CANARY
+        batch.state = BulkState.PAUSED_AFTER_CANARY
     (row,) = await session.fetch(
-        SQL.record_bite,
+        SQL.record_batch,
         *(operation.tenant, operation.id, operation.epoch),
-        *(found.following, bite.state.value, bite.done, bite.refused),
+        *(found.following, batch.state.value, batch.done, batch.refused),
     )
-    if bite.state is not BulkState.RUNNING:
-        detail = {"state": bite.state.value, "done": row["done"], "refused": row["refused"]}
+    if batch.state is not BulkState.RUNNING:
+        detail = {"state": batch.state.value, "done": row["done"], "refused": row["refused"]}
         await append_audit(
             *(session, operation.tenant, operation.actor, f"bulk.{operation.action}"),
             *(str(operation.id), msgspec.json.encode(detail).decode()),
         )
-    return bite
+    return batch
 
 
 async def record_failure(
     database: Database, environment: Environment, due: RunningBulk, problem: str
-) -> Bite:
+) -> BulkBatch:
     async with database.tenant(due.tenant) as session:
         found = await read_operation(session, due.tenant, due.id)
         pause_s = backoff_s(
@@ -341,7 +345,7 @@ async def record_failure(
             SQL.record_failure,
             *(due.tenant, due.id, due.epoch, problem[:ERROR_CHARACTERS_MAX], pause_s, FAILURES_MAX),
         )
-    return Bite(state=BulkState(rows[0]["state"]) if rows else BulkState.RUNNING)
+    return BulkBatch(state=BulkState(rows[0]["state"]) if rows else BulkState.RUNNING)
 
 
 async def find(

@@ -27,7 +27,7 @@ SELECT tenant, id, action, state, filter, delay_s, rate_per_s, canary, matched, 
  LIMIT $4
 
 -- name: stop_operation
--- For good. It waits for a bite that runs, and the next one finds another state.
+-- For good. It waits for a batch that runs, and the next one finds another state.
 UPDATE duly.bulk_operations
    SET state = 'STOPPED', epoch = epoch + 1, updated_at = duly.now(), ended_at = duly.now()
  WHERE tenant = $1 AND id = $2 AND state IN ('RUNNING', 'PAUSED_AFTER_CANARY')
@@ -42,7 +42,7 @@ UPDATE duly.bulk_operations
 RETURNING id
 
 -- name: find_running
--- Operations of all tenants whose next bite comes first, and how long until then.
+-- Operations of all tenants whose next batch comes first, and how long until then.
 SELECT tenant, id, epoch,
        greatest(0, extract(epoch FROM due_at - duly.now()))::double precision AS wait_s
   FROM duly.bulk_operations
@@ -51,15 +51,15 @@ SELECT tenant, id, epoch,
  LIMIT $1
 
 -- name: lock_operation
--- A bite belongs to the process that locks the row as it was found; another one passes it by.
+-- A batch belongs to the process that locks the row as it was found; another one passes it by.
 SELECT tenant, id, action, state, filter, delay_s, rate_per_s, canary, matched, has_more, done,
        refused, sample, actor, created_at, updated_at, ended_at, error, epoch, failures, position
   FROM duly.bulk_operations
  WHERE tenant = $1 AND id = $2 AND epoch = $3 AND state = 'RUNNING' AND due_at <= duly.now()
    FOR UPDATE SKIP LOCKED
 
--- name: record_bite
--- In the commit of the moves that it counts. The next bite is due when the rate has room for what this
+-- name: record_batch
+-- In the commit of the moves that it counts. The next batch is due when the rate has room for what this
 -- one changed; a delay of more than a second is not caught up.
 UPDATE duly.bulk_operations
    SET epoch = epoch + 1, failures = 0, error = NULL, position = $4, state = $5,
@@ -75,7 +75,7 @@ UPDATE duly.bulk_operations
 RETURNING done, refused
 
 -- name: record_failure
--- A bite that was rolled back: it is tried again after a pause, and given up after so many in a row.
+-- A batch that was rolled back: it is tried again after a pause, and given up after so many in a row.
 UPDATE duly.bulk_operations
    SET epoch = epoch + 1, failures = failures + 1, error = $4,
        due_at = duly.now() + make_interval(secs => $5), updated_at = duly.now(),

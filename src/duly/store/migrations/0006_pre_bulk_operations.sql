@@ -1,9 +1,9 @@
 -- name: forward
 -- Bulk operations: one action on everything that a filter matches, in small commits at a rate.
 
--- One row for each operation. A bite (a small commit) locks the row, changes what the filter matches behind
+-- One row for each operation. A batch (a small commit) locks the row, changes what the filter matches behind
 -- `position`, and counts it here. `epoch` rises with every change of the row: what read an older one
--- changes nothing. `due_at` is when the next bite may run, by the rate. `canary`: it pauses after so many.
+-- changes nothing. `due_at` is when the next batch may run, by the rate. `canary`: it pauses after so many.
 CREATE TABLE duly.bulk_operations (
     tenant     integer NOT NULL,
     epoch      integer NOT NULL DEFAULT 0,
