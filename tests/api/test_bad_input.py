@@ -204,7 +204,8 @@ async def test_two_different_keys_are_refused(front: Front) -> None:
     ("method", "path", "status"),
     [
         ("GET", "/v1/nothing", 404),
-        ("GET", "/", 404),
+        ("GET", "/nothing", 404),
+        ("POST", "/", 405),
         ("GET", "/v1/tasks/", 404),
         ("GET", "/v1/tasks/x/y/z", 404),
         ("PUT", "/v1/tasks", 405),
