@@ -45,7 +45,9 @@ OTHERS: dict[str, Any] = {
 # The fields that are not.
 UNASKED: dict[str, dict[str, Any]] = {
     "idempotency_key": {"idempotency_key": "k"},
+    "key_ttl_s": {"key_ttl_s": 60.0},
     "execution_key": {"execution_key": "k"},
+    "traceparent": {"traceparent": f"00-{1:032x}-{1:016x}-01"},
 }
 
 

@@ -16,11 +16,12 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from duly.client.clock import utc_now
 from duly.client.errors import ApiError
 from duly.client.leased_tasks import LeasedTask
 from duly.client.worker_api import WorkerApi
@@ -78,7 +79,7 @@ class AttemptLog:
             if self.size + size > CHUNK_BYTES_MAX or len(self.lines) >= CHUNK_LINES_MAX:
                 self.cut_chunk()
             known = level if level in KNOWN_LEVELS else "info"
-            self.lines.append(Line(datetime.now(UTC), known, text))
+            self.lines.append(Line(utc_now(), known, text))
             self.size += size
         self.shipper.wake(self)
 
@@ -88,7 +89,7 @@ class AttemptLog:
             self.lines = []
             return
         if self.seq == CHUNKS_MAX - 1:
-            self.lines.append(Line(datetime.now(UTC), "warning", CUT))
+            self.lines.append(Line(utc_now(), "warning", CUT))
         self.shipper.waiting.append(Chunk(self.task.id, self.task.fence, self.seq, self.lines))
         self.seq += 1
         self.lines, self.size = [], 0

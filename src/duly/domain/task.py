@@ -107,6 +107,6 @@ def request_hash(submission: Submission) -> bytes:
     if submission.asked is not None:
         return submission.asked
     facts: dict[str, Any] = submission._asdict() | {"policy": asdict(submission.policy)}
-    for name in ("idempotency_key", "execution_key", "asked"):
+    for name in ("idempotency_key", "key_ttl_s", "execution_key", "asked", "traceparent"):
         del facts[name]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).digest()
