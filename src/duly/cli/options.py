@@ -14,7 +14,16 @@ if TYPE_CHECKING:
     from duly.settings import LoadedSettings
 
 Command = Callable[..., Any]
-STATES = ("WAITING", "SCHEDULED", "READY", "RUNNING", "COMPLETED", "FAILED", "CANCELLED")
+STATES = (
+    "WAITING",
+    "SCHEDULED",
+    "READY",
+    "RUNNING",
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "SKIPPED",
+)
 SHOWN_MAX = 100_000
 
 DATABASE_FLAGS = [
