@@ -111,6 +111,17 @@ ROUTES: dict[tuple[str, str], tuple[int, Asked]] = {
         204,
         lambda ids: (f"/v1/dead-letters/{ids.letter}", None),
     ),
+    ("POST", "/compat/v1/tasks"): (
+        201,
+        lambda ids: ("/compat/v1/tasks", {"type": ids.type, "payload": {}, "delay_sec": 60}),
+    ),
+    ("POST", "/compat/v1/tasks/recurring"): (
+        201,
+        lambda ids: (
+            "/compat/v1/tasks/recurring",
+            {"cron": "0 2 * * *", "payload_template": {}, "task_defaults": {"type": ids.type}},
+        ),
+    ),
     ("POST", "/v1/workflows"): (
         201,
         lambda ids: ("/v1/workflows", {"name": "w", "nodes": {"a": {"type": ids.type}}}),

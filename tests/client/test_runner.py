@@ -46,6 +46,7 @@ def old_run() -> Run:
 class StubSettling:
     def __init__(self) -> None:
         self.told: list[HandlerOutcome | None] = []
+        self.worker_api: Any = None
 
     def add(self, run: Run) -> None:
         self.told.append(run.verdict)
