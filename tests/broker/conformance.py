@@ -11,7 +11,15 @@ from duly.domain.lanes import TICKET_S, WEBHOOK_LANES, Lane, Ticket
 from duly.domain.states import Outcome
 from duly.events import TasksLeased
 from duly.store.lease import Lease
-from tests.broker.stage import HIGH_LANE, LANE, CountedStatements, Stage, ids, until
+from tests.broker.stage import (
+    HIGH_LANE,
+    LANE,
+    WAIT_MAX_S,
+    CountedStatements,
+    Stage,
+    ids,
+    until,
+)
 from tests.store.world import HOLDER, LEASE_S, OTHER_HOLDER, OTHER_TENANT
 
 MANY = 5_000
@@ -217,7 +225,13 @@ class Conformance:
         await stage.publish(tickets)
         await stage.queue.refresh([LANE])
         assert stage.queue.depth(LANE) == MANY
-        assert ids(await stage.lease(MANY)) == ids(tickets)
+        leases = await stage.lease(MANY)
+        while len(leases) < MANY:
+            # A broker on a busy machine hands over a large queue in parts.
+            more = await stage.lease(MANY - len(leases), wait_s=WAIT_MAX_S)
+            assert more
+            leases += more
+        assert ids(leases) == ids(tickets)
         assert stage.queue.depth(LANE) == 0
 
     async def test_a_lane_of_another_tenant_is_not_touched(self, stage: Stage) -> None:
