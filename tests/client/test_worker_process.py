@@ -178,7 +178,7 @@ def test_a_late_settlement_changes_nothing(
                 ended = calls.wait(task.id, WAIT_S)
                 zombie.signal(signal.SIGCONT)
                 eventually(
-                    lambda: "not recorded" in zombie.said_on_errors, "its words came too late"
+                    lambda: "settlement refused" in zombie.said_on_errors, "its words came too late"
                 )
         finally:
             zombie.signal(signal.SIGCONT)
