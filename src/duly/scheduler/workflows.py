@@ -5,6 +5,7 @@ cancels and cascades, callbacks.
 |---|---|
 | a node's end stops or ends its workflow in this process | it is told here, and looks at once |
 | in another process | the next look finds it |
+| a deadline comes | the look before it saw it ahead, and the next one is at that instant |
 | killed between two commits | the timer is still there, and found by the next look |
 | two processes do one timer | the first deletes it in its commit; the second does nothing |
 | one timer cannot be done | logged, and tried again after a pause; the others go on |
@@ -25,7 +26,9 @@ from duly.store.workflow_callbacks import WorkflowCallbacks
 from duly.store.workflow_control import TIMERS_AT_ONCE, WorkflowTimer, find_due_timers, run_timer
 from duly.telemetry import get_logger
 
-LOOK_S = 1.0
+# How late what another process left to do may begin; and how far ahead deadlines are seen.
+LOOK_S = 3.0
+PAUSE_S_MIN = 0.01
 # How long a timer that could not be done is left alone.
 AGAIN_S = 5.0
 RESTING_MAX = 10_000
@@ -64,14 +67,18 @@ class WorkflowRole:
         shards = [shard for slot in self.coordinator.owned for shard in shards_of(slot)]
         if not shards:
             return LOOK_S
-        found = await find_due_timers(self.database, sorted(shards))
+        found = await find_due_timers(self.database, sorted(shards), LOOK_S)
         now_s = self.environment.clock.monotonic()
         self.resting = {key: until for key, until in self.resting.items() if until > now_s}
-        for timer in found:
+        due = [timer for timer in found if timer.wait_s <= 0]
+        for timer in due:
             if key_of(timer) not in self.resting:
                 await self.run(timer)
-        is_full = len(found) == TIMERS_AT_ONCE and len(self.resting) < RESTING_MAX
-        return 0.0 if is_full and len(self.resting) < len(found) else LOOK_S
+        is_full = len(due) == TIMERS_AT_ONCE and len(self.resting) < RESTING_MAX
+        if is_full and len(self.resting) < len(due):
+            return 0.0
+        waits = [timer.wait_s for timer in found if timer.wait_s > 0]
+        return max(PAUSE_S_MIN, min([LOOK_S, *waits]))
 
     async def run(self, timer: WorkflowTimer) -> None:
         try:

@@ -32,7 +32,8 @@ CallBack = Callable[[Session, "EndedWorkflow"], Awaitable[Callable[[], Awaitable
 
 
 class WorkflowTimer(NamedTuple):
-    """Something that a workflow has to do by now; the fence tells a repeated one from a new one."""
+    """Something that a workflow has to do, in `wait_s`; the fence tells a repeated one from a new
+    one."""
 
     shard: int
     tenant: int
@@ -41,6 +42,7 @@ class WorkflowTimer(NamedTuple):
     node: int
     fence: int
     cursor: str | None
+    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +100,10 @@ async def arm(
     )
 
 
-async def find_due_timers(database: Database, shards: Sequence[int]) -> list[WorkflowTimer]:
-    rows = await database.fetch(SQL.find_due_timers, list(shards), TIMERS_AT_ONCE)
+async def find_due_timers(
+    database: Database, shards: Sequence[int], ahead_s: float = 0.0
+) -> list[WorkflowTimer]:
+    rows = await database.fetch(SQL.find_due_timers, list(shards), TIMERS_AT_ONCE, ahead_s)
     return [WorkflowTimer(*row) for row in rows]
 
 

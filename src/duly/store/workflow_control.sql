@@ -30,10 +30,11 @@ VALUES ($1, $2, $3, $4, $5, duly.now() + make_interval(secs => $6), $7)
        fence = held.fence + 1
 
 -- name: find_due_timers
--- What workflows of these shards have to do by now, longest overdue first.
-SELECT shard, tenant, workflow, kind, node, fence, cursor
+-- What workflows of these shards have to do by now or soon, longest overdue first, and how long until then.
+SELECT shard, tenant, workflow, kind, node, fence, cursor,
+       greatest(0, extract(epoch FROM due_at - duly.now()))::double precision AS wait_s
   FROM duly.workflow_timers
- WHERE due_at <= duly.now()
+ WHERE due_at <= duly.now() + make_interval(secs => $3)
    AND shard = ANY ($1::smallint[])
  ORDER BY due_at, shard
  LIMIT $2
