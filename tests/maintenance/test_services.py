@@ -1,7 +1,8 @@
 """Each housekeeping service: a bounded batch, and the truth about whether more is left."""
 
+from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
 from uuid import UUID
 
 from duly.domain.states import Outcome
@@ -16,13 +17,15 @@ from duly.store.breakers import open_breaker
 from duly.store.call_idempotency import CALL_TTL_S, claim_call
 from duly.store.insert import KEY_TTL_S
 from duly.store.keys import claim_nonce
-from duly.store.partitions import RETENTION_S
+from duly.store.partitions import RETENTION_S, drop_month
 from duly.store.stats import StatsBook
 from duly.store.task_logs import LogChunk, append_logs
 from duly.store.tenants import create_tenant
 from duly.store.workers import see_worker
+from duly.store.workflow_control import find_due_timers, run_timer
 from duly.telemetry import Metrics
 from tests.store.recurring import fire_due, schedule
+from tests.store.test_workflows import Flow, begin
 from tests.store.world import HOLDER, START, TENANT, World
 
 DAY_S = 86400.0
@@ -260,3 +263,84 @@ async def test_old_logs_go_in_batches(world: World) -> None:
     world.advance(8 * DAY_S)
     assert await service.run_once() == Report(2, has_more=True)
     assert await service.run_once() == Report(1, has_more=False)
+
+
+async def run_to_its_end(world: World, **fields: object) -> Flow:
+    """Two nodes that ran and, as one of them failed, one that was skipped."""
+    flow = await begin(world, {"a": (), "b": (), "c": ("a", "b")}, **fields)
+    await flow.end("a")
+    await flow.end("b", Outcome.FAILED)
+    return flow
+
+
+async def kept_flows(world: World, flows: Sequence[Flow]) -> list[bool]:
+    rows = await world.database.fetch("SELECT id FROM duly.workflows")
+    return [flow.id in {row["id"] for row in rows} for flow in flows]
+
+
+async def test_old_workflows_go_in_batches_and_then_their_month(world: World) -> None:
+    """The row of one ended workflow keeps its whole month, with all other tasks, for ever."""
+    january = date(2026, 1, 1)
+    flows = [await run_to_its_end(world) for _ in range(3)]
+    live = await begin(world, {"a": (), "b": ("a",)})
+    service = expired_rows(world, "old_workflows", 4)
+    world.advance(RETENTION_S - 1.0)
+    assert await service.run_once() == Report(0, has_more=False)
+    world.advance(2.0)
+    assert await service.run_once() == Report(6, has_more=True)
+    assert await service.run_once() == Report(3, has_more=False)
+    assert await kept_flows(world, [*flows, live]) == [False, False, False, True]
+    assert await world.count("workflow_nodes") == 2
+    await live.end("a")
+    await live.end("b")
+    assert await drop_month(world.database, january) == "workflows"
+    world.advance(RETENTION_S + 1.0)
+    assert await service.run_once() == Report(2, has_more=False)
+    assert await drop_month(world.database, january) is None
+    assert await world.count("workflow_nodes") == 0
+
+
+async def test_the_tasks_of_an_old_workflow_leave_a_pinned_month(world: World) -> None:
+    """One live task in the month of many workflows, and none of their nodes would ever go."""
+    await run_to_its_end(world)
+    await world.submit()
+    partitions = Partitions(world.database)
+    pinned = PinnedPartitions(world.database, lambda: partitions.pinned)
+    world.advance(60 * DAY_S)
+    await partitions.run_once()
+    assert (await pinned.run_once()).changed == 0
+    assert (await expired_rows(world, "old_workflows", 10).run_once()).changed == 3
+    reports = [await pinned.run_once(), await pinned.run_once()]
+    assert sum(report.changed for report in reports) == 3
+    assert await world.count("tasks") == 1
+
+
+async def test_workflows_follow_the_retention_setting_and_stay_for_their_month(
+    world: World,
+) -> None:
+    """Keys of this month, and tasks, would stand for a workflow that is gone."""
+    await run_to_its_end(world)
+    services = {each.name: each for each in make_expired_rows(world.database, DAY_S)}
+    service = services["old_workflows"]
+    world.advance(2 * DAY_S)
+    assert await service.run_once() == Report(0, has_more=False)
+    world.advance(29 * DAY_S)
+    assert await expired_rows(world, "old_workflows", 10).run_once() == Report(3, has_more=False)
+
+
+async def test_a_workflow_whose_end_is_not_told_yet_stays(world: World) -> None:
+    """After a month out of service the callback would be lost, with all that it starts."""
+    flow = await run_to_its_end(world, callback="{}")
+    world.advance(60 * DAY_S)
+    service = expired_rows(world, "old_workflows", 10)
+    assert await service.run_once() == Report(0, has_more=False)
+    told: list[str] = []
+
+    async def tell(_: object, ended: object) -> object:
+        told.append(str(ended.id))  # type: ignore[attr-defined]
+        return None
+
+    (timer,) = await find_due_timers(world.database, range(1024))
+    await run_timer(world.database, timer, tell)  # type: ignore[arg-type]
+    assert told == [str(flow.id)]
+    assert await service.run_once() == Report(3, has_more=False)

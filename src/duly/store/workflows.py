@@ -441,7 +441,9 @@ async def read_ended_workflows(session: Session, ids: Sequence[UUID]) -> list[UU
 async def delete_old_workflows(
     database: Database, limit: int, retention_s: float = RETENTION_S
 ) -> int:
-    return len(await database.fetch(SQL.delete_old, retention_s, limit))
+    """How many nodes went with them; below the limit, no more was to be deleted."""
+    rows = await database.fetch(SQL.delete_old, retention_s, limit)
+    return sum(row["nodes"] for row in rows)
 
 
 def workflow_from(row: Any) -> Workflow:

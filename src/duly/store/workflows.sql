@@ -160,11 +160,25 @@ SELECT asked.id
                       AND workflows.ended_at IS NULL)
 
 -- name: delete_old
--- Workflows that ended longer ago than the retention, with their graphs; then their months may go.
-WITH old AS (
-    SELECT shard, id FROM duly.workflows
-     WHERE ended_at < duly.now() - make_interval(secs => $1)
-     LIMIT $2
+-- Workflows of past months that ended longer ago than the retention, with their graphs; then their months
+-- may go. As many as have so many nodes, by one workflow more at most: some have one, some 10,000. One of
+-- this month stays, as tasks do, and one whose end is still to be told, however late that is.
+WITH ended AS (
+    SELECT shard, id, nodes, ended_at
+      FROM duly.workflows
+     WHERE ended_at < duly.now() - make_interval(secs => $1::double precision)
+       AND id < duly.id_bound(date_trunc('month', duly.now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC')
+       AND NOT EXISTS (SELECT FROM duly.workflow_timers
+                        WHERE workflow_timers.shard = workflows.shard
+                          AND workflow_timers.workflow = workflows.id
+                          AND workflow_timers.kind = 'callback')
+     ORDER BY ended_at
+     LIMIT $2::integer
+), summed AS (
+    SELECT shard, id, sum(nodes) OVER (ORDER BY ended_at, shard, id) - nodes AS nodes_before
+      FROM ended
+), old AS MATERIALIZED (
+    SELECT shard, id FROM summed WHERE nodes_before < $2::integer
 ), nodes AS (
     DELETE FROM duly.workflow_nodes
      USING old
@@ -180,4 +194,4 @@ DELETE FROM duly.workflows
  USING old
  WHERE workflows.shard = old.shard AND workflows.id = old.id
    AND workflows.ended_at IS NOT NULL
-RETURNING workflows.id
+RETURNING workflows.nodes
