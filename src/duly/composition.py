@@ -31,7 +31,14 @@ from duly.domain.addresses import OutboundRules
 from duly.domain.fairness import AGING_S
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
-from duly.events import TASK_EVENTS, TaskEvents, TasksFinished, TasksRescheduled, TasksStored
+from duly.events import (
+    TASK_EVENTS,
+    BulkOperationDue,
+    TaskEvents,
+    TasksFinished,
+    TasksRescheduled,
+    TasksStored,
+)
 from duly.execution.assembly import (
     DRAIN_SHARE,
     executor_roles,
@@ -52,6 +59,7 @@ from duly.store.database import Database
 from duly.store.failover import FailoverWatch
 from duly.store.hosts import Hosts
 from duly.store.notify import (
+    BULK,
     CHANGED,
     DOORBELL,
     FREED,
@@ -160,12 +168,18 @@ def make_parts(
     ticking = scheduler.roles if SCHEDULER_ROLE in roles else scheduler.bystander_roles
     ticking += [lease_queue, StatsRole(database, stats), breakers]
     ticking += carrier_roles(carrier, lease_queue)
+    listeners = make_listeners(scheduler, lease_queue, changes)
+    if notifier is not None:
+        ring = partial(notifier.ring, BULK, ["due"])
+        events.subscribe(BulkOperationDue, lambda _event: ring())
     if MAINTENANCE in roles:
         leads = partial(leads_maintenance, coordinator)
         ticking.append(make_maintenance(database, environment, metrics, leads, tuning))
-        ticking.append(BulkOperationsRole(database, environment, events, leads))
+        bulk_operations = BulkOperationsRole(database, environment, events, leads)
+        events.subscribe(BulkOperationDue, bulk_operations.on_due)
+        listeners[BULK] = bulk_operations.on_notify
+        ticking.append(bulk_operations)
     if notifier is not None:
-        listeners = make_listeners(scheduler, lease_queue, changes)
         ticking.append(Channel(database, environment, listeners, coordinator.look))
     return Parts(
         *(events, changes, ticking, lease_queue, scheduler.submitter, scheduler),

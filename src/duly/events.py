@@ -109,6 +109,11 @@ class SlotsChanged:
     lost: frozenset[int]
 
 
+@dataclass(frozen=True, slots=True)
+class BulkOperationDue:
+    """A bulk operation was started, or goes on after its pause."""
+
+
 TaskEvent: TypeAlias = (
     TasksStored | TasksLeased | TasksRescheduled | TasksFinished | SettlementsReplayed
 )

@@ -24,6 +24,7 @@ from duly.domain.access import OPERATORS, PRODUCERS
 from duly.domain.limits import Problem
 from duly.domain.states import TERMINAL, FailureReason, State
 from duly.environment import Environment
+from duly.events import BulkOperationDue, TaskEvents
 from duly.store.bulk import (
     CANARY_MAX,
     LIVE_MAX,
@@ -111,6 +112,7 @@ class BulkQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 @dataclass(frozen=True)
 class BulkRoutes:
     environment: Environment
+    events: TaskEvents
 
     def endpoints(self) -> list[Endpoint]:
         read = partial(Endpoint, kind=Kind.READ, access=PRODUCERS, tag=TAG)
@@ -181,6 +183,7 @@ class BulkRoutes:
             detail = f"a tenant may have {LIVE_MAX} bulk operations that have not ended; stop some"
             raise ApiProblem(Code.TOO_MANY, detail)
         call.note("bulk.start", str(made.id), **facts_of(asked))
+        call.after.append(lambda: self.events.publish(BulkOperationDue()))
         return Answer(201, bulk_view(made))
 
     async def list_page(self, call: Call, query: BulkQuery) -> Answer:
@@ -224,6 +227,7 @@ class BulkRoutes:
             detail = f"the bulk operation is {found.state}, not {BulkState.PAUSED_AFTER_CANARY}"
             raise ApiProblem(Code.CONFLICT, detail)
         call.note("bulk.continue", str(found.id), of=found.action.value)
+        call.after.append(lambda: self.events.publish(BulkOperationDue()))
         return Answer(200, bulk_view(await self.named(call)))
 
 

@@ -186,7 +186,7 @@ class ApiRoutes:
             BreakerRoutes(),
             AuditRoutes(),
             letters,
-            BulkRoutes(self.environment),
+            BulkRoutes(self.environment, self.events),
             SearchRoutes(),
             ErasureRoutes(),
             OperatorRoutes(),

@@ -37,6 +37,7 @@ FREED = "duly_freed"
 READY = "duly_ready"
 SCHEDULES = "duly_schedules"
 CHANGED = "duly_changed"
+BULK = "duly_bulk"
 # PostgreSQL refuses a payload of 8,000 bytes.
 PAYLOAD_BYTES_MAX = 7999
 SEPARATOR = "\n"
