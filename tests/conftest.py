@@ -1,5 +1,6 @@
 """Fixtures that every test may use: a real PostgreSQL, a manual clock, a fixed seed."""
 
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from random import Random
 
 import asyncpg
 import pytest
+import structlog
 
 from duly.environment import Environment
 from duly.store.database import Database
@@ -64,6 +66,21 @@ def settings_of_nobody(tmp_path_factory: pytest.TempPathFactory) -> None:
     nowhere = tmp_path_factory.mktemp("nobody")
     os.environ["XDG_CONFIG_HOME"] = str(nowhere / "config")
     os.environ["XDG_DATA_HOME"] = str(nowhere / "data")
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command that runs within a test configures logs for the whole process, and workers follow
+    what structlog was told: the next test is to meet neither."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    access, errors = logging.getLogger("uvicorn.access"), logging.getLogger("uvicorn.error")
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    access.disabled = False
+    errors.setLevel(logging.NOTSET)
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -2,26 +2,11 @@
 
 import json
 import logging
-from collections.abc import Iterator
 
 import pytest
-import structlog
 
 from duly.metric_families import OTHER_TENANTS, TENANT_LABELS_MAX, with_bounded_tenants
 from duly.telemetry import Metrics, configure_logs, get_logger
-
-
-@pytest.fixture(autouse=True)
-def _logs_as_before() -> Iterator[None]:
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    access, errors = logging.getLogger("uvicorn.access"), logging.getLogger("uvicorn.error")
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    access.disabled = False
-    errors.setLevel(logging.NOTSET)
-    structlog.reset_defaults()
 
 
 def test_off_a_terminal_each_line_is_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
