@@ -23,8 +23,16 @@ from tests.story.duly_up import RunningDuly, duly_up
 EXAMPLES_MAX = 15
 REQUEST_TIMEOUT_S = 10.0
 # Calls that wait on purpose would only wait: where the time is said, and the longest for a test.
-WAITS = {"/v1/worker/lease": ("body", "wait_s"), "/v1/tasks/{id}/wait": ("query", "timeout_s")}
+WAITS = {
+    "/v1/worker/lease": ("body", "wait_s"),
+    "/v1/tasks/{id}/wait": ("query", "timeout_s"),
+    "/v1/tasks/{id}/logs": ("query", "follow"),
+    "/v1/workflows/{id}/wait": ("query", "timeout_s"),
+}
 WAIT_S_MAX = 0.01
+# A stream lasts for minutes: little of it is read, and seldom.
+STREAMS = {"/v1/events": 2.0}
+STREAM_EXAMPLES_MAX = 2
 ALWAYS: list[Any] = [
     *CHECKS.get_by_names(["not_a_server_error"]),
     openapi_checks.status_code_conformance,
@@ -68,7 +76,7 @@ class Findings:
 
     def look(self, operation: Operation, mode: GenerationMode) -> None:
         @settings(
-            max_examples=EXAMPLES_MAX,
+            max_examples=STREAM_EXAMPLES_MAX if operation.path in STREAMS else EXAMPLES_MAX,
             deadline=None,
             database=None,
             derandomize=True,
@@ -79,9 +87,8 @@ class Findings:
         def ask(case: Case[Any]) -> None:
             hurry(case)
             self.name_what_exists(case)
-            response = case.call(
-                base_url=self.duly.url, session=self.session, timeout=REQUEST_TIMEOUT_S
-            )
+            timeout_s = STREAMS.get(case.path, REQUEST_TIMEOUT_S)
+            response = case.call(base_url=self.duly.url, session=self.session, timeout=timeout_s)
             counts = self.statuses.setdefault(operation.label, {})
             counts[response.status_code] = counts.get(response.status_code, 0) + 1
             self.last = f"{response.request.method} {response.request.url}\n{response.text[:500]}"
@@ -149,6 +156,7 @@ def described(duly: RunningDuly, session: requests.Session) -> Any:
     return schemathesis.openapi.from_dict(document)
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_the_server_answers_as_it_announced(duly: RunningDuly, mode: GenerationMode) -> None:
     """A 5xx, an unannounced status or another shape is what a client's author finds at night."""
