@@ -164,6 +164,11 @@ class CapturingHandler(logging.Handler):
     """Records of `logging` that are made inside of a handler."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        # A program without logging of its own sees warnings all the same.
+        last = logging.lastResort
+        is_only = last is not None and logging.getLogger().handlers == [self]
+        if last is not None and is_only and record.levelno >= last.level:
+            last.handle(record)
         log = current.get()
         if log is None:
             return
