@@ -132,7 +132,7 @@ def make_parts(
     tuning: Tuning = Tuning(),  # noqa: B008 (a tuple of numbers)
     problems: Callable[[], Mapping[str, str | None]] = dict,
 ) -> Parts:
-    """What this process does, in the order of the corridor; `problems` are those of its roles."""
+    """What this process does, in the order of a request; `problems` are those of its roles."""
     node = make_node(environment, roles)
     events = TaskEvents(metrics)
     coordinator = Coordinator(
@@ -161,6 +161,8 @@ def make_parts(
     settling = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
     changes = TenantChanges(notifier.ring if notifier is not None else None)
     subscribe_process(events, changes, stats, breakers, metrics)
+    if notifier is not None:
+        notify_bulk_operations(events, notifier)
     connect_metrics(metrics, scheduler, lease_queue)
     workers = WorkerLeases(
         database, environment, lease_queue, settling, metrics, stats, beating, breakers
@@ -169,9 +171,6 @@ def make_parts(
     ticking += [lease_queue, StatsRole(database, stats), breakers]
     ticking += carrier_roles(carrier, lease_queue)
     listeners = make_listeners(scheduler, lease_queue, changes)
-    if notifier is not None:
-        ring = partial(notifier.ring, BULK, ["due"])
-        events.subscribe(BulkOperationDue, lambda _event: ring())
     if MAINTENANCE in roles:
         leads = partial(leads_maintenance, coordinator)
         ticking.append(make_maintenance(database, environment, metrics, leads, tuning))
@@ -185,6 +184,12 @@ def make_parts(
         *(events, changes, ticking, lease_queue, scheduler.submitter, scheduler),
         *(stats, settling, workers, breakers, notifier),
     )
+
+
+def notify_bulk_operations(events: TaskEvents, notifier: Notifier) -> None:
+    """Tell the process that drives bulk operations that one is due."""
+    ring = partial(notifier.ring, BULK, ["due"])
+    events.subscribe(BulkOperationDue, lambda _event: ring())
 
 
 def make_listeners(

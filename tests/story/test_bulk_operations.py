@@ -8,9 +8,8 @@ import pytest
 from duly.client.http_sync import PlainConnection
 from duly.client.server import Server
 from duly.environment import CrashPoint
-from tests.processes import eventually
-from tests.story.duly_up import duly_up
-from tests.story.test_killed_server import doomed_duly
+from tests.processes import doomed, eventually
+from tests.story.duly_up import RunningDuly, duly_up
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +23,9 @@ def test_a_bulk_operation_outlives_the_kill_of_its_process(
     """The page that started it is closed, and the process that ran it is gone."""
     asked = {"action": "reschedule", "filter": {"type": "a.b"}, "delay_s": 7200, "rate_per_s": 10}
     tasks = [{"type": "a.b", "delay_s": 3600} for _ in range(COUNT)]
-    with doomed_duly(tmp_path, point) as dying:
+    up = ("-m", "duly", "up", "--json", "--port", "0", "--data-dir", str(tmp_path))
+    with doomed(point, *up) as process:
+        dying = RunningDuly(process)
         key = dying.ready["api_key"]
         with PlainConnection(Server(dying.url, key)) as connection:
             made = connection.call("POST", "/v1/tasks/batch", {"tasks": tasks})
