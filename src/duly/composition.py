@@ -156,13 +156,11 @@ def make_parts(
         aging_s=tuning.aging_s,
         lane_depth=tuning.lane_depth,
     )
-    gatekeeper = scheduler.dispatcher.gatekeeper
-    breakers = Breakers(database, environment, lambda: gatekeeper.bounds.watched_workers)
+    breakers = make_breakers(database, environment, scheduler)
     settling = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
     changes = TenantChanges(notifier.ring if notifier is not None else None)
     subscribe_process(events, changes, stats, breakers, metrics)
-    if notifier is not None:
-        notify_bulk_operations(events, notifier)
+    notify_bulk_operations(events, notifier)
     connect_metrics(metrics, scheduler, lease_queue)
     workers = WorkerLeases(
         database, environment, lease_queue, settling, metrics, stats, beating, breakers
@@ -186,10 +184,16 @@ def make_parts(
     )
 
 
-def notify_bulk_operations(events: TaskEvents, notifier: Notifier) -> None:
-    """Tell the process that drives bulk operations that one is due."""
-    ring = partial(notifier.ring, BULK, ["due"])
-    events.subscribe(BulkOperationDue, lambda _event: ring())
+def make_breakers(database: Database, environment: Environment, scheduler: Scheduler) -> Breakers:
+    gatekeeper = scheduler.dispatcher.gatekeeper
+    return Breakers(database, environment, lambda: gatekeeper.bounds.watched_workers)
+
+
+def notify_bulk_operations(events: TaskEvents, notifier: Notifier | None) -> None:
+    """Tell the process that drives bulk operations, where it is another one, that one is due."""
+    if notifier is not None:
+        ring = partial(notifier.ring, BULK, ["due"])
+        events.subscribe(BulkOperationDue, lambda _event: ring())
 
 
 def make_listeners(
