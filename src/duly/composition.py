@@ -140,8 +140,7 @@ def make_parts(
     )
     stats = StatsBook(environment, metrics=metrics)
     # Behind a transaction-mode pooler there is no LISTEN: loads and polls find everything.
-    is_heard = not is_alone and not database.is_pooled
-    notifier = Notifier(database) if is_heard else None
+    notifier = None if is_alone or database.is_pooled else Notifier(database)
     carrier = carrier or default_carrier(database, environment, is_alone=is_alone)
     on_published = LaneHints(notifier.ring).tell if notifier is not None else None
     lease_queue = LeaseQueue(carrier, database, environment, events, on_published)
@@ -172,10 +171,9 @@ def make_parts(
     if MAINTENANCE in roles:
         leads = partial(leads_maintenance, coordinator)
         ticking.append(make_maintenance(database, environment, metrics, leads, tuning))
-        bulk_operations = BulkOperationsRole(database, environment, events, leads)
-        events.subscribe(BulkOperationDue, bulk_operations.on_due)
-        listeners[BULK] = bulk_operations.on_notify
-        ticking.append(bulk_operations)
+        ticking.append(bulk := BulkOperationsRole(database, environment, events, leads))
+        events.subscribe(BulkOperationDue, bulk.on_due)
+        listeners[BULK] = bulk.on_notify
     if notifier is not None:
         ticking.append(Channel(database, environment, listeners, coordinator.look))
     return Parts(
