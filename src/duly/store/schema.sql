@@ -254,6 +254,10 @@ CREATE FUNCTION duly.is_node(id uuid) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((get_byte(uuid_send(id), 7) & 2) = 2);
 
+CREATE FUNCTION duly.is_undone(on_failure text, stop_reason text, compensating_at timestamp with time zone, failed bigint) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((on_failure = 'compensate'::text) AND ((compensating_at IS NOT NULL) OR ((stop_reason IS NULL) AND (failed > 0)) OR (COALESCE(stop_reason, ''::text) = ANY (ARRAY['failure'::text, 'deadline'::text]))));
+
 CREATE FUNCTION duly.lane_depth(lane_pool smallint, lane_band smallint, most integer) RETURNS bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog'
@@ -449,7 +453,7 @@ BEGIN
 END
 $$;
 
-CREATE FUNCTION duly.release_children(ended_ids uuid[], ended_states text[]) RETURNS TABLE(id uuid, tenant integer, shard smallint, queue smallint, fence integer, due_at timestamp with time zone, priority smallint, type text, concurrency_key text, concurrency_limit integer, host text)
+CREATE FUNCTION duly.release_children(ended_ids uuid[], ended_states text[], first_child integer DEFAULT 0) RETURNS TABLE(id uuid, tenant integer, shard smallint, queue smallint, fence integer, due_at timestamp with time zone, priority smallint, type text, concurrency_key text, concurrency_limit integer, host text)
     LANGUAGE plpgsql STRICT
     SET search_path TO 'pg_catalog'
     AS $$
@@ -461,51 +465,87 @@ DECLARE
     wave uuid[] := ended_ids;
     wave_states text[] := ended_states;
     active uuid[];
+    paused uuid[];
     stopped uuid[];
+    undone uuid[];
     ended_workflows uuid[];
     released duly.timers[];
+    stepping duly.timers[];
     doomed uuid[];
 BEGIN
     LOOP
-        WITH counts AS (
-            SELECT duly.workflow_of(node.id) AS workflow, count(*) AS ended,
-                   count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
-                   count(*) FILTER (WHERE node.state = 'FAILED') AS failed,
-                   count(*) FILTER (WHERE node.state = 'SKIPPED') AS skipped,
-                   count(*) FILTER (WHERE node.state = 'CANCELLED') AS cancelled
-              FROM unnest(wave, wave_states) AS node(id, state)
-             GROUP BY 1
-        ), counted AS (
-            UPDATE duly.workflows
-               SET live = workflows.live - counts.ended,
-                   completed = workflows.completed + counts.completed,
-                   failed = workflows.failed + counts.failed,
-                   skipped = workflows.skipped + counts.skipped,
-                   cancelled = workflows.cancelled + counts.cancelled,
-                   stop_reason = duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
-                                                        counts.failed),
-                   ended_at = CASE WHEN workflows.live = counts.ended THEN duly.now() END,
-                   state = CASE WHEN workflows.live = counts.ended THEN duly.workflow_end(
-                       duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
-                                              counts.failed),
-                       workflows.failed + counts.failed, workflows.cancelled + counts.cancelled,
-                       workflows.skipped + counts.skipped) END
-              FROM counts
-             WHERE workflows.shard = duly.shard_of(counts.workflow)
-               AND workflows.id = counts.workflow
-         RETURNING workflows.id, workflows.live, workflows.stop_reason, counts.failed
-        )
-        SELECT array_agg(counted.id) FILTER (WHERE live > 0 AND stop_reason IS NULL),
-               array_agg(counted.id) FILTER (WHERE live > 0 AND stop_reason = 'failure' AND failed > 0),
-               array_agg(counted.id) FILTER (WHERE live = 0)
-          INTO active, stopped, ended_workflows
-          FROM counted;
+        IF first_child > 0 THEN
+            -- These were counted when they ended: only children that came after that are told.
+            SELECT array_agg(named.id), array_agg(named.id) FILTER (WHERE workflows.paused_at IS NOT NULL)
+              INTO active, paused
+              FROM (SELECT DISTINCT duly.workflow_of(node.id) AS id FROM unnest(wave) AS node(id)) AS named
+              JOIN duly.workflows
+                ON workflows.shard = duly.shard_of(named.id) AND workflows.id = named.id;
+        ELSE
+            WITH counts AS (
+                SELECT duly.workflow_of(node.id) AS workflow, count(*) AS ended,
+                       count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
+                       count(*) FILTER (WHERE node.state = 'FAILED') AS failed,
+                       count(*) FILTER (WHERE node.state = 'SKIPPED') AS skipped,
+                       count(*) FILTER (WHERE node.state = 'CANCELLED') AS cancelled
+                  FROM unnest(wave, wave_states) AS node(id, state)
+                 GROUP BY 1
+            ), counted AS (
+                UPDATE duly.workflows
+                   SET live = workflows.live - counts.ended,
+                       completed = workflows.completed + counts.completed,
+                       failed = workflows.failed + counts.failed,
+                       skipped = workflows.skipped + counts.skipped,
+                       cancelled = workflows.cancelled + counts.cancelled,
+                       stop_reason = duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
+                                                            counts.failed),
+                       compensating_at = CASE WHEN workflows.live = counts.ended AND duly.is_undone(
+                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
+                               counts.failed)
+                           THEN coalesce(workflows.compensating_at, duly.now())
+                           ELSE workflows.compensating_at END,
+                       ended_at = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
+                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
+                               counts.failed)
+                           THEN duly.now() END,
+                       state = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
+                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
+                               counts.failed)
+                           THEN duly.workflow_end(
+                               duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
+                                                      counts.failed),
+                               workflows.failed + counts.failed,
+                               workflows.cancelled + counts.cancelled,
+                               workflows.skipped + counts.skipped) END
+                  FROM counts
+                 WHERE workflows.shard = duly.shard_of(counts.workflow)
+                   AND workflows.id = counts.workflow
+             RETURNING workflows.id, workflows.live, workflows.stop_reason, workflows.paused_at,
+                       workflows.ended_at, workflows.compensating_at, counts.failed
+            )
+            SELECT array_agg(counted.id) FILTER (
+                       WHERE live > 0 AND (stop_reason IS NULL OR compensating_at IS NOT NULL)),
+                   array_agg(counted.id) FILTER (WHERE paused_at IS NOT NULL),
+                   array_agg(counted.id) FILTER (
+                       WHERE live > 0 AND stop_reason = 'failure' AND failed > 0
+                         AND compensating_at IS NULL),
+                   array_agg(counted.id) FILTER (WHERE live = 0 AND ended_at IS NULL),
+                   array_agg(counted.id) FILTER (WHERE ended_at IS NOT NULL)
+              INTO active, paused, stopped, undone, ended_workflows
+              FROM counted;
+        END IF;
 
-        IF stopped IS NOT NULL THEN
+        IF stopped IS NOT NULL OR undone IS NOT NULL THEN
+            DELETE FROM duly.workflow_timers
+             USING unnest(undone) AS asked(id)
+             WHERE workflow_timers.shard = duly.shard_of(asked.id)
+               AND workflow_timers.workflow = asked.id;
             RETURN QUERY
             INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
-            SELECT workflows.shard, workflows.tenant, workflows.id, 'cancel', duly.now()
-              FROM unnest(stopped) AS asked(id)
+            SELECT workflows.shard, workflows.tenant, workflows.id, asked.kind, duly.now()
+              FROM (SELECT unnest(stopped) AS id, 'cancel' AS kind
+                     UNION ALL
+                    SELECT unnest(undone), 'compensate') AS asked
               JOIN duly.workflows
                 ON workflows.shard = duly.shard_of(asked.id) AND workflows.id = asked.id
                 ON CONFLICT DO NOTHING
@@ -513,36 +553,37 @@ BEGIN
                    NULL, NULL, NULL::integer, NULL;
         END IF;
         IF ended_workflows IS NOT NULL THEN
-            DELETE FROM duly.workflow_timers
-             USING unnest(ended_workflows) AS asked(id)
-             WHERE workflow_timers.shard = duly.shard_of(asked.id)
-               AND workflow_timers.workflow = asked.id;
-            RETURN QUERY
-            INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
-            SELECT workflows.shard, workflows.tenant, workflows.id, 'callback', duly.now()
-              FROM unnest(ended_workflows) AS asked(id)
-              JOIN duly.workflows
-                ON workflows.shard = duly.shard_of(asked.id) AND workflows.id = asked.id
-             WHERE workflows.callback IS NOT NULL
-         RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
-                   NULL, NULL, NULL::integer, NULL;
+            RETURN QUERY SELECT * FROM duly.workflow_ended(ended_workflows);
         END IF;
         EXIT WHEN active IS NULL;
 
-        -- Only nodes that wait: a release comes once, and parents that end later change nothing.
+        -- Only nodes that wait: a release comes once, and parents that end later change nothing. Of an
+        -- open map, the items are such parents, and a cancelled one counts as skipped, which no item is.
         WITH child AS (
             SELECT parent.shard, duly.node_id(node.id, edge.number) AS id, count(*) AS ended,
                    count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
-                   count(*) FILTER (WHERE node.state IN ('FAILED', 'CANCELLED')) AS failed,
-                   count(*) FILTER (WHERE node.state = 'SKIPPED') AS skipped
+                   count(*) FILTER (WHERE node.state IN ('FAILED', 'CANCELLED')
+                                      AND (parent.map_number IS NULL OR node.state = 'FAILED'))
+                       AS failed,
+                   count(*) FILTER (WHERE node.state = 'SKIPPED'
+                                       OR parent.map_number IS NOT NULL AND node.state = 'CANCELLED')
+                       AS skipped
               FROM unnest(wave, wave_states) AS node(id, state)
               JOIN duly.workflow_nodes AS parent
                 ON parent.shard = duly.shard_of(node.id) AND parent.id = node.id
              CROSS JOIN LATERAL unnest(parent.children) AS edge(number)
              WHERE duly.workflow_of(node.id) = ANY (active)
+               AND edge.number >= first_child
              GROUP BY 1, 2
         ), judged AS (
-            SELECT timers.shard, timers.id, rule.delay_ms,
+            SELECT timers.shard, timers.id, rule.delay_ms, rule.is_step,
+                   duly.workflow_of(child.id) = ANY (coalesce(paused, '{}')) AS is_paused,
+                   timers.started_at IS NOT NULL AS is_open_map,
+                   timers.items_mark IS NOT NULL
+                       AND (child.failed > 0
+                            OR timers.parents_pending > timers.items_mark
+                               AND timers.parents_pending - child.ended <= timers.items_mark)
+                       AS wants_items,
                    timers.parents_pending - child.ended AS pending,
                    timers.parents_completed + child.completed AS completed,
                    timers.parents_failed + child.failed AS failed,
@@ -558,29 +599,53 @@ BEGIN
         ), counted AS (
             UPDATE duly.timers
                SET parents_pending = CASE WHEN judged.verdict <> 1 THEN judged.pending END,
-                   parents_completed = CASE WHEN judged.verdict <> 1 THEN judged.completed END,
-                   parents_failed = CASE WHEN judged.verdict <> 1 THEN judged.failed END,
-                   parents_skipped = CASE WHEN judged.verdict <> 1 THEN judged.skipped END,
+                   parents_completed = CASE WHEN judged.verdict <> 1 OR is_open_map THEN judged.completed END,
+                   parents_failed = CASE WHEN judged.verdict <> 1 OR is_open_map THEN judged.failed END,
+                   parents_skipped = CASE WHEN judged.verdict <> 1 OR is_open_map THEN judged.skipped END,
                    wait_rule = CASE WHEN judged.verdict <> 1 THEN timers.wait_rule END,
-                   due_at = CASE WHEN judged.verdict = 1 THEN
+                   due_at = CASE WHEN judged.verdict = 1 AND NOT is_step AND NOT is_paused THEN
+                       duly.now() + judged.delay_ms * interval '1 millisecond' END,
+                   held_due_at = CASE WHEN judged.verdict = 1 AND NOT is_step AND is_paused THEN
                        duly.now() + judged.delay_ms * interval '1 millisecond' END,
                    run_at = CASE WHEN judged.verdict = 1 THEN
                        duly.now() + judged.delay_ms * interval '1 millisecond' END
               FROM judged
              WHERE timers.shard = judged.shard AND timers.id = judged.id
                AND timers.parents_pending IS NOT NULL
-         RETURNING timers AS timer, judged.verdict
+         RETURNING timers AS timer, judged.verdict, judged.is_step, judged.is_paused,
+                   judged.wants_items
         )
-        SELECT array_agg(timer) FILTER (WHERE verdict = 1),
+        SELECT array_agg(timer) FILTER (WHERE verdict = 1 AND NOT is_step AND NOT is_paused),
+               array_agg(timer) FILTER (WHERE is_step AND (verdict = 1 OR verdict = 0 AND wants_items)),
                array_agg((timer).id) FILTER (WHERE verdict = -1)
-          INTO released, doomed
+          INTO released, stepping, doomed
           FROM counted;
+
+        IF stepping IS NOT NULL THEN
+            RETURN QUERY
+            WITH armed AS (
+                INSERT INTO duly.workflow_timers AS held (shard, tenant, workflow, kind, node, due_at)
+                SELECT step.shard, step.tenant, duly.workflow_of(step.id),
+                       CASE WHEN step.started_at IS NULL THEN 'step' ELSE 'map' END,
+                       duly.node_number(step.id),
+                       CASE WHEN step.started_at IS NULL THEN step.run_at ELSE duly.now() END
+                  FROM unnest(stepping) AS step
+                    ON CONFLICT (shard, workflow, kind, node) DO UPDATE
+                   SET due_at = least(held.due_at, excluded.due_at), fence = held.fence + 1
+             RETURNING held.workflow, held.tenant, held.shard, held.due_at
+            )
+            SELECT DISTINCT ON (armed.workflow) armed.workflow, armed.tenant, armed.shard, NULL::smallint,
+                   NULL::integer, armed.due_at, NULL::smallint, NULL, NULL, NULL::integer, NULL
+              FROM armed
+             ORDER BY armed.workflow, armed.due_at;
+        END IF;
 
         RETURN QUERY
         SELECT free.id, free.tenant, free.shard, free.queue, free.fence, free.due_at, free.priority,
                free.type, free.concurrency_key, free.concurrency_limit, free.host
           FROM unnest(released) AS free;
         EXIT WHEN doomed IS NULL;
+        first_child := 0;
 
         WITH ended AS (
             DELETE FROM duly.timers
@@ -688,7 +753,7 @@ CREATE FUNCTION duly.shard_of(id uuid) RETURNS smallint
 
 CREATE FUNCTION duly.stop_reason_after(stop_reason text, on_failure text, failed bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN CASE WHEN ((stop_reason IS NULL) AND (on_failure = 'stop'::text) AND (failed > 0)) THEN 'failure'::text ELSE stop_reason END;
+    RETURN CASE WHEN ((stop_reason IS NULL) AND (on_failure = ANY (ARRAY['stop'::text, 'compensate'::text])) AND (failed > 0)) THEN 'failure'::text ELSE stop_reason END;
 
 CREATE FUNCTION duly.store_task(task_id uuid, tenant integer, shard smallint, pool smallint, type text, payload json, fires_at timestamp with time zone, start_by timestamp with time zone, options jsonb) RETURNS timestamp with time zone
     LANGUAGE plpgsql
@@ -905,6 +970,37 @@ CREATE FUNCTION duly.tokens_granted(tokens double precision, burst double precis
 CREATE FUNCTION duly.workflow_end(stop_reason text, failed bigint, cancelled bigint, skipped bigint) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (((failed + cancelled) + skipped) = 0) THEN 'COMPLETED'::text WHEN (stop_reason = 'cancelled'::text) THEN 'CANCELLED'::text WHEN ((stop_reason IS NOT NULL) OR (failed > 0)) THEN 'FAILED'::text WHEN (cancelled > 0) THEN 'CANCELLED'::text ELSE 'COMPLETED'::text END;
+
+CREATE FUNCTION duly.workflow_ended(ended_ids uuid[]) RETURNS TABLE(id uuid, tenant integer, shard smallint, queue smallint, fence integer, due_at timestamp with time zone, priority smallint, type text, concurrency_key text, concurrency_limit integer, host text)
+    LANGUAGE plpgsql STRICT
+    SET search_path TO 'pg_catalog'
+    AS $$
+#variable_conflict use_column
+BEGIN
+    DELETE FROM duly.workflow_timers
+     USING unnest(ended_ids) AS asked(id)
+     WHERE workflow_timers.shard = duly.shard_of(asked.id)
+       AND workflow_timers.workflow = asked.id;
+    RETURN QUERY
+    INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, node, due_at)
+    SELECT told.shard, workflows.tenant, told.workflow, told.kind, told.node, duly.now()
+      FROM unnest(ended_ids) AS asked(id)
+      JOIN duly.workflows
+        ON workflows.shard = duly.shard_of(asked.id) AND workflows.id = asked.id
+     CROSS JOIN LATERAL (
+           SELECT workflows.shard, workflows.id AS workflow, 'callback' AS kind, 0 AS node
+            WHERE workflows.callback IS NOT NULL
+            UNION ALL
+           SELECT workflows.shard, workflows.id, 'next', 0 WHERE workflows.next_workflow IS NOT NULL
+            UNION ALL
+           SELECT duly.shard_of(workflows.parent_node), duly.workflow_of(workflows.parent_node),
+                  'child', duly.node_number(workflows.parent_node)
+            WHERE workflows.parent_node IS NOT NULL) AS told
+        ON CONFLICT DO NOTHING
+ RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
+                   NULL, NULL, NULL::integer, NULL;
+END
+$$;
 
 CREATE FUNCTION duly.workflow_of(id uuid) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
@@ -1416,6 +1512,8 @@ CREATE TABLE duly.timers (
     parents_completed integer,
     parents_failed integer,
     parents_skipped integer,
+    items_mark integer,
+    held_due_at timestamp with time zone,
     CONSTRAINT timers_check CHECK (((holder IS NULL) = (lease_until IS NULL))),
     CONSTRAINT timers_check2 CHECK (((holder IS NOT NULL) OR (NOT cancel_requested))),
     CONSTRAINT timers_queue_0_is_leased CHECK (((holder IS NOT NULL) OR (queue <> 0)))
@@ -1466,10 +1564,39 @@ CREATE TABLE duly.workflow_nodes (
     name text NOT NULL,
     parents integer[] NOT NULL,
     children integer[] NOT NULL,
+    kind smallint DEFAULT 0 NOT NULL,
+    is_step boolean DEFAULT false NOT NULL,
+    map_number integer,
+    map_index integer,
+    compensates integer,
+    source uuid,
+    spec text,
+    CONSTRAINT workflow_nodes_check CHECK (((map_number IS NULL) = (map_index IS NULL))),
+    CONSTRAINT workflow_nodes_check1 CHECK (((kind = 0) OR is_step)),
+    CONSTRAINT workflow_nodes_kind_check CHECK (((kind >= 0) AND (kind <= 3))),
     CONSTRAINT workflow_nodes_wait_rule_check CHECK (((wait_rule >= 0) AND (wait_rule <= 4)))
 );
 
 ALTER TABLE ONLY duly.workflow_nodes FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE duly.workflow_signals (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    number integer NOT NULL,
+    consumed_by integer,
+    workflow uuid NOT NULL,
+    received_at timestamp with time zone NOT NULL,
+    consumed_at timestamp with time zone,
+    name text NOT NULL,
+    sender text NOT NULL,
+    access text NOT NULL,
+    payload text,
+    idempotency_key text,
+    request_hash bytea,
+    CONSTRAINT workflow_signals_check CHECK (((consumed_by IS NULL) = (consumed_at IS NULL)))
+);
+
+ALTER TABLE ONLY duly.workflow_signals FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE duly.workflow_timers (
     shard smallint NOT NULL,
@@ -1480,7 +1607,8 @@ CREATE TABLE duly.workflow_timers (
     due_at timestamp with time zone NOT NULL,
     kind text NOT NULL,
     cursor text,
-    CONSTRAINT workflow_timers_kind_check CHECK ((kind = ANY (ARRAY['deadline'::text, 'cancel'::text, 'cascade'::text, 'callback'::text])))
+    tries smallint DEFAULT 0 NOT NULL,
+    CONSTRAINT workflow_timers_kind_check CHECK ((kind = ANY (ARRAY['deadline'::text, 'cancel'::text, 'cascade'::text, 'callback'::text, 'step'::text, 'map'::text, 'wait'::text, 'compensate'::text, 'child'::text, 'resume'::text, 'next'::text])))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
 
@@ -1506,11 +1634,21 @@ CREATE TABLE duly.workflows (
     stop_reason text,
     callback text,
     tags jsonb,
+    depth smallint DEFAULT 0 NOT NULL,
+    type_version integer,
+    paused_at timestamp with time zone,
+    compensating_at timestamp with time zone,
+    resumed_from uuid,
+    root uuid,
+    parent_node uuid,
+    next_workflow uuid,
+    paused_by text,
+    type text,
     CONSTRAINT workflows_check CHECK ((nodes = ((((live + completed) + failed) + skipped) + cancelled))),
-    CONSTRAINT workflows_check1 CHECK (((live = 0) = (ended_at IS NOT NULL))),
+    CONSTRAINT workflows_check1 CHECK ((((ended_at IS NULL) OR (live = 0)) AND ((live > 0) OR (ended_at IS NOT NULL) OR (compensating_at IS NOT NULL)))),
     CONSTRAINT workflows_check2 CHECK (((state IS NULL) = (ended_at IS NULL))),
     CONSTRAINT workflows_live_check CHECK ((live >= 0)),
-    CONSTRAINT workflows_on_failure_check CHECK ((on_failure = ANY (ARRAY['finish_branches'::text, 'stop'::text]))),
+    CONSTRAINT workflows_on_failure_check CHECK ((on_failure = ANY (ARRAY['finish_branches'::text, 'stop'::text, 'compensate'::text]))),
     CONSTRAINT workflows_state_check CHECK ((state = ANY (ARRAY['COMPLETED'::text, 'FAILED'::text, 'CANCELLED'::text]))),
     CONSTRAINT workflows_stop_reason_check CHECK ((stop_reason = ANY (ARRAY['cancelled'::text, 'failure'::text, 'deadline'::text])))
 )
@@ -1629,6 +1767,9 @@ ALTER TABLE ONLY duly.workers
 ALTER TABLE ONLY duly.workflow_nodes
     ADD CONSTRAINT workflow_nodes_pkey PRIMARY KEY (shard, id);
 
+ALTER TABLE ONLY duly.workflow_signals
+    ADD CONSTRAINT workflow_signals_pkey PRIMARY KEY (shard, workflow, number);
+
 ALTER TABLE ONLY duly.workflow_timers
     ADD CONSTRAINT workflow_timers_pkey PRIMARY KEY (shard, workflow, kind, node);
 
@@ -1667,11 +1808,23 @@ CREATE INDEX tasks_by_creation ON ONLY duly.tasks USING btree (tenant, created_a
 
 CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, queue, due_at, id) WHERE (tenant > 0);
 
+CREATE UNIQUE INDEX workflow_nodes_compensating ON duly.workflow_nodes USING btree (shard, duly.workflow_of(id), compensates) WHERE (compensates IS NOT NULL);
+
+CREATE UNIQUE INDEX workflow_nodes_of_map ON duly.workflow_nodes USING btree (shard, duly.workflow_of(id), map_number, map_index) WHERE (map_number IS NOT NULL);
+
+CREATE INDEX workflow_signals_kept ON duly.workflow_signals USING btree (shard, workflow, name, number) WHERE (consumed_by IS NULL);
+
+CREATE UNIQUE INDEX workflow_signals_keyed ON duly.workflow_signals USING btree (shard, workflow, idempotency_key) WHERE (idempotency_key IS NOT NULL);
+
 CREATE INDEX workflow_timers_due ON duly.workflow_timers USING btree (due_at, shard);
 
 CREATE INDEX workflows_ended ON duly.workflows USING btree (ended_at) WHERE (ended_at IS NOT NULL);
 
 CREATE INDEX workflows_of_tenant ON duly.workflows USING btree (tenant, id);
+
+CREATE INDEX workflows_resumed ON duly.workflows USING btree (shard, resumed_from) WHERE (resumed_from IS NOT NULL);
+
+CREATE INDEX workflows_within ON duly.workflows USING btree (shard, parent_node) WHERE (parent_node IS NOT NULL);
 
 CREATE TRIGGER audit_is_append_only BEFORE DELETE OR UPDATE OR TRUNCATE ON duly.audit FOR EACH STATEMENT EXECUTE FUNCTION duly.refuse_change();
 
@@ -1742,6 +1895,8 @@ CREATE POLICY every_row ON duly.workers TO duly_owner, duly_engine, duly_purger 
 
 CREATE POLICY every_row ON duly.workflow_nodes TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.workflow_signals TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
 CREATE POLICY every_row ON duly.workflow_timers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.workflows TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
@@ -1800,6 +1955,8 @@ CREATE POLICY own_rows ON duly.workers TO duly_tenant USING (((tenant + 0) = dul
 
 CREATE POLICY own_rows ON duly.workflow_nodes TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
+CREATE POLICY own_rows ON duly.workflow_signals TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
 CREATE POLICY own_rows ON duly.workflow_timers TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.workflows TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
@@ -1837,6 +1994,8 @@ ALTER TABLE duly.webhook_secrets ENABLE ROW LEVEL SECURITY;
 ALTER TABLE duly.workers ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.workflow_nodes ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.workflow_signals ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.workflow_timers ENABLE ROW LEVEL SECURITY;
 
@@ -1993,6 +2152,10 @@ GRANT SELECT ON TABLE duly.workers TO duly_tenant;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_nodes TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_nodes TO duly_tenant;
 GRANT SELECT ON TABLE duly.workflow_nodes TO duly_purger;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_signals TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_signals TO duly_tenant;
+GRANT SELECT,UPDATE ON TABLE duly.workflow_signals TO duly_purger;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_timers TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_timers TO duly_tenant;

@@ -1,0 +1,591 @@
+-- name: forward
+-- Workflows, part two: nodes that are no tasks (maps, waits, workflows), and nodes that come later.
+
+-- What a node is besides its task. `kind`: 0 task, 1 map, 2 wait, 3 workflow. `spec`: what that kind, and
+-- `if`, need (JSON). `is_step`: it does not become due at its release; a step decides what then happens.
+-- `map_number`, `map_index`: of which map it is an item, and which one. `source`: the node of an earlier
+-- workflow whose run stands for this one. `compensates`: the node that this one undoes.
+ALTER TABLE duly.workflow_nodes
+    ADD COLUMN kind smallint NOT NULL DEFAULT 0 CHECK (kind BETWEEN 0 AND 3),
+    ADD COLUMN is_step boolean NOT NULL DEFAULT false,
+    ADD COLUMN map_number integer,
+    ADD COLUMN map_index integer,
+    ADD COLUMN compensates integer,
+    ADD COLUMN source uuid,
+    ADD COLUMN spec text,
+    ADD CHECK ((map_number IS NULL) = (map_index IS NULL)),
+    ADD CHECK (kind = 0 OR is_step);
+CREATE UNIQUE INDEX workflow_nodes_of_map
+    ON duly.workflow_nodes (shard, duly.workflow_of(id), map_number, map_index)
+ WHERE map_number IS NOT NULL;
+CREATE UNIQUE INDEX workflow_nodes_compensating
+    ON duly.workflow_nodes (shard, duly.workflow_of(id), compensates) WHERE compensates IS NOT NULL;
+
+-- `root`: the first of a chain of resumes, which execution keys name. `parent_node`: the node of another
+-- workflow that stands for this one, `depth` of them above each other. `next_workflow`: what waits for the
+-- end of this one. `compensating_at`: since then, what completed is being undone.
+ALTER TABLE duly.workflows
+    ADD COLUMN depth smallint NOT NULL DEFAULT 0,
+    ADD COLUMN type_version integer,
+    ADD COLUMN paused_at timestamptz,
+    ADD COLUMN compensating_at timestamptz,
+    ADD COLUMN resumed_from uuid,
+    ADD COLUMN root uuid,
+    ADD COLUMN parent_node uuid,
+    ADD COLUMN next_workflow uuid,
+    ADD COLUMN paused_by text,
+    ADD COLUMN type text,
+    DROP CONSTRAINT workflows_on_failure_check,
+    DROP CONSTRAINT workflows_check1,
+    ADD CONSTRAINT workflows_on_failure_check
+        CHECK (on_failure IN ('finish_branches', 'stop', 'compensate')),
+    ADD CONSTRAINT workflows_check1
+        CHECK ((ended_at IS NULL OR live = 0)
+               AND (live > 0 OR ended_at IS NOT NULL OR compensating_at IS NOT NULL));
+CREATE INDEX workflows_within ON duly.workflows (shard, parent_node) WHERE parent_node IS NOT NULL;
+CREATE INDEX workflows_resumed ON duly.workflows (shard, resumed_from) WHERE resumed_from IS NOT NULL;
+
+-- `held_due_at`: when it was due before its workflow was paused. `items_mark`: of an open map that has
+-- more items to come; with so few open ones it makes more.
+ALTER TABLE duly.timers
+    ADD COLUMN items_mark integer,
+    ADD COLUMN held_due_at timestamptz;
+
+ALTER TABLE duly.workflow_timers
+    ADD COLUMN tries smallint NOT NULL DEFAULT 0,
+    DROP CONSTRAINT workflow_timers_kind_check,
+    ADD CONSTRAINT workflow_timers_kind_check
+        CHECK (kind IN ('deadline', 'cancel', 'cascade', 'callback', 'step', 'map', 'wait',
+                        'compensate', 'child', 'resume', 'next'));
+
+-- What was told to a workflow from outside, in the order in which it came; kept until a node wants it.
+CREATE TABLE duly.workflow_signals (
+    shard           smallint NOT NULL,
+    tenant          integer NOT NULL,
+    number          integer NOT NULL,
+    consumed_by     integer,
+    workflow        uuid NOT NULL,
+    received_at     timestamptz NOT NULL,
+    consumed_at     timestamptz,
+    name            text NOT NULL,
+    sender          text NOT NULL,
+    access          text NOT NULL,
+    payload         text,
+    idempotency_key text,
+    request_hash    bytea,
+    PRIMARY KEY (shard, workflow, number),
+    CHECK ((consumed_by IS NULL) = (consumed_at IS NULL))
+);
+CREATE UNIQUE INDEX workflow_signals_keyed ON duly.workflow_signals (shard, workflow, idempotency_key)
+ WHERE idempotency_key IS NOT NULL;
+CREATE INDEX workflow_signals_kept ON duly.workflow_signals (shard, workflow, name, number)
+ WHERE consumed_by IS NULL;
+GRANT SELECT, INSERT, UPDATE, DELETE ON duly.workflow_signals TO duly_engine, duly_tenant;
+GRANT SELECT, UPDATE ON duly.workflow_signals TO duly_purger;
+ALTER TABLE duly.workflow_signals ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
+CREATE POLICY every_row ON duly.workflow_signals TO CURRENT_USER, duly_engine, duly_purger
+    USING (true) WITH CHECK (true);
+CREATE POLICY own_rows ON duly.workflow_signals TO duly_tenant
+    USING (tenant + 0 = duly.current_tenant()) WITH CHECK (tenant + 0 = duly.current_tenant());
+
+-- Why a workflow stops once so many more of its nodes have failed; the first reason stands.
+CREATE OR REPLACE FUNCTION duly.stop_reason_after(stop_reason text, on_failure text, failed bigint) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN stop_reason IS NULL AND on_failure IN ('stop', 'compensate') AND failed > 0
+            THEN 'failure' ELSE stop_reason END;
+
+-- Whether what completed of a workflow is undone before it ends: its last nodes have ended, and so many of
+-- these failed.
+CREATE FUNCTION duly.is_undone(on_failure text, stop_reason text, compensating_at timestamptz,
+                               failed bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN on_failure = 'compensate'
+       AND (compensating_at IS NOT NULL OR stop_reason IS NULL AND failed > 0
+            OR coalesce(stop_reason, '') IN ('failure', 'deadline'));
+
+-- What follows the end of workflows, in its transaction: nothing is left to do for them but to tell of it:
+-- a callback, the node of another workflow that stands for it, a workflow that waits for its end. Answers
+-- rows like release_children.
+CREATE FUNCTION duly.workflow_ended(ended_ids uuid[])
+RETURNS TABLE (id uuid, tenant integer, shard smallint, queue smallint, fence integer,
+               due_at timestamptz, priority smallint, type text, concurrency_key text,
+               concurrency_limit integer, host text)
+LANGUAGE plpgsql STRICT SET search_path = pg_catalog
+AS $$
+#variable_conflict use_column
+BEGIN
+    DELETE FROM duly.workflow_timers
+     USING unnest(ended_ids) AS asked(id)
+     WHERE workflow_timers.shard = duly.shard_of(asked.id)
+       AND workflow_timers.workflow = asked.id;
+    RETURN QUERY
+    INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, node, due_at)
+    SELECT told.shard, workflows.tenant, told.workflow, told.kind, told.node, duly.now()
+      FROM unnest(ended_ids) AS asked(id)
+      JOIN duly.workflows
+        ON workflows.shard = duly.shard_of(asked.id) AND workflows.id = asked.id
+     CROSS JOIN LATERAL (
+           SELECT workflows.shard, workflows.id AS workflow, 'callback' AS kind, 0 AS node
+            WHERE workflows.callback IS NOT NULL
+            UNION ALL
+           SELECT workflows.shard, workflows.id, 'next', 0 WHERE workflows.next_workflow IS NOT NULL
+            UNION ALL
+           SELECT duly.shard_of(workflows.parent_node), duly.workflow_of(workflows.parent_node),
+                  'child', duly.node_number(workflows.parent_node)
+            WHERE workflows.parent_node IS NOT NULL) AS told
+        ON CONFLICT DO NOTHING
+ RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
+                   NULL, NULL, NULL::integer, NULL;
+END
+$$;
+
+-- What follows the end of nodes, as before; what came to it: a node that is a `step` gets a timer of that
+-- kind instead of becoming due, one of a paused workflow is held, the end of an item counts for its map and
+-- may call for more items, and a workflow that is undone goes on while its children are released. With
+-- `first_child`, the nodes ended before, and only children from that number on are told.
+DROP FUNCTION duly.release_children;
+CREATE FUNCTION duly.release_children(ended_ids uuid[], ended_states text[],
+                                      first_child integer DEFAULT 0)
+RETURNS TABLE (id uuid, tenant integer, shard smallint, queue smallint, fence integer,
+               due_at timestamptz, priority smallint, type text, concurrency_key text,
+               concurrency_limit integer, host text)
+LANGUAGE plpgsql STRICT SET search_path = pg_catalog
+AS $$
+#variable_conflict use_column
+DECLARE
+    -- A level of a cascade is taken whole; after so many skips the next one is left to a timer.
+    skipped_max CONSTANT integer := 1000;
+    skipped_count integer := 0;
+    wave uuid[] := ended_ids;
+    wave_states text[] := ended_states;
+    active uuid[];
+    paused uuid[];
+    stopped uuid[];
+    undone uuid[];
+    ended_workflows uuid[];
+    released duly.timers[];
+    stepping duly.timers[];
+    doomed uuid[];
+BEGIN
+    LOOP
+        IF first_child > 0 THEN
+            -- These were counted when they ended: only children that came after that are told.
+            SELECT array_agg(named.id), array_agg(named.id) FILTER (WHERE workflows.paused_at IS NOT NULL)
+              INTO active, paused
+              FROM (SELECT DISTINCT duly.workflow_of(node.id) AS id FROM unnest(wave) AS node(id)) AS named
+              JOIN duly.workflows
+                ON workflows.shard = duly.shard_of(named.id) AND workflows.id = named.id;
+        ELSE
+            WITH counts AS (
+                SELECT duly.workflow_of(node.id) AS workflow, count(*) AS ended,
+                       count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
+                       count(*) FILTER (WHERE node.state = 'FAILED') AS failed,
+                       count(*) FILTER (WHERE node.state = 'SKIPPED') AS skipped,
+                       count(*) FILTER (WHERE node.state = 'CANCELLED') AS cancelled
+                  FROM unnest(wave, wave_states) AS node(id, state)
+                 GROUP BY 1
+            ), counted AS (
+                UPDATE duly.workflows
+                   SET live = workflows.live - counts.ended,
+                       completed = workflows.completed + counts.completed,
+                       failed = workflows.failed + counts.failed,
+                       skipped = workflows.skipped + counts.skipped,
+                       cancelled = workflows.cancelled + counts.cancelled,
+                       stop_reason = duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
+                                                            counts.failed),
+                       compensating_at = CASE WHEN workflows.live = counts.ended AND duly.is_undone(
+                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
+                               counts.failed)
+                           THEN coalesce(workflows.compensating_at, duly.now())
+                           ELSE workflows.compensating_at END,
+                       ended_at = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
+                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
+                               counts.failed)
+                           THEN duly.now() END,
+                       state = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
+                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
+                               counts.failed)
+                           THEN duly.workflow_end(
+                               duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
+                                                      counts.failed),
+                               workflows.failed + counts.failed,
+                               workflows.cancelled + counts.cancelled,
+                               workflows.skipped + counts.skipped) END
+                  FROM counts
+                 WHERE workflows.shard = duly.shard_of(counts.workflow)
+                   AND workflows.id = counts.workflow
+             RETURNING workflows.id, workflows.live, workflows.stop_reason, workflows.paused_at,
+                       workflows.ended_at, workflows.compensating_at, counts.failed
+            )
+            SELECT array_agg(counted.id) FILTER (
+                       WHERE live > 0 AND (stop_reason IS NULL OR compensating_at IS NOT NULL)),
+                   array_agg(counted.id) FILTER (WHERE paused_at IS NOT NULL),
+                   array_agg(counted.id) FILTER (
+                       WHERE live > 0 AND stop_reason = 'failure' AND failed > 0
+                         AND compensating_at IS NULL),
+                   array_agg(counted.id) FILTER (WHERE live = 0 AND ended_at IS NULL),
+                   array_agg(counted.id) FILTER (WHERE ended_at IS NOT NULL)
+              INTO active, paused, stopped, undone, ended_workflows
+              FROM counted;
+        END IF;
+
+        IF stopped IS NOT NULL OR undone IS NOT NULL THEN
+            DELETE FROM duly.workflow_timers
+             USING unnest(undone) AS asked(id)
+             WHERE workflow_timers.shard = duly.shard_of(asked.id)
+               AND workflow_timers.workflow = asked.id;
+            RETURN QUERY
+            INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
+            SELECT workflows.shard, workflows.tenant, workflows.id, asked.kind, duly.now()
+              FROM (SELECT unnest(stopped) AS id, 'cancel' AS kind
+                     UNION ALL
+                    SELECT unnest(undone), 'compensate') AS asked
+              JOIN duly.workflows
+                ON workflows.shard = duly.shard_of(asked.id) AND workflows.id = asked.id
+                ON CONFLICT DO NOTHING
+         RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
+                   NULL, NULL, NULL::integer, NULL;
+        END IF;
+        IF ended_workflows IS NOT NULL THEN
+            RETURN QUERY SELECT * FROM duly.workflow_ended(ended_workflows);
+        END IF;
+        EXIT WHEN active IS NULL;
+
+        -- Only nodes that wait: a release comes once, and parents that end later change nothing. Of an
+        -- open map, the items are such parents, and a cancelled one counts as skipped, which no item is.
+        WITH child AS (
+            SELECT parent.shard, duly.node_id(node.id, edge.number) AS id, count(*) AS ended,
+                   count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
+                   count(*) FILTER (WHERE node.state IN ('FAILED', 'CANCELLED')
+                                      AND (parent.map_number IS NULL OR node.state = 'FAILED'))
+                       AS failed,
+                   count(*) FILTER (WHERE node.state = 'SKIPPED'
+                                       OR parent.map_number IS NOT NULL AND node.state = 'CANCELLED')
+                       AS skipped
+              FROM unnest(wave, wave_states) AS node(id, state)
+              JOIN duly.workflow_nodes AS parent
+                ON parent.shard = duly.shard_of(node.id) AND parent.id = node.id
+             CROSS JOIN LATERAL unnest(parent.children) AS edge(number)
+             WHERE duly.workflow_of(node.id) = ANY (active)
+               AND edge.number >= first_child
+             GROUP BY 1, 2
+        ), judged AS (
+            SELECT timers.shard, timers.id, rule.delay_ms, rule.is_step,
+                   duly.workflow_of(child.id) = ANY (coalesce(paused, '{}')) AS is_paused,
+                   timers.started_at IS NOT NULL AS is_open_map,
+                   timers.items_mark IS NOT NULL
+                       AND (child.failed > 0
+                            OR timers.parents_pending > timers.items_mark
+                               AND timers.parents_pending - child.ended <= timers.items_mark)
+                       AS wants_items,
+                   timers.parents_pending - child.ended AS pending,
+                   timers.parents_completed + child.completed AS completed,
+                   timers.parents_failed + child.failed AS failed,
+                   timers.parents_skipped + child.skipped AS skipped,
+                   duly.fan_in(timers.wait_rule, timers.parents_pending - child.ended,
+                               timers.parents_completed + child.completed,
+                               timers.parents_failed + child.failed,
+                               timers.parents_skipped + child.skipped) AS verdict
+              FROM child
+              JOIN duly.timers ON timers.shard = child.shard AND timers.id = child.id
+              JOIN duly.workflow_nodes AS rule ON rule.shard = child.shard AND rule.id = child.id
+             WHERE timers.parents_pending IS NOT NULL
+        ), counted AS (
+            UPDATE duly.timers
+               SET parents_pending = CASE WHEN judged.verdict <> 1 THEN judged.pending END,
+                   parents_completed = CASE WHEN judged.verdict <> 1 OR is_open_map THEN judged.completed END,
+                   parents_failed = CASE WHEN judged.verdict <> 1 OR is_open_map THEN judged.failed END,
+                   parents_skipped = CASE WHEN judged.verdict <> 1 OR is_open_map THEN judged.skipped END,
+                   wait_rule = CASE WHEN judged.verdict <> 1 THEN timers.wait_rule END,
+                   due_at = CASE WHEN judged.verdict = 1 AND NOT is_step AND NOT is_paused THEN
+                       duly.now() + judged.delay_ms * interval '1 millisecond' END,
+                   held_due_at = CASE WHEN judged.verdict = 1 AND NOT is_step AND is_paused THEN
+                       duly.now() + judged.delay_ms * interval '1 millisecond' END,
+                   run_at = CASE WHEN judged.verdict = 1 THEN
+                       duly.now() + judged.delay_ms * interval '1 millisecond' END
+              FROM judged
+             WHERE timers.shard = judged.shard AND timers.id = judged.id
+               AND timers.parents_pending IS NOT NULL
+         RETURNING timers AS timer, judged.verdict, judged.is_step, judged.is_paused,
+                   judged.wants_items
+        )
+        SELECT array_agg(timer) FILTER (WHERE verdict = 1 AND NOT is_step AND NOT is_paused),
+               array_agg(timer) FILTER (WHERE is_step AND (verdict = 1 OR verdict = 0 AND wants_items)),
+               array_agg((timer).id) FILTER (WHERE verdict = -1)
+          INTO released, stepping, doomed
+          FROM counted;
+
+        IF stepping IS NOT NULL THEN
+            RETURN QUERY
+            WITH armed AS (
+                INSERT INTO duly.workflow_timers AS held (shard, tenant, workflow, kind, node, due_at)
+                SELECT step.shard, step.tenant, duly.workflow_of(step.id),
+                       CASE WHEN step.started_at IS NULL THEN 'step' ELSE 'map' END,
+                       duly.node_number(step.id),
+                       CASE WHEN step.started_at IS NULL THEN step.run_at ELSE duly.now() END
+                  FROM unnest(stepping) AS step
+                    ON CONFLICT (shard, workflow, kind, node) DO UPDATE
+                   SET due_at = least(held.due_at, excluded.due_at), fence = held.fence + 1
+             RETURNING held.workflow, held.tenant, held.shard, held.due_at
+            )
+            SELECT DISTINCT ON (armed.workflow) armed.workflow, armed.tenant, armed.shard, NULL::smallint,
+                   NULL::integer, armed.due_at, NULL::smallint, NULL, NULL, NULL::integer, NULL
+              FROM armed
+             ORDER BY armed.workflow, armed.due_at;
+        END IF;
+
+        RETURN QUERY
+        SELECT free.id, free.tenant, free.shard, free.queue, free.fence, free.due_at, free.priority,
+               free.type, free.concurrency_key, free.concurrency_limit, free.host
+          FROM unnest(released) AS free;
+        EXIT WHEN doomed IS NULL;
+        first_child := 0;
+
+        WITH ended AS (
+            DELETE FROM duly.timers
+             USING unnest(doomed) AS asked(id)
+             WHERE timers.shard = duly.shard_of(asked.id)
+               AND timers.id = asked.id
+               AND timers.parents_pending IS NOT NULL
+         RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, 0 AS charged,
+                   NULL::uuid AS holder, NULL::timestamptz AS started_at, timers.run_at,
+                   'skipped' AS outcome, 'SKIPPED' AS state, NULL AS reason, NULL AS error,
+                   NULL AS result
+        ),
+-- include: finish.attempt_record
+        SELECT array_agg(ended.id), array_agg(ended.state) INTO wave, wave_states FROM ended;
+
+        skipped_count := skipped_count + cardinality(wave);
+        IF skipped_count > skipped_max THEN
+            RETURN QUERY
+            INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, node, due_at, cursor)
+            SELECT workflows.shard, workflows.tenant, workflows.id, 'cascade',
+                   min(duly.node_number(skipped.id)), duly.now(),
+                   string_agg(duly.node_number(skipped.id)::text, ' ')
+              FROM unnest(wave) AS skipped(id)
+              JOIN duly.workflows
+                ON workflows.shard = duly.shard_of(skipped.id)
+               AND workflows.id = duly.workflow_of(skipped.id)
+             GROUP BY workflows.shard, workflows.tenant, workflows.id
+         RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
+                   NULL, NULL, NULL::integer, NULL;
+            EXIT;
+        END IF;
+    END LOOP;
+END
+$$;
+
+-- name: reverse
+-- Workflows with nodes of these kinds are dropped with what is theirs, as their ends could not be told.
+DELETE FROM duly.timers WHERE held_due_at IS NOT NULL OR items_mark IS NOT NULL;
+DELETE FROM duly.workflow_timers
+ WHERE kind NOT IN ('deadline', 'cancel', 'cascade', 'callback');
+DROP FUNCTION duly.release_children, duly.workflow_ended, duly.is_undone;
+CREATE OR REPLACE FUNCTION duly.stop_reason_after(stop_reason text, on_failure text, failed bigint) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN CASE WHEN stop_reason IS NULL AND on_failure = 'stop' AND failed > 0 THEN 'failure'
+            ELSE stop_reason END;
+DROP TABLE duly.workflow_signals;
+UPDATE duly.workflows
+   SET ended_at = duly.now(), state = 'FAILED'
+ WHERE live = 0 AND ended_at IS NULL;
+UPDATE duly.workflows SET on_failure = 'stop' WHERE on_failure = 'compensate';
+ALTER TABLE duly.workflow_timers
+    DROP COLUMN tries,
+    DROP CONSTRAINT workflow_timers_kind_check,
+    ADD CONSTRAINT workflow_timers_kind_check
+        CHECK (kind IN ('deadline', 'cancel', 'cascade', 'callback'));
+ALTER TABLE duly.timers
+    DROP COLUMN items_mark,
+    DROP COLUMN held_due_at;
+ALTER TABLE duly.workflows
+    DROP CONSTRAINT workflows_on_failure_check,
+    DROP CONSTRAINT workflows_check1,
+    DROP COLUMN depth,
+    DROP COLUMN type_version,
+    DROP COLUMN paused_at,
+    DROP COLUMN compensating_at,
+    DROP COLUMN resumed_from,
+    DROP COLUMN root,
+    DROP COLUMN parent_node,
+    DROP COLUMN next_workflow,
+    DROP COLUMN paused_by,
+    DROP COLUMN type,
+    ADD CONSTRAINT workflows_on_failure_check CHECK (on_failure IN ('finish_branches', 'stop')),
+    ADD CONSTRAINT workflows_check1 CHECK ((live = 0) = (ended_at IS NOT NULL));
+ALTER TABLE duly.workflow_nodes
+    DROP COLUMN kind,
+    DROP COLUMN is_step,
+    DROP COLUMN map_number,
+    DROP COLUMN map_index,
+    DROP COLUMN compensates,
+    DROP COLUMN source,
+    DROP COLUMN spec;
+CREATE FUNCTION duly.release_children(ended_ids uuid[], ended_states text[])
+RETURNS TABLE (id uuid, tenant integer, shard smallint, queue smallint, fence integer,
+               due_at timestamptz, priority smallint, type text, concurrency_key text,
+               concurrency_limit integer, host text)
+LANGUAGE plpgsql STRICT SET search_path = pg_catalog
+AS $$
+#variable_conflict use_column
+DECLARE
+    -- A level of a cascade is taken whole; after so many skips the next one is left to a timer.
+    skipped_max CONSTANT integer := 1000;
+    skipped_count integer := 0;
+    wave uuid[] := ended_ids;
+    wave_states text[] := ended_states;
+    active uuid[];
+    stopped uuid[];
+    ended_workflows uuid[];
+    released duly.timers[];
+    doomed uuid[];
+BEGIN
+    LOOP
+        WITH counts AS (
+            SELECT duly.workflow_of(node.id) AS workflow, count(*) AS ended,
+                   count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
+                   count(*) FILTER (WHERE node.state = 'FAILED') AS failed,
+                   count(*) FILTER (WHERE node.state = 'SKIPPED') AS skipped,
+                   count(*) FILTER (WHERE node.state = 'CANCELLED') AS cancelled
+              FROM unnest(wave, wave_states) AS node(id, state)
+             GROUP BY 1
+        ), counted AS (
+            UPDATE duly.workflows
+               SET live = workflows.live - counts.ended,
+                   completed = workflows.completed + counts.completed,
+                   failed = workflows.failed + counts.failed,
+                   skipped = workflows.skipped + counts.skipped,
+                   cancelled = workflows.cancelled + counts.cancelled,
+                   stop_reason = duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
+                                                        counts.failed),
+                   ended_at = CASE WHEN workflows.live = counts.ended THEN duly.now() END,
+                   state = CASE WHEN workflows.live = counts.ended THEN duly.workflow_end(
+                       duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
+                                              counts.failed),
+                       workflows.failed + counts.failed, workflows.cancelled + counts.cancelled,
+                       workflows.skipped + counts.skipped) END
+              FROM counts
+             WHERE workflows.shard = duly.shard_of(counts.workflow)
+               AND workflows.id = counts.workflow
+         RETURNING workflows.id, workflows.live, workflows.stop_reason, counts.failed
+        )
+        SELECT array_agg(counted.id) FILTER (WHERE live > 0 AND stop_reason IS NULL),
+               array_agg(counted.id) FILTER (WHERE live > 0 AND stop_reason = 'failure' AND failed > 0),
+               array_agg(counted.id) FILTER (WHERE live = 0)
+          INTO active, stopped, ended_workflows
+          FROM counted;
+
+        IF stopped IS NOT NULL THEN
+            RETURN QUERY
+            INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
+            SELECT workflows.shard, workflows.tenant, workflows.id, 'cancel', duly.now()
+              FROM unnest(stopped) AS asked(id)
+              JOIN duly.workflows
+                ON workflows.shard = duly.shard_of(asked.id) AND workflows.id = asked.id
+                ON CONFLICT DO NOTHING
+         RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
+                   NULL, NULL, NULL::integer, NULL;
+        END IF;
+        IF ended_workflows IS NOT NULL THEN
+            DELETE FROM duly.workflow_timers
+             USING unnest(ended_workflows) AS asked(id)
+             WHERE workflow_timers.shard = duly.shard_of(asked.id)
+               AND workflow_timers.workflow = asked.id;
+            RETURN QUERY
+            INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
+            SELECT workflows.shard, workflows.tenant, workflows.id, 'callback', duly.now()
+              FROM unnest(ended_workflows) AS asked(id)
+              JOIN duly.workflows
+                ON workflows.shard = duly.shard_of(asked.id) AND workflows.id = asked.id
+             WHERE workflows.callback IS NOT NULL
+         RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
+                   NULL, NULL, NULL::integer, NULL;
+        END IF;
+        EXIT WHEN active IS NULL;
+
+        -- Only nodes that wait: a release comes once, and parents that end later change nothing.
+        WITH child AS (
+            SELECT parent.shard, duly.node_id(node.id, edge.number) AS id, count(*) AS ended,
+                   count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
+                   count(*) FILTER (WHERE node.state IN ('FAILED', 'CANCELLED')) AS failed,
+                   count(*) FILTER (WHERE node.state = 'SKIPPED') AS skipped
+              FROM unnest(wave, wave_states) AS node(id, state)
+              JOIN duly.workflow_nodes AS parent
+                ON parent.shard = duly.shard_of(node.id) AND parent.id = node.id
+             CROSS JOIN LATERAL unnest(parent.children) AS edge(number)
+             WHERE duly.workflow_of(node.id) = ANY (active)
+             GROUP BY 1, 2
+        ), judged AS (
+            SELECT timers.shard, timers.id, rule.delay_ms,
+                   timers.parents_pending - child.ended AS pending,
+                   timers.parents_completed + child.completed AS completed,
+                   timers.parents_failed + child.failed AS failed,
+                   timers.parents_skipped + child.skipped AS skipped,
+                   duly.fan_in(timers.wait_rule, timers.parents_pending - child.ended,
+                               timers.parents_completed + child.completed,
+                               timers.parents_failed + child.failed,
+                               timers.parents_skipped + child.skipped) AS verdict
+              FROM child
+              JOIN duly.timers ON timers.shard = child.shard AND timers.id = child.id
+              JOIN duly.workflow_nodes AS rule ON rule.shard = child.shard AND rule.id = child.id
+             WHERE timers.parents_pending IS NOT NULL
+        ), counted AS (
+            UPDATE duly.timers
+               SET parents_pending = CASE WHEN judged.verdict <> 1 THEN judged.pending END,
+                   parents_completed = CASE WHEN judged.verdict <> 1 THEN judged.completed END,
+                   parents_failed = CASE WHEN judged.verdict <> 1 THEN judged.failed END,
+                   parents_skipped = CASE WHEN judged.verdict <> 1 THEN judged.skipped END,
+                   wait_rule = CASE WHEN judged.verdict <> 1 THEN timers.wait_rule END,
+                   due_at = CASE WHEN judged.verdict = 1 THEN
+                       duly.now() + judged.delay_ms * interval '1 millisecond' END,
+                   run_at = CASE WHEN judged.verdict = 1 THEN
+                       duly.now() + judged.delay_ms * interval '1 millisecond' END
+              FROM judged
+             WHERE timers.shard = judged.shard AND timers.id = judged.id
+               AND timers.parents_pending IS NOT NULL
+         RETURNING timers AS timer, judged.verdict
+        )
+        SELECT array_agg(timer) FILTER (WHERE verdict = 1),
+               array_agg((timer).id) FILTER (WHERE verdict = -1)
+          INTO released, doomed
+          FROM counted;
+
+        RETURN QUERY
+        SELECT free.id, free.tenant, free.shard, free.queue, free.fence, free.due_at, free.priority,
+               free.type, free.concurrency_key, free.concurrency_limit, free.host
+          FROM unnest(released) AS free;
+        EXIT WHEN doomed IS NULL;
+
+        WITH ended AS (
+            DELETE FROM duly.timers
+             USING unnest(doomed) AS asked(id)
+             WHERE timers.shard = duly.shard_of(asked.id)
+               AND timers.id = asked.id
+               AND timers.parents_pending IS NOT NULL
+         RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, 0 AS charged,
+                   NULL::uuid AS holder, NULL::timestamptz AS started_at, timers.run_at,
+                   'skipped' AS outcome, 'SKIPPED' AS state, NULL AS reason, NULL AS error,
+                   NULL AS result
+        ),
+-- include: finish.attempt_record
+        SELECT array_agg(ended.id), array_agg(ended.state) INTO wave, wave_states FROM ended;
+
+        skipped_count := skipped_count + cardinality(wave);
+        IF skipped_count > skipped_max THEN
+            RETURN QUERY
+            INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, node, due_at, cursor)
+            SELECT workflows.shard, workflows.tenant, workflows.id, 'cascade',
+                   min(duly.node_number(skipped.id)), duly.now(),
+                   string_agg(duly.node_number(skipped.id)::text, ' ')
+              FROM unnest(wave) AS skipped(id)
+              JOIN duly.workflows
+                ON workflows.shard = duly.shard_of(skipped.id)
+               AND workflows.id = duly.workflow_of(skipped.id)
+             GROUP BY workflows.shard, workflows.tenant, workflows.id
+         RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
+                   NULL, NULL, NULL::integer, NULL;
+            EXIT;
+        END IF;
+    END LOOP;
+END
+$$;
