@@ -57,6 +57,12 @@ def is_node(task_id: UUID) -> bool:
     return task_id.bytes[7] & 2 != 0
 
 
+def includes_node(ids: Sequence[UUID]) -> bool:
+    """Without a call for each: asked of every batch of settlements, where nodes are few."""
+    bits = [task_id.bytes[7] & 2 for task_id in ids]
+    return any(bits)
+
+
 def workflow_of(node_id: UUID) -> UUID:
     return UUID(bytes=node_id.bytes[:13] + NO_NUMBER)
 

@@ -22,6 +22,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from duly.domain.errors import DulyError, StatementRefused
 from duly.domain.limits import ERROR_BYTES_MAX
 from duly.domain.states import Outcome
@@ -155,7 +157,7 @@ class AttemptRunner:
         return attempt._replace(is_over=True)
 
 
-class EndedAttempt(NamedTuple):
+class EndedAttempt(msgspec.Struct, frozen=True, gc=False):
     lease: Lease
     settlement: Settlement
 
@@ -211,13 +213,16 @@ class AttemptRecorder:
     ) -> None:
         """Attempts that all took the same time: one, or many that ended at once."""
         ends = Counter(
-            (lease.tenant, lease.type, ending_of(settlement.outcome, answer.state))
-            for (lease, settlement), answer in zip(ended, answers, strict=True)
-            if answer.status is SettleStatus.SETTLED
+            [
+                (each.lease.tenant, each.lease.type, each.settlement.outcome, answer.state)
+                for each, answer in zip(ended, answers, strict=True)
+                if answer.status is SettleStatus.SETTLED
+            ]
         )
         self.metrics.run_time.observe_same(run_s, ends.total())
-        for (tenant, task_type, ending), count in ends.items():
-            self.stats.note_settled([(tenant, task_type, ending, run_s)], count)
+        for (tenant, task_type, outcome, state), count in ends.items():
+            row = (tenant, task_type, ending_of(outcome, state), run_s)
+            self.stats.note_settled([row], count)
 
 
 def failure(error: Exception) -> AttemptResult:

@@ -127,7 +127,8 @@ class Batcher(Generic[Item, Answer]):
             if len(entry.items) > room:
                 postponed.append(entry)
                 break
-            if self.key is not None:
+            # The items of one entry are unique: an entry that is alone is not asked for keys.
+            if self.key is not None and (batch or self.waiting):
                 keys = set(map(self.key, entry.items))
                 if not taken.isdisjoint(keys):
                     postponed.append(entry)

@@ -150,7 +150,12 @@ class StatsBook:
         self.offset_s = (clock.now() - EPOCH).total_seconds() - clock.monotonic()
 
     def on_stored(self, event: TasksStored) -> None:
-        kinds = Counter([(row.task.tenant, row.task.type) for row in event.rows])
+        tasks = [row.task for row in event.rows]
+        tenants, types = {task.tenant for task in tasks}, {task.type for task in tasks}
+        if len(tenants) == len(types) == 1:
+            self.note_submitted(tenants.pop(), types.pop(), len(tasks))
+            return
+        kinds = Counter([(task.tenant, task.type) for task in tasks])
         for (tenant, task_type), count in kinds.items():
             self.note_submitted(tenant, task_type, count)
 
