@@ -14,11 +14,18 @@ from typing import Any
 import duly
 from duly.api.problems import STATUS
 from duly.client import errors, http_pool, namespaces, submits, wire, worker
-from duly.client.asynchronous import WAIT_S_MAX
 from duly.client.context import Context, Flag
 from duly.client.operations import listing, operation
-from duly.client.request import RESOURCES, ScheduleOptions, SubmitOptions
+from duly.client.request import (
+    RESOURCES,
+    NodeOptions,
+    ScheduleOptions,
+    SubmitOptions,
+    WorkflowOptions,
+)
 from duly.client.task import Attempt, TaskData
+from duly.client.views import WorkflowData
+from duly.client.workflow_builder import GraphBuilder
 from duly.domain import limits
 from duly.domain.errors import DulyError
 from duly.testing import inline, plugin
@@ -69,6 +76,10 @@ INNER = {
     duly.AsyncClient: {"pages", "send", "task_from", "task_pages"},
     duly.Task: {"client", "typed"},
     duly.AsyncTask: {"client", "typed"},
+    duly.Workflow: {"client", "renewed"},
+    duly.AsyncWorkflow: {"client", "renewed"},
+    GraphBuilder: {"add_chain", "add_group", "add_node", "add_step", "body", "check_open"}
+    | {"free_name", "key", "known", "number_of", "parent_name", "place"},
     duly.TaskRegistry: {"default_pool", "resources", "scheduled"},
     duly.Worker: {"default_pool", "middleware", "on_signal", "plan", "serve_until_signal"},
     DulyServer: {"live", "serve", "move_clock", "move_clock_here", "wake_here", "make_tenant_here"}
@@ -81,6 +92,7 @@ WHEN: dict[type[DulyError], str] = {
     errors.ServerNotFound: "neither arguments nor environment name a duly, and none runs here",
     errors.Unreachable: "no sensible answer in any try; the outcome of a write is unknown",
     errors.WaitTimedOut: "`wait` with `timeout_s`, and the task had not ended by then",
+    errors.InvalidWorkflow: "the graph of a workflow is wrong; nothing was sent",
     errors.InvalidPayload: "an argument of a handle does not fit the handler's annotation",
     errors.TaskFailed: "`result()` of a task that failed; `task` has the whole of it",
     errors.TaskCancelled: "`result()` of a task that was cancelled",
@@ -110,7 +122,7 @@ LIMITS: tuple[tuple[str, float], ...] = (
     ("pools of a worker", worker.POOLS_MAX),
     ("connections of a client", http_pool.CONNECTIONS_MAX),
     ("seconds of one try, if `timeout_s` does not say otherwise", wire.TIMEOUT_S),
-    ("seconds of one long poll of `wait`, which makes as many as it needs", WAIT_S_MAX),
+    ("seconds of one long poll of `wait`, which makes as many as it needs", wire.WAIT_S_MAX),
     ("submits that share a call", submits.BATCH_MAX),
     ("bytes of submits that share a call", submits.BATCH_BYTES_MAX),
     ("calls with submits on their way", submits.FLIGHTS_MAX),
@@ -133,6 +145,7 @@ def make_reference() -> str:
             + ", `is_terminal`. Of an attempt: "
             + ", ".join(f"`{name}`" for name in Attempt.__struct_fields__)
             + ".\n",
+            *workflows(),
             SUBMITTING,
             REFUSALS,
             table(("error", "status and codes", "when"), error_rows()),
@@ -180,6 +193,24 @@ def section(title: str, kind: type, said: str = "", level: str = "##") -> Iterat
     rows = [member_row(kind, name, member) for name, member in members(kind)]
     if rows:
         yield table(("member", "what it does"), rows)
+
+
+def workflows() -> Iterator[str]:
+    yield "## Workflows\n"
+    starts = (duly.workflow, duly.chain, duly.group, duly.chord)
+    rows = [
+        (f"`duly.{each.__name__}{signature(each)}`", described(each, each.__name__))
+        for each in starts
+    ]
+    yield table(("function", "what it does"), rows)
+    yield from section("flow", GraphBuilder, level="###")
+    yield "### Options of a node\n"
+    yield table(("option", "meaning"), option_rows(NodeOptions))
+    yield "### Options of a workflow\n"
+    yield table(("option", "meaning"), option_rows(WorkflowOptions))
+    yield from section("duly.Workflow and duly.AsyncWorkflow", duly.Workflow, level="###")
+    facts = ", ".join(f"`{name}`" for name in WorkflowData.__struct_fields__)
+    yield f"Its facts: {facts}, `is_terminal`.\n"
 
 
 def resources() -> Iterator[str]:
@@ -231,16 +262,18 @@ def signature(function: Callable[..., Any]) -> str:
         found = found.replace(return_annotation=inspect.Signature.empty)
     shown = found.replace(parameters=[p for p in found.parameters.values() if p.name != "self"])
     text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", str(shown))
-    text = re.sub(r"'([A-Z]\w*)'|~(\w+)", r"\1\2", text)
+    text = re.sub(r"'([A-Z][\w\[\], |]*)'|~(\w+)", r"\1\2", text)
     text = re.sub(r"\*<class '?(\w+)'?>", r"Unpack[\1]", text)
     return text.replace(" -> None", "")
 
 
 def option_rows(options: Any) -> Iterator[tuple[str, str]]:
-    said = dict(re.findall(r"^(\w+): (.+)$", inspect.getdoc(options) or "", re.MULTILINE))
+    said = dict(
+        re.findall(r"^(\w+): (.+(?:\n +.+)*)$", inspect.getdoc(options) or "", re.MULTILINE)
+    )
     for name in options.__annotations__:
         assert name in said, f"{options.__name__} is silent on {name}"
-        yield f"`{name}`", said[name]
+        yield f"`{name}`", " ".join(said[name].split())
 
 
 def error_rows() -> Iterator[tuple[str, str, str]]:

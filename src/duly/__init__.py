@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Invalid,
         InvalidPayload,
         InvalidResult,
+        InvalidWorkflow,
         NotFound,
         RateLimited,
         ServerNotFound,
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from duly.client.synchronous import Client, Task
     from duly.client.task_handle import TaskHandle
     from duly.client.worker import Worker
+    from duly.client.workflow import AsyncWorkflow, Workflow
+    from duly.client.workflow_block import workflow
+    from duly.client.workflow_nodes import chain, chord, group
     from duly.domain.errors import ConfigurationError, DulyError
 
 __version__ = "0.1.0.dev0"
@@ -42,6 +46,7 @@ __all__ = [
     "ApiError",
     "AsyncClient",
     "AsyncTask",
+    "AsyncWorkflow",
     "Client",
     "ConfigurationError",
     "Conflict",
@@ -53,6 +58,7 @@ __all__ = [
     "Invalid",
     "InvalidPayload",
     "InvalidResult",
+    "InvalidWorkflow",
     "NotFound",
     "RateLimited",
     "Reject",
@@ -70,12 +76,17 @@ __all__ = [
     "WaitTimedOut",
     "WebhookReceiver",
     "Worker",
+    "Workflow",
     "__version__",
+    "chain",
+    "chord",
+    "group",
     "inbox",
     "inject",
     "receiver",
     "resource",
     "transactional",
+    "workflow",
 ]
 
 # Imported when they are first used, so that the command line stays instant.
@@ -83,6 +94,7 @@ EXPORTS = {
     "ApiError": "duly.client.errors",
     "AsyncClient": "duly.client.asynchronous",
     "AsyncTask": "duly.client.asynchronous",
+    "AsyncWorkflow": "duly.client.workflow",
     "Client": "duly.client.synchronous",
     "ConfigurationError": "duly.domain.errors",
     "Conflict": "duly.client.errors",
@@ -94,6 +106,7 @@ EXPORTS = {
     "Invalid": "duly.client.errors",
     "InvalidPayload": "duly.client.errors",
     "InvalidResult": "duly.client.errors",
+    "InvalidWorkflow": "duly.client.errors",
     "NotFound": "duly.client.errors",
     "RateLimited": "duly.client.errors",
     "Reject": "duly.client.outcomes",
@@ -111,8 +124,13 @@ EXPORTS = {
     "WaitTimedOut": "duly.client.errors",
     "WebhookReceiver": "duly.client.receiver_app",
     "Worker": "duly.client.worker",
+    "Workflow": "duly.client.workflow",
+    "chain": "duly.client.workflow_nodes",
+    "chord": "duly.client.workflow_nodes",
+    "group": "duly.client.workflow_nodes",
     "inject": "duly.client.resources",
     "resource": "duly.client.resources",
+    "workflow": "duly.client.workflow_block",
 }
 MODULES = {
     "inbox": "duly.client.inbox",

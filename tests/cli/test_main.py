@@ -99,7 +99,7 @@ def test_our_own_mistake_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) ->
         (ServerNotFound(problem="x"), 2),
         (ConfigurationError(problem="x"), 2),
         (Unreachable(url="http://x", problem="refused"), 1),
-        (WaitTimedOut(id="x", timeout_s=1.0, state="READY"), 1),
+        (WaitTimedOut(kind="task", id="x", timeout_s=1.0, state="READY"), 1),
         (error_of(409, {"code": "running", "detail": "x"}, None), 1),
     ],
 )

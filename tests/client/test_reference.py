@@ -13,7 +13,11 @@ def test_the_reference_is_what_the_code_says() -> None:
 
 def test_both_clients_can_do_the_same() -> None:
     """The page describes one of them, and says that the other is the same."""
-    for plain, awaited in ((duly.Client, duly.AsyncClient), (duly.Task, duly.AsyncTask)):
+    for plain, awaited in (
+        (duly.Client, duly.AsyncClient),
+        (duly.Task, duly.AsyncTask),
+        (duly.Workflow, duly.AsyncWorkflow),
+    ):
         methods = {name: inspect.signature(member) for name, member in members(plain)}
         others = {name: inspect.signature(member) for name, member in members(awaited)}
         assert list(methods) == list(others)

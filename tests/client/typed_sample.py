@@ -5,7 +5,8 @@ import dataclasses
 from datetime import UTC, datetime
 from typing import assert_type
 
-from duly import AsyncTask, Client, Context, Task, TaskRegistry, Worker
+import duly
+from duly import AsyncTask, AsyncWorkflow, Client, Context, Task, TaskRegistry, Worker, Workflow
 
 tasks = TaskRegistry(pool="emails")
 worker = Worker(pools=["emails"])
@@ -51,3 +52,31 @@ async def asubmit() -> None:
     assert_type(await sent.result(), dict[str, int])
     assert_type(await (await ship.asubmit(Order("1"))).result(), Order)
     await send.asubmit(to=None)  # refused
+
+
+def build() -> None:
+    with duly.workflow("order.fulfil", deadline_s=60, callback=send) as flow:
+        shipped = flow.add(ship.node(Order("1")), name="ship")
+        sent = flow.add(send.node(to="a"), after=[shipped, "ship"], when="none_failed")
+        flow.task("email.send", {"to": "b"}, after=sent, delay_s=3)
+        stage = flow.add(duly.chain(ship.node(Order("1")), duly.group(send.node("a"))), after=sent)
+        flow.add(send.node("a").options(priority=3), after=stage)
+        flow.add(send.node())  # refused
+        flow.add(ship.node("1"))  # refused
+        flow.add(send.node("a"), when="sometimes")  # refused
+        flow.task("email.send", run_at=datetime.now(UTC))  # refused
+        flow.task("email.send", after=3)  # refused
+    assert_type(flow.started, Workflow)
+    assert_type(flow.started.result(shipped), Order)
+    assert_type(flow.started.result(sent), dict[str, int])
+    assert_type(flow.started.wait(timeout_s=3), Workflow)
+    with Client() as client, client.workflow("order.fulfil", deadline=60) as flow:  # refused
+        flow.add(send.node(to="a"))
+
+
+async def abuild() -> None:
+    async with tasks.workflow("order.fulfil", on_failure="stop") as flow:
+        sent = flow.add(send.node(to="a"))
+    assert_type(flow.started, AsyncWorkflow)
+    assert_type(await flow.started.result(sent), dict[str, int])
+    assert_type([each.name async for each in flow.started.nodes()], list[str])

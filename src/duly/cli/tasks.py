@@ -248,7 +248,7 @@ def wait_for(session: ApiSession, task_id: str, timeout_s: float | None) -> Json
         if task["state"] in ENDED:
             return task
         if clock.monotonic() >= ends_at:
-            raise WaitTimedOut(id=task_id, timeout_s=timeout_s, state=task["state"])
+            raise WaitTimedOut(kind="task", id=task_id, timeout_s=timeout_s, state=task["state"])
 
 
 @command.command("logs")

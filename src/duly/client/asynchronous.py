@@ -16,6 +16,7 @@ from duly.client.request import (
     SubmitOptions,
     TaskCall,
     TaskSpec,
+    WorkflowOptions,
     encode_spec,
     encode_task,
     task_call,
@@ -23,7 +24,7 @@ from duly.client.request import (
 from duly.client.server import find_server
 from duly.client.submits import SubmitQueue
 from duly.client.task import Attempt, TaskData
-from duly.client.wire import TIMEOUT_S, TRIES_MAX
+from duly.client.wire import TIMEOUT_S, TRIES_MAX, WAIT_S_MAX
 
 if TYPE_CHECKING:
     from duly.client.namespaces import (
@@ -38,11 +39,11 @@ if TYPE_CHECKING:
         AsyncTenants,
         AsyncWebhookSecrets,
         AsyncWorkers,
+        AsyncWorkflows,
     )
     from duly.client.views import Explanation
+    from duly.client.workflow_builder import AsyncWorkflowBuilder
 
-# One long poll; a longer wait is several of them.
-WAIT_S_MAX = 50.0
 PAGE = 200
 R = TypeVar("R")
 
@@ -105,6 +106,7 @@ class AsyncClient:
     audit: "AsyncAudit"
     nodes: "AsyncNodes"
     workers: "AsyncWorkers"
+    workflows: "AsyncWorkflows"
 
     def __init__(
         self,
@@ -193,6 +195,13 @@ class AsyncClient:
         stored = await asyncio.gather(*answers)
         return [self.task_from(*each) for each in zip(stored, decoders, strict=True)]
 
+    def workflow(self, name: str, **options: Unpack[WorkflowOptions]) -> "AsyncWorkflowBuilder":
+        """A block that starts a workflow at its end; nothing is stored when it raises:
+        `client.workflow("order.fulfil") as flow`."""
+        from duly.client.workflow_builder import AsyncWorkflowBuilder
+
+        return AsyncWorkflowBuilder(self, name, options)
+
     async def get(self, task_id: str) -> AsyncTask[Any]:
         """With payload, result and progress; NotFound if this tenant has none of that id."""
         return self.task_from(await self.connection.request("GET", f"/v1/tasks/{task_id}"))
@@ -270,7 +279,7 @@ class AsyncClient:
             if task.is_terminal:
                 return task
             if ends_at is not None and loop.time() >= ends_at:
-                raise WaitTimedOut(id=task_id, timeout_s=timeout_s, state=task.state)
+                raise WaitTimedOut(kind="task", id=task_id, timeout_s=timeout_s, state=task.state)
 
     async def cancel(self, task_id: str) -> AsyncTask[Any]:
         """A running task is asked to stop: `cancel_requested` until it has."""
@@ -318,9 +327,10 @@ class AsyncClient:
         content: bytes | None = None,
         query: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
+        wait_s: float = 0.0,
     ) -> bytes:
         return await self.connection.request(
-            method, path, content, query=query, idempotency_key=idempotency_key
+            method, path, content, query=query, idempotency_key=idempotency_key, wait_s=wait_s
         )
 
     async def pages(self, path: str, query: Mapping[str, object]) -> AsyncIterator[list[bytes]]:

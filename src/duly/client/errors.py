@@ -15,7 +15,11 @@ class Unreachable(DulyError):
 
 
 class WaitTimedOut(DulyError):
-    """task {id} has not ended within {timeout_s:g} s; it is {state}"""
+    """{kind} {id} has not ended within {timeout_s:g} s; it is {state}"""
+
+
+class InvalidWorkflow(DulyError):
+    """{problem}"""
 
 
 class InvalidPayload(DulyError):

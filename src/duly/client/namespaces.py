@@ -9,7 +9,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from duly.client.errors import Conflict, NotFound
+from duly.client.clock import monotonic
+from duly.client.errors import Conflict, NotFound, WaitTimedOut
 from duly.client.json_values import encode
 from duly.client.operations import Blocking, Operations, given, listing, operation
 from duly.client.request import ScheduleOptions, TaskCall, TaskSpec, task_fields
@@ -32,7 +33,12 @@ from duly.client.views import (
     Tenant,
     WebhookSecret,
     WorkerView,
+    WorkflowData,
+    WorkflowExplanation,
+    WorkflowGraph,
+    WorkflowNode,
 )
+from duly.client.wire import WAIT_S_MAX
 
 
 class TenantLimits(TypedDict, total=False):
@@ -465,6 +471,83 @@ class AsyncWorkers(Operations):
             yield page
 
 
+class AsyncWorkflows(Operations):
+    """Graphs of tasks, by id. The builder starts them: `client.workflow(...)`."""
+
+    @operation
+    async def start(self, workflow: Mapping[str, Any]) -> WorkflowData:
+        """One that is written down already, as the API takes it: with `name` and `nodes`."""
+        content, key = encode(workflow), workflow.get("idempotency_key")
+        answer = await self.api.send("POST", "/v1/workflows", content, None, key)
+        return msgspec.json.decode(answer, type=WorkflowData)
+
+    @listing
+    async def list(
+        self,
+        *,
+        state: str | None = None,
+        name: str | None = None,
+        tag: str | None = None,
+        created_after: datetime | None = None,
+    ) -> AsyncIterator[Page[WorkflowData]]:
+        """Newest first."""
+        query = {"state": state, "name": name, "tag": tag, "created_after": text(created_after)}
+        async for page in self.pages(WorkflowData, "/v1/workflows", query):
+            yield page
+
+    @operation
+    async def get(self, workflow_id: str) -> WorkflowData:
+        """With its critical path, and when it may end."""
+        return await self.ask(WorkflowData, "GET", f"/v1/workflows/{workflow_id}")
+
+    @operation
+    async def status(self, workflow_id: str) -> WorkflowData:
+        """Its state and counts alone, however large it is."""
+        return await self.ask(WorkflowData, "GET", f"/v1/workflows/{workflow_id}/status")
+
+    @operation
+    async def wait(self, workflow_id: str, timeout_s: float | None = None) -> WorkflowData:
+        """The workflow once it has ended; WaitTimedOut if it has not by then."""
+        path = f"/v1/workflows/{workflow_id}/wait"
+        ends_at = None if timeout_s is None else monotonic() + timeout_s
+        while True:
+            left_s = WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
+            wait_s = min(left_s, WAIT_S_MAX)
+            query = {"timeout_s": wait_s}
+            found = await self.ask(WorkflowData, "GET", path, query=query, wait_s=wait_s)
+            if found.is_terminal:
+                return found
+            if ends_at is not None and monotonic() >= ends_at:
+                raise WaitTimedOut(
+                    kind="workflow", id=workflow_id, timeout_s=timeout_s, state=found.state
+                )
+
+    @listing
+    async def nodes(
+        self, workflow_id: str, *, state: str | None = None
+    ) -> AsyncIterator[Page[WorkflowNode]]:
+        """In the order in which they were given."""
+        path = f"/v1/workflows/{workflow_id}/nodes"
+        async for page in self.pages(WorkflowNode, path, {"state": state}):
+            yield page
+
+    @operation
+    async def graph(self, workflow_id: str) -> WorkflowGraph:
+        """All nodes, each with its state and the names of its parents."""
+        return await self.ask(WorkflowGraph, "GET", f"/v1/workflows/{workflow_id}/graph")
+
+    @operation
+    async def explain(self, workflow_id: str, node: str | None = None) -> WorkflowExplanation:
+        """What a node waits for, or the first that have not ended."""
+        path = f"/v1/workflows/{workflow_id}/explain"
+        return await self.ask(WorkflowExplanation, "GET", path, query={"node": node})
+
+    @operation
+    async def cancel(self, workflow_id: str) -> WorkflowData:
+        """What runs is asked to stop; what waits is cancelled."""
+        return await self.ask(WorkflowData, "POST", f"/v1/workflows/{workflow_id}/cancel")
+
+
 class Schedules(Blocking, AsyncSchedules):
     awaited = AsyncSchedules
 
@@ -507,6 +590,10 @@ class Nodes(Blocking, AsyncNodes):
 
 class Workers(Blocking, AsyncWorkers):
     awaited = AsyncWorkers
+
+
+class Workflows(Blocking, AsyncWorkflows):
+    awaited = AsyncWorkflows
 
 
 T = TypeVar("T")

@@ -25,6 +25,8 @@ class AwaitedApi(Protocol):
         path: str,
         content: bytes | None = None,
         query: Mapping[str, object] | None = None,
+        idempotency_key: str | None = None,
+        wait_s: float = 0.0,
     ) -> bytes: ...
 
     def pages(self, path: str, query: Mapping[str, object]) -> AsyncIterator[list[bytes]]: ...
@@ -54,9 +56,10 @@ class Operations:
         path: str,
         body: object = None,
         query: Mapping[str, object] | None = None,
+        wait_s: float = 0.0,
     ) -> Answer:
         content = None if body is None else encode(body)
-        found = await self.api.send(method, path, content, query)
+        found = await self.api.send(method, path, content, query, wait_s=wait_s)
         return msgspec.json.decode(found or b"null", type=answer)
 
     async def pages(

@@ -11,13 +11,14 @@ send.submit(to="a@example.com")
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, Unpack, cast
 
-from duly.client.request import ScheduleOptions, TaskCall
+from duly.client.request import ScheduleOptions, TaskCall, WorkflowOptions
 from duly.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from duly.client.handlers import Handler
     from duly.client.resources import Resource
     from duly.client.task_handle import TaskDecorator, TaskHandle
+    from duly.client.workflow_block import WorkflowBlock
 
 
 Handle = TypeVar("Handle")
@@ -124,6 +125,12 @@ class TaskRegistry:
             return handle
 
         return register
+
+    def workflow(self, name: str, **options: Unpack[WorkflowOptions]) -> "WorkflowBlock":
+        """`duly.workflow`, to the duly that its handles submit to."""
+        from duly.client.workflow_block import WorkflowBlock
+
+        return WorkflowBlock(name, options, self.url, self.api_key)
 
     def default_pool(self) -> str | None:
         return self.pool

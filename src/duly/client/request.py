@@ -2,11 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime
-from typing import Any, Generic, Required, TypedDict, TypeVar
+from typing import Any, Generic, Literal, Protocol, Required, TypedDict, TypeVar
 
 from duly.client.errors import Invalid
 from duly.client.json_values import encode
 
+When = Literal["all_completed", "none_failed", "all_done", "any_completed", "any_failed"]
 R_co = TypeVar("R_co", covariant=True)
 # Attributes of a client, and their classes in namespaces.py.
 RESOURCES = {
@@ -21,6 +22,7 @@ RESOURCES = {
     "audit": "Audit",
     "nodes": "Nodes",
     "workers": "Workers",
+    "workflows": "Workflows",
 }
 
 
@@ -64,6 +66,72 @@ class SubmitOptions(TypedDict, total=False):
     unique: Mapping[str, Any]
     debounce: Mapping[str, Any]
     throttle: Mapping[str, Any]
+
+
+class TypedTask(Protocol):
+    """What a typed handle says of its tasks."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def defaults(self) -> SubmitOptions: ...
+
+
+class NodeOptions(TypedDict, total=False):
+    """What a node of a workflow can be asked for with, beside what it comes after.
+
+    name: its name in the graph; its type if not given, numbered where that is taken.
+    when: by which ends of its parents it runs: "all_completed" (if not given), "none_failed",
+        "all_done", "any_completed", "any_failed".
+    delay_s: fires so many seconds after its parents let it.
+    target: as of a task.
+    pool: as of a task.
+    url: as of a task.
+    priority: as of a task.
+    retry: as of a task.
+    timeout_s: as of a task.
+    jitter_s: as of a task.
+    concurrency_key: as of a task; the nodes of a workflow have one between them.
+    concurrency_limit: as of a task.
+    tags: as of a task.
+    envelope: the webhook's body is `{"payload": ..., "parents": {...}}`.
+    """
+
+    name: str
+    when: When
+    delay_s: float
+    target: Mapping[str, Any]
+    pool: str
+    url: str
+    priority: int
+    retry: Mapping[str, Any]
+    timeout_s: float
+    jitter_s: float
+    concurrency_key: str
+    concurrency_limit: int
+    tags: Mapping[str, str]
+    envelope: bool
+
+
+class WorkflowOptions(TypedDict, total=False):
+    """What a workflow can be asked for with, beside its name and its nodes.
+
+    idempotency_key: the same name, key and nodes again is the same workflow.
+    deadline_s: stopped when it has not ended so many seconds after its start.
+    on_failure: "finish_branches" (if not given) or "stop": what the first failed node means for the
+        nodes that do not depend on it.
+    defaults: `pool`, `url` or `target`, `priority`, `retry`, `timeout_s`, `jitter_s` of its nodes.
+    callback: told of its end: a typed handle, or `{"type": ..., "target": {...}}`.
+    tags: names and values of your own, to find it by.
+    """
+
+    idempotency_key: str
+    deadline_s: float
+    on_failure: Literal["finish_branches", "stop"]
+    defaults: Mapping[str, Any]
+    callback: "Mapping[str, Any] | TypedTask"
+    tags: Mapping[str, str]
 
 
 class TaskSpec(SubmitOptions, total=False):
@@ -154,6 +222,14 @@ def task_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     if target:
         fields["target"] = {**fields.get("target", {}), **target}
     return fields
+
+
+def callback_fields(callback: Mapping[str, Any] | TypedTask) -> dict[str, Any]:
+    """The task of a handle goes where its other tasks go."""
+    if isinstance(callback, Mapping):
+        return task_fields(callback)
+    target = task_fields(callback.defaults).get("target", {"pool": "default"})
+    return {"type": callback.type, "target": target}
 
 
 def check_key(key: object) -> None:

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
 import msgspec
 
-from duly.client.request import RESOURCES, SubmitOptions, TaskCall, TaskSpec, task_call
+from duly.client.request import (
+    RESOURCES,
+    SubmitOptions,
+    TaskCall,
+    TaskSpec,
+    WorkflowOptions,
+    task_call,
+)
 from duly.client.task import Attempt, TaskData
 from duly.client.wire import TIMEOUT_S, TRIES_MAX
 
@@ -35,8 +42,10 @@ if TYPE_CHECKING:
         Tenants,
         WebhookSecrets,
         Workers,
+        Workflows,
     )
     from duly.client.views import Explanation
+    from duly.client.workflow_builder import WorkflowBuilder
 
 Answer = TypeVar("Answer")
 R = TypeVar("R")
@@ -98,6 +107,7 @@ class Client:
     audit: "Audit"
     nodes: "Nodes"
     workers: "Workers"
+    workflows: "Workflows"
 
     def __init__(
         self,
@@ -209,6 +219,13 @@ class Client:
     def submit_many(self, tasks: Sequence[TaskSpec | TaskCall[Any]]) -> list[Task[Any]]:
         """Each on its own: one that is refused raises, after the others were stored."""
         return [self.task_from(task) for task in self.run(self.asynchronous.submit_many(tasks))]
+
+    def workflow(self, name: str, **options: Unpack[WorkflowOptions]) -> "WorkflowBuilder":
+        """A block that starts a workflow at its end; nothing is stored when it raises:
+        `client.workflow("order.fulfil") as flow`."""
+        from duly.client.workflow_builder import WorkflowBuilder
+
+        return WorkflowBuilder(self, name, options)
 
     def get(self, task_id: str) -> Task[Any]:
         """With payload, result and progress; NotFound if this tenant has none of that id."""

@@ -18,18 +18,21 @@ from typing import (
     Protocol,
     TypeVar,
     Unpack,
+    cast,
     overload,
 )
 
 import msgspec
 
+from duly.client.errors import InvalidWorkflow
 from duly.client.handlers import Handler
-from duly.client.request import SubmitOptions, TaskCall
+from duly.client.request import NodeOptions, SubmitOptions, TaskCall
 from duly.client.shared_clients import shared_async_client, shared_client
 
 if TYPE_CHECKING:
     from duly.client.asynchronous import AsyncTask
     from duly.client.synchronous import Task
+    from duly.client.workflow_nodes import NodeCall
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -96,6 +99,17 @@ class TaskHandle(Generic[P, R]):
         binder = handler.binder
         payload = msgspec.Raw(binder.payload(args, kwargs))
         return TaskCall(handler.type, payload, self.defaults, binder.decode_result)
+
+    def node(self, *args: P.args, **kwargs: P.kwargs) -> "NodeCall[R]":
+        """A node of a workflow with these arguments: `flow.add(send.node(to="x"), after=...)`."""
+        from duly.client.workflow_nodes import NodeCall
+
+        if extra := self.defaults.keys() - NodeOptions.__annotations__.keys():
+            raise InvalidWorkflow(problem=f"a node has no {', '.join(sorted(extra))}")
+        handler = self.handler
+        payload = msgspec.Raw(handler.binder.payload(args, kwargs))
+        options = cast("NodeOptions", self.defaults)
+        return NodeCall(handler.type, payload, options, handler.binder.decode_result)
 
     def at(self, run_at: datetime) -> "TaskHandle[P, R]":
         """The handle, for tasks that fire then: `send.at(midnight).submit(to="x")`."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from duly.domain.states import State
+from duly.domain.states import TERMINAL, State
 
 
 class View(msgspec.Struct, frozen=True):
@@ -260,3 +260,87 @@ class WorkerView(View, frozen=True):
     started_at: datetime
     seen_at: datetime
     expires_at: datetime
+
+
+class WorkflowData(msgspec.Struct, kw_only=True):
+    """`counts`: how many nodes are in each state. `stop_reason`: why the rest was cancelled."""
+
+    id: str
+    name: str
+    state: State
+    node_count: int = msgspec.field(name="nodes")
+    edge_count: int = msgspec.field(name="edges")
+    counts: dict[str, int]
+    created_at: datetime
+    on_failure: str = "finish_branches"
+    ended_at: datetime | None = None
+    deadline_at: datetime | None = None
+    stop_reason: str | None = None
+    tags: dict[str, str] | None = None
+    critical_path: list[str] | None = None
+    estimate_at: datetime | None = None
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.state in TERMINAL
+
+
+class WorkflowNode(View, frozen=True):
+    """A node of a workflow as it stands; its task has the same id. `parents_pending`: how many of
+    its parents have not ended."""
+
+    id: str
+    name: str
+    state: State
+    when: str
+    type: str | None = None
+    parents: int = 0
+    parents_pending: int | None = None
+    delay_s: float = 0.0
+    next_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    reason: str | None = None
+
+
+class GraphNode(View, frozen=True):
+    name: str
+    state: State
+    after: list[str] = []
+    when: str = "all_completed"
+
+
+class WorkflowGraph(View, frozen=True):
+    """All nodes in the order in which they were given."""
+
+    id: str
+    name: str
+    state: State
+    nodes: list[GraphNode]
+
+
+class BindingParent(View, frozen=True):
+    name: str
+    state: State
+    next_at: datetime | None = None
+
+
+class NodeExplanation(View, frozen=True):
+    """Why a node stands where it does: `detail` in a sentence, the parents that bind it, and the
+    nodes at the beginning of all chains to it which could move now."""
+
+    id: str
+    name: str
+    state: State
+    when: str
+    detail: str
+    parents: list[BindingParent] = []
+    blocked_by: list[BindingParent] = []
+
+
+class WorkflowExplanation(View, frozen=True):
+    """Of one node, or of the first nodes that have not ended."""
+
+    id: str
+    state: State
+    nodes: list[NodeExplanation]

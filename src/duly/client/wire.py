@@ -22,6 +22,8 @@ PAUSE_FIRST_S = 0.1
 PAUSE_MAX_S = 5.0
 RETRY_AFTER_MAX_S = 30.0
 TIMEOUT_S = 30.0
+# One long poll; a longer wait is several of them.
+WAIT_S_MAX = 50.0
 
 
 class Retrying:
