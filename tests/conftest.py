@@ -25,6 +25,7 @@ SLOW_FOLDERS = frozenset(
         "client",
         "coordinator",
         "guards",
+        "integrations",
         "interleaving",
         "maintenance",
         "model",

@@ -30,6 +30,8 @@ ALLOWED: dict[str, set[str]] = {
     "maintenance": ACTORS,
     "client": {"domain", "duly", "validation"},
     "cli": {"logs", "app", "bench", "client", "observability", "verify"} | SHARED,
+    # A part of programs that use duly, as the client is; a framework's command is one of ours.
+    "integrations": {"cli", "client", "domain"},
     # Composes a whole duly, as `app` does, and runs a worker on it.
     "testing": ACTORS | {"app", "client", "composition", "execution"},
     # Measures every part, alone and together; only the command line calls it.

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from duly.cli.values import secret, server_url
 from duly.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
+    from duly.client.middleware import Around
     from duly.client.schedule_plan import ScheduleStep
     from duly.client.worker import Worker
 
@@ -58,14 +59,28 @@ def command(
     ends it at once.
     """
     if is_reloading:
-        raise click.exceptions.Exit(run_again_and_again())
+        arguments = [each for each in sys.argv[1:] if each != "--reload"]
+        raise click.exceptions.Exit(run_again_and_again(["-m", "duly", *arguments]))
     from duly.logs import configure_logs
 
     configure_logs(log_level, "auto")
+    start_worker(target, given, is_planning=is_planning)
+
+
+def start_worker(
+    target: str,
+    given: Mapping[str, Any],
+    *,
+    is_planning: bool,
+    around: "Around | None" = None,
+) -> None:
+    """`given`: options that are said, instead of the worker's own."""
     worker = find_worker(target)
     for name, value in given.items():
         if value:
             setattr(worker, name, read_given(name, value))
+    if around is not None:
+        worker.around(around)
     if is_planning:
         print_plan(worker.plan_schedules())
     else:
@@ -107,17 +122,14 @@ def find_worker(target: str) -> "Worker":
     return worker
 
 
-def run_again_and_again() -> int:
-    """The same command without --reload, until we are told to stop; its exit code then."""
-    arguments = [each for each in sys.argv[1:] if each != "--reload"]
+def run_again_and_again(arguments: Sequence[str]) -> int:
+    """A Python program, until we are told to stop; its exit code then."""
     watch = Reloader()
     with watch.heard():
         while True:
             known = changes()
             # In a session of its own: what the terminal sends reaches it once, from us.
-            watch.child = subprocess.Popen(
-                [sys.executable, "-m", "duly", *arguments], start_new_session=True
-            )
+            watch.child = subprocess.Popen([sys.executable, *arguments], start_new_session=True)
             while not watch.is_over.is_set() and changes() == known:
                 watch.is_over.wait(LOOK_EVERY_S)
             if not watch.is_over.is_set():

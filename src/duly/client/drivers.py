@@ -1,4 +1,4 @@
-"""One statement over whatever connection a program has: asyncpg, psycopg, SQLAlchemy.
+"""One statement over whatever connection a program has: asyncpg, psycopg, SQLAlchemy, Django.
 
 Statements name their arguments in braces. Nothing here begins or ends a transaction, and no driver
 is imported before a connection of it was given.
@@ -9,13 +9,15 @@ from inspect import iscoroutinefunction
 from typing import Any
 
 Arguments = Mapping[str, str | None]
-ASYNCPG, PSYCOPG, SQLALCHEMY = "asyncpg", "psycopg", "sqlalchemy"
+ASYNCPG, DJANGO, PSYCOPG, SQLALCHEMY = "asyncpg", "django", "psycopg", "sqlalchemy"
 
 
 def asker(connection: Any) -> Callable[..., Any]:
     """For a connection that is not awaited: `ask(connection, statement, arguments)` answers the
     first value of the first row."""
-    return chosen(connection, {PSYCOPG: ask_psycopg, SQLALCHEMY: ask_sqlalchemy})
+    return chosen(
+        connection, {DJANGO: ask_django, PSYCOPG: ask_psycopg, SQLALCHEMY: ask_sqlalchemy}
+    )
 
 
 def awaited_asker(connection: Any) -> Callable[..., Any]:
@@ -42,7 +44,7 @@ def driver_of(connection: Any) -> str | None:
     """By whose class it is: importing a driver to compare would require all of them."""
     for kind in type(connection).__mro__:
         package = kind.__module__.partition(".")[0]
-        if package in (ASYNCPG, PSYCOPG, SQLALCHEMY):
+        if package in (ASYNCPG, DJANGO, PSYCOPG, SQLALCHEMY):
             return package
     return None
 
@@ -53,9 +55,26 @@ def is_awaited(connection: Any) -> bool:
 
 
 def state_of(error: BaseException) -> str | None:
-    """The SQLSTATE, where there is one. SQLAlchemy wraps the driver's error."""
-    state: str | None = getattr(getattr(error, "orig", None) or error, "sqlstate", None)
+    """The SQLSTATE, where there is one."""
+    fault = fault_of(error)
+    # As psycopg 2 calls it, which Django still takes.
+    state: str | None = getattr(fault, "sqlstate", None) or getattr(fault, "pgcode", None)
     return state
+
+
+def fault_of(error: BaseException) -> BaseException:
+    """The driver's own error: SQLAlchemy and Django wrap it."""
+    original: BaseException | None = getattr(error, "orig", None)
+    if original is not None:
+        return original
+    cause = error.__cause__
+    return cause if cause is not None and hasattr(cause, "diag") else error
+
+
+def ask_django(connection: Any, statement: str, arguments: Arguments) -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute(named(statement, arguments, "%({})s"), arguments)
+        return cursor.fetchone()[0] if cursor.description else None
 
 
 def ask_psycopg(connection: Any, statement: str, arguments: Arguments) -> Any:

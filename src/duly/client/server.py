@@ -19,6 +19,14 @@ class Server(NamedTuple):
     api_key: str
 
 
+class Configured:
+    """What the settings of a framework say: after arguments and environment, before the local
+    duly. Either can be missing."""
+
+    url: str | None = None
+    api_key: str | None = None
+
+
 class LocalServer(msgspec.Struct, frozen=True):
     """`api_key` is empty where this duly found keys that were made elsewhere. `keys` remembers the
     first key of each database that a duly of this folder has used, the newest last."""
@@ -31,9 +39,13 @@ class LocalServer(msgspec.Struct, frozen=True):
 def find_server(
     url: str | None = None, api_key: str | None = None, environ: Mapping[str, str] = os.environ
 ) -> Server:
-    """What is given wins, then DULY_URL and DULY_API_KEY, then the local `duly up`."""
-    url = url or environ.get("DULY_URL")
+    """What is given wins, then DULY_URL and DULY_API_KEY, then a framework's settings, then the
+    local `duly up`."""
+    url = url or environ.get("DULY_URL") or Configured.url
     api_key = api_key or environ.get("DULY_API_KEY")
+    # A key goes to the server that it was written beside, and to no other.
+    if not api_key and url == Configured.url:
+        api_key = Configured.api_key
     if url and api_key:
         return Server(url.rstrip("/"), api_key)
     path = local_path(environ)

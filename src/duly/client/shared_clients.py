@@ -3,9 +3,11 @@ that a program submits to. They are closed with their loop, and with the program
 """
 
 import asyncio
+import contextlib
 import os
 import threading
 import weakref
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,17 +38,40 @@ def shared_client(url: str | None, api_key: str | None) -> "Client":
 
 def shared_async_client(url: str | None, api_key: str | None) -> "AsyncClient":
     """Of the running event loop."""
-    loop = asyncio.get_running_loop()
     target = (url, api_key)
-    found = LOOPS.get(loop)
-    if found is None:
-        with LOCK:
-            found = LOOPS.setdefault(loop, {})
+    found = clients_of_loop()
     if target not in found:
         from duly.client.asynchronous import AsyncClient
 
         found[target] = AsyncClient(url, api_key)
     return found[target]
+
+
+def clients_of_loop() -> "dict[Target, AsyncClient]":
+    loop = asyncio.get_running_loop()
+    found = LOOPS.get(loop)
+    if found is None:
+        with LOCK:
+            found = LOOPS.setdefault(loop, {})
+    return found
+
+
+@contextlib.asynccontextmanager
+async def async_client_of_handles(
+    url: str | None, api_key: str | None
+) -> "AsyncIterator[AsyncClient]":
+    """A client for a part of a program's life; meanwhile also behind the handles of this event loop
+    that name the same duly, or none."""
+    from duly.client.asynchronous import AsyncClient
+
+    clients = clients_of_loop()
+    async with AsyncClient(url, api_key) as client:
+        clients[(url, api_key)] = clients[(None, None)] = client
+        try:
+            yield client
+        finally:
+            for target in [target for target, known in clients.items() if known is client]:
+                del clients[target]
 
 
 def forget_shared_clients() -> None:

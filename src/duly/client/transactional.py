@@ -1,8 +1,9 @@
 """`duly.transactional`: submit inside your own transaction, in the database that duly lives in.
 
 The task is stored by the SQL function `duly.submit_task`: your commit makes it visible, your
-rollback leaves nothing. `submit` takes a psycopg connection or an SQLAlchemy Connection or Session;
-`asubmit` their asynchronous kin and an asyncpg connection. Nothing here commits.
+rollback leaves nothing. `submit` takes a connection of psycopg or Django, or a Connection or
+Session of SQLAlchemy; `asubmit` the asynchronous ones of psycopg and SQLAlchemy, and asyncpg's.
+Nothing here commits.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from uuid import UUID
 
 import msgspec
 
-from duly.client.drivers import asker, awaited_asker, state_of
+from duly.client.drivers import asker, awaited_asker, fault_of, state_of
 from duly.client.errors import ApiError, Conflict, IdempotencyMismatch, Invalid, NotFound
 from duly.client.request import SubmitOptions, task_fields
 from duly.domain.errors import ConfigurationError
@@ -175,7 +176,7 @@ def translated_refusals() -> Iterator[None]:
         state = state_of(error)
         if state not in REFUSALS:
             raise
-        message, detail = words_of(getattr(error, "orig", None) or error)
+        message, detail = words_of(fault_of(error))
         errors = msgspec.json.decode(detail) if state == INVALID and detail else []
         refuse(state, message.partition(":")[0], errors, error)
 

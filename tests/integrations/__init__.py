@@ -1,0 +1,1 @@
+"""duly inside of other frameworks, as their users run them."""
