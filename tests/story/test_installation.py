@@ -151,7 +151,7 @@ def test_a_client_is_small_and_quick_to_import(client_only: Environment) -> None
     python, program = (str(client_only.bin / name) for name in ("python", "duly"))
     bare_s, sync_s, async_s, help_s = client_only.starts_s(
         (python, "-c", "pass"),
-        (python, "-c", "from duly import Client"),
+        (python, "-c", "from duly import Client, Worker"),
         (python, "-c", "from duly import AsyncClient"),
         (program, "--help"),
     )

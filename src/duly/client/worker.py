@@ -6,14 +6,12 @@ worker = Worker(pools=["default"], concurrency=100)
 async def send(ctx, to: str): ...
 """
 
-import asyncio
 import faulthandler
 import functools
 import gc
 import os
 import re
 import signal
-import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -224,6 +222,8 @@ def loop_runner() -> Callable[[Coroutine[Any, Any, None]], None]:
     try:
         import uvloop
     except ImportError:
+        import asyncio
+
         return asyncio.run
     return uvloop.run
 
@@ -238,5 +238,7 @@ def leave_after_program(leaves_at: float) -> None:
 
 def worker_id(chance: str) -> str:
     """Unique to this start of this process: a holder that comes back is another holder."""
+    import socket
+
     host = re.sub(r"[^A-Za-z0-9.-]", "", socket.gethostname())
     return f"{host[:NAME_CHARACTERS_MAX]}:{os.getpid()}:{chance[:12]}"
