@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tests.servers import ServerOfTheRun
 from tests.simulation.case import Case, Kind, keep, read_case, run_case
-from tests.simulation.database import Postgres
+from tests.simulation.database import Postgres, shorten_cascades
 from tests.simulation.fleet_plan import FleetPlan
 from tests.simulation.run import Verdict, prepare, tell_story
 from tests.simulation.shrink import shrink
@@ -32,6 +32,7 @@ class Summary:
         self.statements = 0
         self.virtual_s = 0.0
         self.operations: Counter[str] = Counter()
+        self.node_ends: Counter[str] = Counter()
         self.faults: Counter[str] = Counter()
         self.crash_points: Counter[str] = Counter()
         self.failing: list[str] = []
@@ -42,6 +43,7 @@ class Summary:
         self.statements += verdict.statements
         self.virtual_s += verdict.virtual_s
         self.operations += verdict.operations
+        self.node_ends += verdict.node_ends
         self.faults += verdict.faults
         self.crash_points += verdict.crash_points
         if not verdict.is_clean:
@@ -54,6 +56,7 @@ class Summary:
     def tell(self) -> None:
         for title, counts in (
             ("operations", self.operations),
+            ("nodes of workflows", self.node_ends),
             ("faults", self.faults),
             ("crash points", self.crash_points),
         ):
@@ -135,6 +138,7 @@ def run_seeds(server: ServerOfTheRun, cases: list[Case]) -> Summary:
 @contextlib.contextmanager
 def fresh_database(server: ServerOfTheRun) -> Iterator[Postgres]:
     with server.database() as name:
+        shorten_cascades(server.url(name))
         postgres = Postgres(server.engine_url(name))
         prepare(postgres)
         try:

@@ -151,6 +151,7 @@ class Cluster:
         self.leases: list[tuple[int, UUID, int, UUID]] = []
         self.keyed: dict[tuple[int, str], Submission] = {}
         self.schedules: list[tuple[int, UUID]] = []
+        self.workflows: list[Any] = []
         self.requests = 0
 
     # Time ------------------------------------------------------------------------------------

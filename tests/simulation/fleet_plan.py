@@ -17,8 +17,9 @@ from duly.broker import postgres as postgres_broker
 from duly.domain import occurrence_plan
 from duly.execution import executor
 from duly.scheduler import cron, dispatcher, gatekeeper, loader, ready_state, reaper
+from duly.scheduler import workflows as workflow_role
 from duly.store import fire_schedules as store_recur
-from duly.store import load, ready_tickets
+from duly.store import load, ready_tickets, workflow_control
 from duly.store.tenants import TenantLimits
 from tests.simulation.plan import TENANTS_MAX, Actor, FaultKind, Plan
 
@@ -169,8 +170,15 @@ def hurried(plan: FleetPlan) -> FleetPlan:
 
 def keepers(seed: int) -> frozenset[Actor]:
     """By a draw of their own: whoever takes no part changes nothing for the others."""
-    takes_part = Random(f"fleet schedules {seed}").random() < 0.4
-    return frozenset({Actor.KEEPER} if takes_part else ())
+    has_schedules = Random(f"fleet schedules {seed}").random() < 0.4
+    has_workflows = Random(f"fleet workflows {seed}").random() < 0.5
+    kept = [Actor.KEEPER] * has_schedules + [Actor.WORKFLOWS] * has_workflows
+    return frozenset(kept)
+
+
+def cancelled_at_once(seed: int) -> int:
+    """Nodes that one commit cancels: a few, so that most cancels go on by a timer, or all."""
+    return Random(f"fleet cancels {seed}").choice([1, 3, 1000])
 
 
 def stay_min(seed: int) -> int:
@@ -226,6 +234,11 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (occurrence_plan, "RULINGS_MAX", RULINGS_MAX),
         (store_recur, "FIRES_MAX", FIRES_MAX),
         (store_recur, "BATCHES_MAX", 5),
+        (workflow_role, "LOOK_S", plan.sweep_s),
+        (workflow_role, "AGAIN_S", plan.sweep_s),
+        (workflow_role, "TIMERS_AT_ONCE", plan.batch),
+        (workflow_control, "TIMERS_AT_ONCE", plan.batch),
+        (workflow_control, "CANCELLED_AT_ONCE", cancelled_at_once(plan.seed)),
     ]
 
 

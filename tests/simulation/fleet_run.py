@@ -6,6 +6,7 @@ import logging
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -16,6 +17,7 @@ from duly.store.database import Database
 from duly.store.ownership import SLOT, list_ownership
 from duly.store.tenants import PauseKind
 from duly.verify.check import Violation
+from duly.verify.history import Operation
 from tests.simulation.clients import CLIENTS, submit
 from tests.simulation.cluster import keep_back
 from tests.simulation.database import Postgres
@@ -33,6 +35,8 @@ from tests.simulation.run import Verdict, finish, judge
 from tests.simulation.schedule_clients import keep_schedules
 from tests.simulation.schedule_model import judge_rulings, read_ledger, read_model
 from tests.simulation.witness import WITNESSED
+from tests.simulation.workflow_clients import start_workflows
+from tests.simulation.workflow_model import Terms, judge_workflows, read_workflow_tables
 
 # Everything ends within this once nothing breaks any more, and every slot has an owner.
 LIVENESS_S_MAX = 400.0
@@ -48,6 +52,7 @@ LEFTOVERS = (
     "DELETE FROM duly.ready_tickets",
     "DELETE FROM duly.schedules",
     "DELETE FROM duly.schedule_timers",
+    "DELETE FROM duly.workflow_timers",
     "UPDATE duly.ownership SET holder = NULL, epoch = 0, expires_at = 'epoch', void_at = 'epoch'",
 )
 ADD_TENANT = """INSERT INTO duly.tenants (id, name, weight, in_flight_max, dispatch_rate)
@@ -107,6 +112,8 @@ async def simulate(plan: FleetPlan, postgres: Postgres, verdict: Verdict) -> Non
     behaviours = [run_roles, submit, *(CLIENTS[a] for a in CLIENTS if a in plan.actors)]
     if Actor.KEEPER in plan.actors:
         behaviours.append(keep_schedules)
+    if Actor.WORKFLOWS in plan.actors:
+        behaviours.append(start_workflows)
     fleet = Fleet(plan, postgres, behaviours)
     verdict.trace = fleet.recorder.trace
     verdict.crash_points = fleet.recorder.crash_points
@@ -114,11 +121,13 @@ async def simulate(plan: FleetPlan, postgres: Postgres, verdict: Verdict) -> Non
     others = [asyncio.create_task(fleet.disturb()), asyncio.create_task(operate(fleet))]
     await asyncio.sleep(plan.safety_s)
     fleet.heal()
+    healed_at = fleet.database_now()
     await judge(fleet, verdict)
     await asyncio.gather(*others)
     await finish(fleet, verdict, LIVENESS_S_MAX)
     await all_owned(fleet, verdict)
     await judge_the_end(fleet, verdict)
+    await judge_ended_workflows(fleet, verdict, healed_at)
     verdict.violations += executed_twice(verdict) + fleet.findings[:FINDINGS_MAX]
     verdict.failures += fleet.failures
     verdict.virtual_s = fleet.elapsed_s()
@@ -133,6 +142,16 @@ async def judge_the_end(fleet: Fleet, verdict: Verdict) -> None:
         ledger = read_ledger(fleet.postgres, now, fleet.plan.tenants)
     await judge(fleet, verdict, model.expected)
     verdict.violations += list(judge_rulings(model, ledger, verdict.tables))[:FINDINGS_MAX]
+
+
+async def judge_ended_workflows(fleet: Fleet, verdict: Verdict, healed_at: datetime) -> None:
+    async with fleet.turn:
+        tables = read_workflow_tables(fleet.postgres, fleet.database_now(), fleet.plan.tenants)
+    asked = (entry for entry in verdict.logs.entries if entry.operation is Operation.CANCEL)
+    cancelled = {entry.task for entry in asked if entry.task is not None}
+    terms = Terms(cancelled, healed_at, Actor.MOVER in fleet.plan.actors)
+    found = judge_workflows([asked.wanted for asked in fleet.workflows], tables, terms)
+    verdict.violations += list(found)[:FINDINGS_MAX]
 
 
 def executed_twice(verdict: Verdict) -> list[Violation]:

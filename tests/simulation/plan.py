@@ -71,10 +71,12 @@ class Actor(StrEnum):
     EXPIRER = "expirer of late starts"
     KEEPER = "keeper of schedules"
     HURRIED = "submitter in a hurry"
+    WORKFLOWS = "starter of workflows"
 
 
-# Who needs a role that fires schedules, or a consumer that waits, and so a fleet.
-ACTORS_OF_FLEETS = {Actor.KEEPER, Actor.HURRIED}
+# Who needs a role that fires schedules or goes on with workflows, or a consumer that waits: a
+# fleet has them.
+ACTORS_OF_FLEETS = {Actor.KEEPER, Actor.HURRIED, Actor.WORKFLOWS}
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,12 @@ from tests.simulation.cluster import Cluster, register_task
 from tests.simulation.database import Postgres
 from tests.simulation.loop import run_virtually
 from tests.simulation.plan import Plan, make_plan
-from tests.simulation.tables import count_live, due_schedules, read_tables
+from tests.simulation.tables import (
+    count_live,
+    due_schedules,
+    due_workflow_timers,
+    read_tables,
+)
 from tests.simulation.workers import WORKERS
 
 LIVENESS_S_MAX = 1500.0
@@ -54,6 +59,12 @@ class Verdict:
             for entry in self.logs.entries
             if entry.phase is not CallPhase.INVOKE
         )
+
+    @property
+    def node_ends(self) -> Counter[str]:
+        """How the nodes of its workflows ended."""
+        nodes = (node for workflow in self.tables.workflows for node in workflow.nodes)
+        return Counter(str(node.state or "live") for node in nodes)
 
     @property
     def faults(self) -> Counter[str]:
@@ -122,6 +133,11 @@ async def finish(cluster: Cluster, verdict: Verdict, limit_s: float = LIVENESS_S
             verdict.violations += [
                 Violation("liveness", schedule, f"a schedule is still due, at {due_at}")
                 for schedule, due_at in due_schedules(cluster.postgres, now, cluster.plan.tenants)
+            ]
+            left = due_workflow_timers(cluster.postgres, now, cluster.plan.tenants)
+            verdict.violations += [
+                Violation("liveness", workflow, f"its {kind} is left to do, since {due_at}")
+                for workflow, kind, due_at in left
             ]
             return
 

@@ -5,9 +5,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from duly.domain.ids import key_shard
+from duly.domain.ids import is_node, key_shard
 from duly.domain.task import concurrency_limit_of
 from duly.store.policies import decode_policy
+from duly.store.verify import workflow_tables
 from duly.verify.history import (
     AttemptRow,
     DeadLetterRow,
@@ -47,7 +48,30 @@ OCCURRENCES = """SELECT schedule, nominal_at, verdict, task, tenant
                    FROM duly.occurrences WHERE tenant = ANY($1::integer[])"""
 LIVE = """SELECT (SELECT count(*) FROM duly.timers WHERE tenant = ANY($1::integer[]))
                + (SELECT count(*) FROM duly.schedule_timers
-                   WHERE tenant = ANY($1::integer[]) AND due_at IS NOT NULL)"""
+                   WHERE tenant = ANY($1::integer[]) AND due_at IS NOT NULL)
+               + (SELECT count(*) FROM duly.workflow_timers WHERE tenant = ANY($1::integer[]))"""
+WORKFLOWS = """SELECT id, live, completed, failed, skipped, cancelled, ended_at,
+                      stop_reason IS NOT NULL AND ended_at IS NULL
+                          OR EXISTS (SELECT FROM duly.workflow_timers AS timer
+                                      WHERE timer.shard = workflows.shard
+                                        AND timer.workflow = workflows.id
+                                        AND timer.kind = 'cascade') AS is_deferred
+                 FROM duly.workflows WHERE tenant = ANY($1::integer[]) ORDER BY id"""
+NODES = """SELECT duly.workflow_of(node.id) AS workflow, node.id,
+                  duly.node_number(node.id) AS number, node.wait_rule, node.parents,
+                  timers.id IS NOT NULL AS is_live, timers.parents_pending, record.state,
+                  coalesce(record.started_at, timers.started_at) AS started_at, record.ended_at
+             FROM duly.workflow_nodes AS node
+             LEFT JOIN duly.timers USING (shard, id)
+             LEFT JOIN LATERAL (
+                  SELECT max(attempts.state) AS state, min(attempts.started_at) AS started_at,
+                         max(attempts.ended_at) FILTER (WHERE attempts.state IS NOT NULL)
+                             AS ended_at
+                    FROM duly.attempts
+                   WHERE attempts.shard = node.shard AND attempts.id = node.id) AS record ON true
+            WHERE node.tenant = ANY($1::integer[]) ORDER BY node.id"""
+WORKFLOW_TIMERS = """SELECT workflow, kind, due_at FROM duly.workflow_timers
+                      WHERE tenant = ANY($1::integer[]) ORDER BY workflow, kind"""
 DUE_SCHEDULES = """SELECT id, due_at FROM duly.schedule_timers
                     WHERE tenant = ANY($1::integer[]) AND due_at IS NOT NULL ORDER BY id"""
 
@@ -69,6 +93,7 @@ def read_tables(
         tombstones=frozenset(row["id"] for row in rows(TOMBSTONES)),
         caps={row["id"]: row["in_flight_max"] for row in rows(CAPS)},
         occurrences=tuple(OccurrenceRow(*row) for row in rows(OCCURRENCES)),
+        workflows=workflow_tables(rows(WORKFLOWS), rows(NODES)).workflows,
     )
 
 
@@ -90,17 +115,22 @@ def task_row(row: Any, *, with_limits: bool = False) -> TaskRow:
         max_attempts=policy.retry.max_attempts,
         execution_key=row["execution_key"],
         replay_of=row["replay_of"],
-        request=row["type"],
+        request=None if is_of_workflow(row) else row["type"],
         concurrency_key=policy.concurrency_key if with_limits else None,
         concurrency_limit=concurrency_limit_of(policy),
         occurrence=occurrence_of(row),
     )
 
 
+def is_of_workflow(row: Any) -> bool:
+    """A node, or the task that tells of an end: no client submitted it."""
+    return is_node(row["id"]) or str(row["execution_key"]).endswith(":end")
+
+
 def occurrence_of(row: Any) -> tuple[UUID, datetime] | None:
     """By its execution key, which a replay shares with what it repeats."""
     named = OF_OCCURRENCE.fullmatch(row["execution_key"] or "")
-    if named is None or row["replay_of"] is not None:
+    if named is None or row["replay_of"] is not None or is_of_workflow(row):
         return None
     return UUID(named[1]), datetime.fromisoformat(named[2])
 
@@ -108,6 +138,13 @@ def occurrence_of(row: Any) -> tuple[UUID, datetime] | None:
 def count_live(postgres: Postgres, now: datetime, tenants: tuple[int, ...]) -> int:
     (row,) = postgres.fetch(now, LIVE, list(tenants))
     return int(row[0])
+
+
+def due_workflow_timers(
+    postgres: Postgres, now: datetime, tenants: tuple[int, ...]
+) -> list[tuple[UUID, str, datetime]]:
+    found = postgres.fetch(now, WORKFLOW_TIMERS, list(tenants))
+    return [(row["workflow"], row["kind"], row["due_at"]) for row in found]
 
 
 def due_schedules(

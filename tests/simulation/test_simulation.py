@@ -50,6 +50,9 @@ FLEET_QUICKLY_CAUGHT = {
     "what is parked stays parked",
     "a firing stores no task",
     "a change rules on nothing first",
+    "a cancelled node counts for nothing",
+    "a key begins a second workflow",
+    "a cascade of skips is not gone on with",
 }
 # With the first of each kind, two hundred: as many again as one test may take in a row.
 SHARES = [
@@ -111,14 +114,17 @@ def test_no_fleet_breaks_a_promise(postgres: Postgres) -> None:
     """The real scheduler on several nodes: kills, frost, lost tickets; caps, pauses, owners."""
     faults: Counter[str] = Counter()
     decisions: Counter[str] = Counter()
+    node_ends: Counter[str] = Counter()
     for seed in range(1, FLEET_SEEDS + 1):
         verdict = run_fleet_seed(postgres, seed)
         assert verdict.is_clean, explain(verdict)
         faults += verdict.faults
+        node_ends += verdict.node_ends
         decisions += Counter(row.verdict for row in verdict.tables.occurrences)
     never = {FaultKind.FREEZE, FaultKind.KILL, FaultKind.TICKET_LOST} - faults.keys()
     assert not never, "the swarm is too tame"
     assert decisions.keys() >= {"FIRED", "TRIGGERED", "SKIPPED_PAUSED", "SKIPPED_OVERLAP"}
+    assert node_ends.keys() == {"COMPLETED", "FAILED", "SKIPPED", "CANCELLED"}
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from duly.store.insert import Claim, IdleConsumer, InsertRow, first_lease, inser
 from duly.store.submit import SubmitAnswer, Submitter, stored_at
 from tests.teeth.planted import Both, Bug, Slip
 from tests.teeth.schedule_bugs import SCHEDULE_BUGS
+from tests.teeth.workflow_bugs import WORKFLOW_BUGS
 
 
 def correct_all(
@@ -95,4 +96,5 @@ FLEET_BUGS: list[Bug | Slip | Both] = [
     Slip("a lost ticket is never published again", ReadyState, "void_tickets", lambda *_: []),
     *SCHEDULE_BUGS,
     Slip("a consumer is handed what is not stored yet", Submitter, "store_in", hand_first),
+    *WORKFLOW_BUGS,
 ]
