@@ -1,5 +1,7 @@
 """`duly status` against a real front door, for keys that see all, and for keys that see little."""
 
+from typing import Any
+
 from duly.cli.status import (
     BEHIND_S,
     COUNTED_MAX,
@@ -8,8 +10,10 @@ from duly.cli.status import (
     TENANTS_SHOWN,
     count_max,
     counted,
+    history_lines,
     problems_of,
     with_bounds,
+    worker_lines,
 )
 from duly.store.cluster import COUNT_MAX
 from duly.store.tenants import create_tenant
@@ -114,11 +118,22 @@ async def test_what_is_wrong_comes_first(duly: CommandLine, front: Front) -> Non
     assert "- no live node has the role api, scheduler, executor, maintenance" in problems
     assert "- default: pool orphan has due tasks (" in problems
     assert "and no worker" in problems
-    assert "pools with due tasks" in screen
+    assert "workers: 0\n" in screen
     lease = {"worker_id": "w1", "pools": ["orphan"], "max": 1, "wait_s": 0}
     assert (await front.call("POST", "/v1/worker/lease", lease, key=front.worker)).status == 200
     await duly("tasks", "submit", "x", "--pool", "orphan")
-    assert "no worker" not in await duly("status")
+    screen = await duly("status")
+    assert "no worker" not in screen
+    assert "workers: 1\n" in screen
+    assert next(line for line in screen.splitlines() if "orphan" in line).split()[2] == "1"
+    status = await duly.json("status")
+    assert status["tenants"][0]["workers"] == {
+        "count": 1,
+        "has_more": False,
+        "by_pool": {"orphan": 1},
+    }
+    duly.use_key(front.producer)
+    assert (await duly.json("status"))["tenants"][0]["workers"] is None
 
 
 def test_problems_are_told_in_a_sentence_each() -> None:
@@ -154,3 +169,29 @@ def test_problems_are_told_in_a_sentence_each() -> None:
     ]
     calm = {**tenant, "breakers": [], "pools": [], "bands": [], "tenant": OWN}
     assert list(problems_of({"nodes": None, "slots": None, "tenants": [calm]})) == []
+
+
+def test_a_watch_draws_what_it_has_seen() -> None:
+    """Whether a backlog grows or shrinks cannot be seen in one number."""
+    looks = [
+        {"ready": ready, "lag_p99_s": lag}
+        for ready, lag in ((0, None), (500, 0.5), (1000, None), (1, 1.0))
+    ]
+    title, head, ready, lag = list(history_lines(looks, 2.0))[1:]
+    assert title == "the last 4 looks, one each 2s"
+    assert head.split() == ["figure", "now", "over", "time"]
+    assert ready.split() == ["ready", "1", "·▄█▁"]
+    assert lag.split() == ["lag", "p99", "1s", "·▄·█"]
+
+
+def test_pools_with_idle_workers_stand_below_those_that_wait() -> None:
+    """Whether a pool has a worker at all is asked before anything is submitted to it."""
+    pools = [{"name": name, "workers": 0, "oldest_ready_s": s} for name, s in (("a", 1), ("b", 9))]
+    workers = {"count": 2, "has_more": True, "by_pool": {"b": 1, "idle": 2}}
+    acme = {"tenant": "acme", "pools": pools, "workers": workers}
+    unknown: dict[str, Any] = {"tenant": "other", "pools": [], "workers": None}
+    lines = [line.split() for line in worker_lines([acme, unknown])]
+    assert lines[1] == ["workers:", "2", "or", "more"]
+    assert [line[1] for line in lines[3:]] == ["b", "a", "idle"]
+    assert lines[-1] == ["acme", "idle", "2", "-"]
+    assert list(worker_lines([unknown])) == []

@@ -1,11 +1,15 @@
 """`duly workflows` against a real front door, and graphs as text and SVG."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+from duly.cli.tables import Screen
 from duly.cli.workflow_graph import drawn, svg_of
+from tests.api.conftest import Front
+from tests.api.test_workflows import lease, settle
 from tests.cli.conftest import CommandLine
 
 GRAPH = {
@@ -32,11 +36,48 @@ async def test_a_workflow_is_started_shown_drawn_and_cancelled(
     assert "payment.charge" in await duly("workflows", "show", made["id"])
     text = await duly("workflows", "graph", made["id"])
     assert "  ○ ship  < charge  WAITING" in text.splitlines()
-    assert ElementTree.fromstring(await duly("workflows", "graph", made["id"], "--svg")) is not None
+    picture = tmp_path / "graph.svg"
+    assert await duly("workflows", "graph", made["id"], "--svg", picture) == ""
+    assert ElementTree.fromstring(picture.read_text()).tag.endswith("svg")
+    assert await duly("workflows", "graph", made["id"], "--svg", "-") == picture.read_text()
+    await duly("workflows", "graph", made["id"], "--svg", tmp_path, code=2)
+    await duly("workflows", "graph", made["id"], "--svg", picture, "--json", code=2)
     assert "blocked by charge (READY)" in await duly("workflows", "explain", made["id"])
     assert "CANCELLED" in await duly("workflows", "cancel", made["id"])
     file.write_text("{")
     await duly("workflows", "submit", str(file), code=2)
+
+
+async def test_a_workflow_is_waited_for_until_it_has_ended(
+    duly: CommandLine, front: Front, tmp_path: Path
+) -> None:
+    """A script that goes on while the graph still runs, or after it failed."""
+    file = tmp_path / "order.json"
+    file.write_text(json.dumps(GRAPH))
+    problem = await duly.problem("workflows", "submit", file, "--wait", "--timeout", "0.1s")
+    assert problem["code"] == "workflow_timed_out"
+    workflow_id = problem["detail"].split()[1]
+    assert problem["detail"] == f"workflow {workflow_id} has not ended within 0.1 s; it is RUNNING"
+    waiting = asyncio.create_task(duly("workflows", "wait", workflow_id, code=1))
+    await front.call("POST", f"/v1/workflows/{workflow_id}/cancel")
+    assert "CANCELLED" in await waiting
+    file.write_text(json.dumps({"name": "one", "nodes": {"only": {"type": "x"}}}))
+    waiting = asyncio.create_task(duly("workflows", "submit", file, "--wait"))
+    await complete_next(front)
+    screen = await waiting
+    assert "state       COMPLETED" in screen
+    assert "counts      1 completed" in screen
+    assert "is started" in duly.said_on_errors
+    await duly("workflows", "submit", file, "--timeout", "1m", code=2)
+
+
+async def complete_next(front: Front) -> None:
+    """As a worker that takes the next task and completes it."""
+    async with asyncio.timeout(20.0):
+        leased: list[Any] = []
+        while not leased:
+            leased = await lease(front)
+    await settle(front, leased[0])
 
 
 def test_a_drawn_graph_shows_each_node_after_its_parents() -> None:
@@ -51,6 +92,9 @@ def test_a_drawn_graph_shows_each_node_after_its_parents() -> None:
         "  ✓ c  < a<b  COMPLETED",
         "    ○ last  < a<b, c  [all_done]  WAITING",
     ]
+    narrow = drawn(nodes, Screen(20, is_coloured=True))
+    assert narrow[0] == "\x1b[31m✗ a<b  FAILED\x1b[0m"
+    assert len(narrow) > len(nodes)
     root = ElementTree.fromstring(svg_of(nodes))
     texts = [element.text for element in root.iter() if element.text and element.text.strip()]
     assert {"a<b", "c", "last"} <= set(texts)

@@ -48,9 +48,11 @@ def test_a_watched_status_follows_what_happens_until_ctrl_c(environ: dict[str, s
     """A watch that shows the past, or leaves the terminal broken, is worse than none."""
     with terminal("status", "--watch", "--interval", "0.2s", environ=environ) as screen:
         screen.shows(r"slots: 64 of 64 owned")
-        screen.shows(r"default +low +0 +0 ")
+        screen.shows(r"waiting: nothing")
         duly(environ, "tasks", "submit", "watched", "--priority", "1", "--delay", "1h")
         screen.shows(r"default +low +0 +1 ")
+        screen.shows(r"the last \d+ looks, one each 200ms")
+        screen.shows(r"in flight +0 +·+")
         screen.type(CTRL_C)
         assert screen.wait() == 0
         assert LEAVES_THE_SCREEN in screen.raw
@@ -82,6 +84,16 @@ def test_a_bulk_submit_shows_its_progress(environ: dict[str, str], tmp_path: Pat
         assert screen.wait() == 0, screen.text
         assert "5,000/5,000" in screen.text
         assert "5,000 tasks stored" in screen.text
+
+
+def test_what_takes_over_a_second_says_that_it_is_waited_for(environ: dict[str, str]) -> None:
+    """A cursor that only blinks is taken for a program that hangs."""
+    task = json.loads(duly(environ, "tasks", "submit", "later", "--delay", "1h", "--json"))["id"]
+    with terminal("tasks", "wait", task, "--timeout", "2s", environ=environ, columns=80) as screen:
+        screen.shows(rf"waiting for task {task}  1s")
+        assert screen.wait() == 1
+        last = screen.raw.rpartition("\x1b[K")[2]
+        assert last.startswith(f"duly: task {task} has not ended"), "the notice is gone"
 
 
 def test_ctrl_c_in_a_bulk_submit_says_how_to_go_on(environ: dict[str, str], tmp_path: Path) -> None:
@@ -162,6 +174,11 @@ LISTS = (
     ("breakers", "list"),
     ("forecast",),
     ("status",),
+    ("stats",),
+    ("audit",),
+    ("webhook-secrets", "list"),
+    ("workflows", "list"),
+    ("bulk", "list"),
     ("config",),
 )
 

@@ -78,7 +78,7 @@ def scene(server: ServerOfTheRun, database_name: str, empty_url: str) -> Scene:
 
 
 def relay(*flags: str) -> tuple[str, ...]:
-    return ("-m", "duly", "relay", "--json", "--poll-s", "0.1", "--batch-max", str(BATCH), *flags)
+    return ("-m", "duly", "relay", "--json", "--poll", "0.1s", "--batch-max", str(BATCH), *flags)
 
 
 @pytest.mark.parametrize("point", POINTS)

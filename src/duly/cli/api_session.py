@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from duly.cli.options import api_flags
-from duly.cli.output import note
+from duly.cli.output import busy, note
 from duly.client.http_sync import PlainConnection
 from duly.client.server import find_server
 from duly.domain.errors import ConfigurationError
@@ -42,9 +42,10 @@ class ApiSession:
         idempotency_key: str | None = None,
     ) -> Any:
         asked = {"tenant": self.tenant, **(query or {})}
-        return self.connection.call(
-            method, path, body, query=asked, idempotency_key=idempotency_key
-        )
+        with busy("waiting for an answer", is_shown=not self.as_json):
+            return self.connection.call(
+                method, path, body, query=asked, idempotency_key=idempotency_key
+            )
 
     def page(
         self, path: str, query: Mapping[str, object], limit: int, cursor: str | None = None

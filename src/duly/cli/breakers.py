@@ -5,6 +5,7 @@ import click
 from duly.cli.api_session import ApiSession, over_api
 from duly.cli.options import list_flags
 from duly.cli.output import print_card, print_table
+from duly.cli.suggestions import BREAKER_NAMES
 
 COLUMNS = ("kind", "name", "phase", "open_until", "reason")
 KINDS = ("host", "type", "pool")
@@ -26,7 +27,7 @@ def list_breakers(session: ApiSession, limit: int, cursor: str | None) -> None:
 
 @command.command("close")
 @click.argument("kind", type=click.Choice(KINDS))
-@click.argument("name")
+@click.argument("name", shell_complete=BREAKER_NAMES)
 @over_api
 def close(session: ApiSession, kind: str, name: str) -> None:
     """Close the breaker of the host, type or pool NAME: its tasks are dispatched again."""

@@ -16,6 +16,7 @@ from duly.cli.options import (
     yes_flag,
 )
 from duly.cli.output import confirm, note, print_card, print_table, progress
+from duly.cli.suggestions import BULK_IDS, TASK_TYPES
 from duly.cli.tasks import filter_of
 from duly.cli.values import duration
 
@@ -37,7 +38,13 @@ START_FLAGS = [
     yes_flag,
 ]
 LETTER_FLAGS = [
-    click.option("--type", "task_type", metavar="TYPE", help="Dead letters of this type."),
+    click.option(
+        "--type",
+        "task_type",
+        metavar="TYPE",
+        shell_complete=TASK_TYPES,
+        help="Dead letters of this type.",
+    ),
     click.option("--tag", metavar="NAME:VALUE", help="Dead letters with this tag."),
     click.option("--reason", metavar="REASON", help="Failed for this reason."),
     click.option("--fingerprint", metavar="HEX", help="Dead letters of this cause."),
@@ -111,7 +118,7 @@ def list_bulk(session: ApiSession, limit: int, cursor: str | None) -> None:
 
 
 @command.command("show")
-@click.argument("operation_id", metavar="ID")
+@click.argument("operation_id", metavar="ID", shell_complete=BULK_IDS)
 @over_api
 def show(session: ApiSession, operation_id: str) -> None:
     """Show a bulk operation and its progress."""
@@ -119,7 +126,7 @@ def show(session: ApiSession, operation_id: str) -> None:
 
 
 @command.command("stop")
-@click.argument("operation_id", metavar="ID")
+@click.argument("operation_id", metavar="ID", shell_complete=BULK_IDS)
 @over_api
 def stop(session: ApiSession, operation_id: str) -> None:
     """Stop a bulk operation; what it changed stays changed."""
@@ -127,7 +134,7 @@ def stop(session: ApiSession, operation_id: str) -> None:
 
 
 @command.command("continue")
-@click.argument("operation_id", metavar="ID")
+@click.argument("operation_id", metavar="ID", shell_complete=BULK_IDS)
 @click.option("--no-wait", is_flag=True, help="Return at once; the server goes on.")
 @over_api
 def go_on(session: ApiSession, operation_id: str, no_wait: bool) -> int:

@@ -8,6 +8,7 @@ from duly.cli.api_session import ApiSession, Json, given, over_api, path
 from duly.cli.bulk import BulkOperation, number_of, run_in_batches
 from duly.cli.options import dry_run_flag, list_flags, with_flags, yes_flag
 from duly.cli.output import print_card, print_table, worded_instant
+from duly.cli.suggestions import DEAD_LETTER_IDS, TASK_TYPES
 from duly.cli.tasks import print_changed
 from duly.cli.values import instant
 
@@ -21,7 +22,13 @@ PURGE = BulkOperation("/v1/dead-letters/purge", "purge", "dead letters", ("done"
 
 filter_flags = with_flags(
     [
-        click.option("--type", "task_type", metavar="TYPE", help="Only of tasks of this type."),
+        click.option(
+            "--type",
+            "task_type",
+            metavar="TYPE",
+            shell_complete=TASK_TYPES,
+            help="Only of tasks of this type.",
+        ),
         click.option("--reason", type=click.Choice(REASONS), help="Only with this failure reason."),
         click.option("--fingerprint", metavar="HEX", help="Only of one cause, from `groups`."),
     ]
@@ -65,7 +72,7 @@ def groups(
 
 
 @command.command("show")
-@click.argument("letter_id", metavar="ID")
+@click.argument("letter_id", metavar="ID", shell_complete=DEAD_LETTER_IDS)
 @over_api
 def show(session: ApiSession, letter_id: str) -> None:
     """Show a dead letter with its payload and error."""
@@ -74,7 +81,7 @@ def show(session: ApiSession, letter_id: str) -> None:
 
 
 @command.command("replay")
-@click.argument("letter_ids", metavar="[ID]...", nargs=-1)
+@click.argument("letter_ids", metavar="[ID]...", nargs=-1, shell_complete=DEAD_LETTER_IDS)
 @filter_flags
 @click.option("--all", "everything", is_flag=True, help="All that were not replayed yet.")
 @click.option(
@@ -108,7 +115,7 @@ def replay(
 
 
 @command.command("purge")
-@click.argument("letter_ids", metavar="[ID]...", nargs=-1)
+@click.argument("letter_ids", metavar="[ID]...", nargs=-1, shell_complete=DEAD_LETTER_IDS)
 @filter_flags
 @replayed_flag
 @click.option("--all", "everything", is_flag=True, help="All dead letters of the tenant.")

@@ -7,7 +7,7 @@ import click
 import msgspec
 
 from duly.cli.options import database_flags, json_flag, load_to_look
-from duly.cli.output import clean, screen_of_output, show
+from duly.cli.output import busy, clean, screen_of_output, show
 from duly.cli.tables import folded, styled
 from duly.domain.diagnosis import Facts, Finding, Severity, diagnose
 from duly.environment import Environment, system_environment
@@ -33,7 +33,8 @@ def command(as_json: bool, **flags: Any) -> None:
     """
     settings = load_to_look(flags).settings
     configure_logs(settings.log_level, settings.log_format)
-    findings = diagnose(asyncio.run(examine(settings, system_environment())))
+    with busy("looking at the database", is_shown=not as_json):
+        findings = diagnose(asyncio.run(examine(settings, system_environment())))
     if as_json:
         items = [finding._asdict() for finding in findings]
         click.echo(msgspec.json.encode({"items": items}).decode())

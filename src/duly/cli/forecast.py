@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from duly.cli.api_session import ApiSession, Json, over_api
-from duly.cli.output import clean, make_table, note, print_drawn
+from duly.cli.output import clean, make_table, note, print_drawn, write_file
+from duly.cli.sparklines import block
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
 BAR_WIDTH = 40
 STEP_MINUTES = 10
 HOUR_MINUTES = 60
@@ -81,13 +81,6 @@ def day_lines(since: datetime, expected: list[float]) -> list[str]:
     return lines
 
 
-def block(value: float, peak: float) -> str:
-    """Anything at all is seen, however small beside the peak."""
-    if value <= 0:
-        return BLOCKS[0]
-    return BLOCKS[max(round(value / peak * (len(BLOCKS) - 1)), 1)]
-
-
 def worst_row(worst: Json) -> Json:
     top = worst["top"][:RULES_SHOWN]
     return {
@@ -139,7 +132,4 @@ def write_picture(found: Json, file: Path) -> None:
     footer = "".join(
         f"worst: {number(each['expected'])} at {minute_text(each['minute'])}" for each in worst
     )
-    try:
-        file.write_text(draw("Forecast", [chart], footer), "utf-8")
-    except OSError as error:
-        raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
+    write_file(file, draw("Forecast", [chart], footer))

@@ -9,10 +9,13 @@ import msgspec
 from duly.cli.api_session import ApiSession, Json, given, over_api, path
 from duly.cli.options import api_flags, database_flags, list_flags, load_to_look
 from duly.cli.output import note, print_card, print_table
+from duly.cli.suggestions import KEY_IDS, TASK_TYPES
 from duly.cli.values import NO_BOUND, bound, duration
 from duly.domain.errors import KeysExist
 
 COLUMNS = ("id", "name", "role", "reach", "signing", "created_at", "expires_at", "revoked_at")
+# The first to go where the terminal is narrow.
+LESS = ("signing", "created_at", "reach")
 LEADING = ("key", "id", "name", "role", "reach")
 DATABASE_FLAG_NAMES = ("config", "data_dir", "database_url", "log_level")
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
@@ -30,7 +33,7 @@ def command() -> None:
 def list_keys(session: ApiSession, limit: int, cursor: str | None) -> None:
     """List the keys of the tenant, without their secrets."""
     page = session.page("/v1/keys", {}, limit, cursor)
-    session.show_page(page, lambda items: print_table(items, COLUMNS, "no keys"))
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "no keys", LESS))
 
 
 @command.command("create")
@@ -38,7 +41,12 @@ def list_keys(session: ApiSession, limit: int, cursor: str | None) -> None:
 @click.option("--role", type=click.Choice(ROLES), help="Role of the key.")
 @click.option("--installation", is_flag=True, help="Access to every tenant.")
 @click.option(
-    "--type", "types", multiple=True, metavar="TYPE", help="Limit it to these task types."
+    "--type",
+    "types",
+    multiple=True,
+    metavar="TYPE",
+    shell_complete=TASK_TYPES,
+    help="Limit it to these task types.",
 )
 @click.option("--signing", is_flag=True, help="Its secret signs requests and is never sent.")
 @click.option("--expires-in", type=duration, metavar="DURATION", help="Such as 90d.")
@@ -106,7 +114,7 @@ def create_over_api(
 
 
 @command.command("rotate")
-@click.argument("key_id", metavar="ID")
+@click.argument("key_id", metavar="ID", shell_complete=KEY_IDS)
 @click.option(
     "--grace", type=duration, metavar="DURATION", help="How long the old key stays valid."
 )
@@ -118,7 +126,7 @@ def rotate(session: ApiSession, key_id: str, grace: float | None) -> None:
 
 
 @command.command("limit")
-@click.argument("key_id", metavar="ID")
+@click.argument("key_id", metavar="ID", shell_complete=KEY_IDS)
 @click.argument("request_rate", type=bound, metavar="N|none")
 @over_api
 def limit(session: ApiSession, key_id: str, request_rate: float | str) -> None:
@@ -128,7 +136,7 @@ def limit(session: ApiSession, key_id: str, request_rate: float | str) -> None:
 
 
 @command.command("revoke")
-@click.argument("key_id", metavar="ID")
+@click.argument("key_id", metavar="ID", shell_complete=KEY_IDS)
 @over_api
 def revoke(session: ApiSession, key_id: str) -> None:
     """Revoke a key, everywhere within seconds."""

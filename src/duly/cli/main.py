@@ -33,16 +33,19 @@ EXIT_USAGE = 2
 # command -> (module, what the list of commands says about it)
 COMMANDS = {
     "up": ("duly.cli.up", "Start duly on this machine, with an embedded PostgreSQL."),
-    "serve": ("duly.cli.serve", "Start one process of an installation with its own PostgreSQL."),
+    "serve": ("duly.cli.serve", "Start one process of an installation."),
     "worker": ("duly.cli.worker", "Run the handlers of a worker in your own code."),
     "migrate": ("duly.cli.migrate", "Bring the database schema to this version of duly."),
     "doctor": ("duly.cli.doctor", "Check the database and roles, and print remedies."),
     "verify": ("duly.cli.verify", "Check all stored rows against duly's invariants."),
     "config": ("duly.cli.config", "Show every setting, its value and where it came from."),
+    "psql": ("duly.cli.psql", "Open psql on duly's database."),
     "dashboard": ("duly.cli.dashboard", "Print a link that signs a browser in, once."),
-    "env": ("duly.cli.env", "Print the local duly's address, key and database for a shell."),
+    "env": ("duly.cli.env", "Print address, key and database for a shell."),
     "status": ("duly.cli.status", "Show nodes, slots, backlog, lag and dead letters."),
+    "stats": ("duly.cli.stats", "Show counts, lag and run times over the last hours."),
     "tasks": ("duly.cli.tasks", "Submit, list, wait for, cancel and change tasks."),
+    "workflows": ("duly.cli.workflows", "Start, list, show, draw and cancel workflows."),
     "schedules": ("duly.cli.schedules", "Create, list and change schedules; apply a file."),
     "forecast": ("duly.cli.forecast", "Show expected fires per minute, and peaks."),
     "dead-letters": ("duly.cli.dead_letters", "List failed tasks; replay or purge them."),
@@ -50,6 +53,8 @@ COMMANDS = {
     "types": ("duly.cli.types", "Task types: schemas, defaults, permitted keys."),
     "tenants": ("duly.cli.tenants", "Tenants and their limits."),
     "keys": ("duly.cli.keys", "Create, rotate and revoke API keys."),
+    "webhook-secrets": ("duly.cli.webhook_secrets", "Secrets that sign webhooks."),
+    "audit": ("duly.cli.audit", "List who changed keys, limits, pauses and schedules."),
     "breakers": ("duly.cli.breakers", "List circuit breakers, and close one."),
     "pauses": ("duly.cli.pauses", "Pause and resume a tenant, a type or a pool."),
     "nodes": ("duly.cli.nodes", "The processes of the installation."),
@@ -58,7 +63,6 @@ COMMANDS = {
     "bench": ("duly.cli.bench", "Measure duly on this machine."),
     "relay": ("duly.cli.relay", "Forward the outbox of a producer in another PostgreSQL."),
     "completion": ("duly.cli.completion", "Print the completion script for a shell."),
-    "workflows": ("duly.cli.workflows", "Start, list, show, draw and cancel workflows."),
 }
 
 

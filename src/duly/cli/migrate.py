@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from duly.cli.options import database_flags, json_flag, load
+from duly.cli.output import busy, worded_instant
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
 from duly.store.bootstrap import open_target
@@ -28,9 +29,13 @@ def command(status: bool, to: int | None, as_json: bool, **flags: Any) -> None:
     configure_logs(settings.log_level, settings.log_format)
     environment = system_environment()
     if status:
-        show_status(asyncio.run(read_status(settings, environment)), as_json=as_json)
+        with busy("looking at the database", is_shown=not as_json):
+            rows = asyncio.run(read_status(settings, environment))
+        show_status(rows, as_json=as_json)
     else:
-        show_ran(asyncio.run(migrate(settings, environment, to)), as_json=as_json)
+        with busy("migrating", is_shown=not as_json):
+            ran = asyncio.run(migrate(settings, environment, to))
+        show_ran(ran, as_json=as_json)
 
 
 async def read_status(settings: Settings, environment: Environment) -> list[dict[str, Any]]:
@@ -66,7 +71,8 @@ def show_status(rows: list[dict[str, Any]], *, as_json: bool) -> None:
         return
     for row in rows:
         applied_at = row["applied_at"]
-        click.echo(f"{row['name']:40} {applied_at.isoformat() if applied_at else 'pending'}")
+        state = worded_instant(applied_at.isoformat()) if applied_at else "pending"
+        click.echo(f"{row['name']:40} {state}")
 
 
 def show_ran(ran: list[str], *, as_json: bool) -> None:

@@ -6,7 +6,10 @@ from duly.cli.api_session import ApiSession, Json, over_api
 from duly.cli.options import list_flags
 from duly.cli.output import print_table
 
+ROLES = ("api", "scheduler", "executor", "maintenance")
 COLUMNS = ("id", "name", "version", "is_live", "roles", "slots", "failing", "started_at", "seen_at")
+# The first to go where the terminal is narrow.
+LESS = ("started_at", "version", "id", "slots")
 SLOT_COLUMNS = ("slot", "first_shard", "last_shard", "node", "epoch", "is_owned", "expires_at")
 
 
@@ -23,13 +26,14 @@ def list_nodes(session: ApiSession, limit: int, cursor: str | None) -> None:
     page = session.page("/v1/nodes", {}, limit, cursor)
     session.show_page(
         page,
-        lambda items: print_table([in_words(item) for item in items], COLUMNS, "no nodes"),
+        lambda items: print_table([in_words(item) for item in items], COLUMNS, "no nodes", LESS),
     )
 
 
 def in_words(node: Json) -> Json:
     failing = "; ".join(f"{role} {problem}" for role, problem in node["failing"].items())
-    return {**node, "roles": " ".join(node["roles"]), "failing": failing}
+    roles = "all" if set(node["roles"]) == set(ROLES) else " ".join(node["roles"])
+    return {**node, "roles": roles, "failing": failing}
 
 
 @command.command("slots")

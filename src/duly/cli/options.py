@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli.output import wide_flag
+from duly.cli.suggestions import TASK_TYPES, TENANT_NAMES
 from duly.cli.values import instant, secret, server_url
 
 if TYPE_CHECKING:
@@ -26,11 +27,16 @@ STATES = (
 )
 SHOWN_MAX = 100_000
 
+config_flag = click.option("--config", metavar="FILE", help="A TOML file with settings.")
+data_dir_flag = click.option(
+    "--data-dir", metavar="FOLDER", help="Data directory of the embedded PostgreSQL."
+)
+log_level_flag = click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 DATABASE_FLAGS = [
-    click.option("--config", metavar="FILE", help="A TOML file with settings."),
-    click.option("--data-dir", metavar="FOLDER", help="Data directory of the embedded PostgreSQL."),
+    config_flag,
+    data_dir_flag,
     click.option("--database-url", metavar="URL", help="An external PostgreSQL instead."),
-    click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error."),
+    log_level_flag,
 ]
 
 json_flag = click.option("--json", "as_json", is_flag=True, help="One JSON object per line.")
@@ -48,7 +54,12 @@ API_FLAGS = [
         metavar="KEY",
         help="An API key, or @FILE. Better: DULY_API_KEY, which other users cannot see.",
     ),
-    click.option("--tenant", metavar="NAME", help="Tenant, for keys that reach several."),
+    click.option(
+        "--tenant",
+        metavar="NAME",
+        shell_complete=TENANT_NAMES,
+        help="Tenant, for keys that reach several.",
+    ),
     click.option("--json", "as_json", is_flag=True, help="Answer as one JSON document."),
 ]
 
@@ -69,7 +80,9 @@ TASK_FILTER_FLAGS = [
     click.option(
         "--state", type=click.Choice(STATES, case_sensitive=False), help="Tasks in this state."
     ),
-    click.option("--type", "task_type", metavar="TYPE", help="Tasks of this type."),
+    click.option(
+        "--type", "task_type", metavar="TYPE", shell_complete=TASK_TYPES, help="Tasks of this type."
+    ),
     click.option("--tag", metavar="NAME:VALUE", help="Tasks with this tag."),
     click.option(
         "--created-after", type=instant, metavar="INSTANT", help="Submitted after this instant."

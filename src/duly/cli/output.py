@@ -8,9 +8,11 @@ import contextlib
 import os
 import shutil
 import sys
+import threading
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import click
@@ -23,10 +25,18 @@ CELL_CHARACTERS_MAX = 200
 NOTHING = "-"
 OVERRIDES = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 # Never shortened: what is copied from a table into the next command.
-WHOLE = ("id", "name", "state", "task_id", "replayed_as", "fingerprint", "example", "verdict")
+WHOLE = (
+    *("id", "name", "state", "task_id", "replayed_as", "fingerprint", "example", "verdict"),
+    *("action", "setting"),
+)
 BAR_WIDTH = 24
 BAR_EVERY_S = 0.1
 WIDE = "duly.wide"
+# Set while something draws on the terminal: two would write over each other.
+DRAWING = "duly.drawing"
+# An answer that comes sooner needs no notice that it is waited for.
+BUSY_AFTER_S = 1.0
+BUSY_EVERY_S = 0.5
 
 
 def say_wide(context: click.Context, _parameter: click.Parameter, value: bool) -> bool:
@@ -87,9 +97,9 @@ def worded(name: str, value: Any) -> str:
         return NOTHING
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if name.endswith(("_at", "_until")):
+    if is_instant(name):
         return worded_instant(value)
-    if name.endswith("_s") and not name.endswith("_per_s"):
+    if is_duration(name):
         return worded_seconds(value)
     if isinstance(value, int):
         return f"{value:,}"
@@ -98,6 +108,14 @@ def worded(name: str, value: Any) -> str:
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()
+
+
+def is_instant(name: str) -> bool:
+    return name == "at" or name.endswith(("_at", "_until"))
+
+
+def is_duration(name: str) -> bool:
+    return name.endswith(("_s", "_s_min")) and not name.endswith("_per_s")
 
 
 def worded_instant(value: str) -> str:
@@ -137,21 +155,21 @@ def make_table(
     for name in columns:
         values = [item.get(name) for item in items]
         is_number = bool(items) and all(is_numeric(name, value) for value in values)
-        is_instant = name.endswith(("_at", "_until"))
-        is_text = not (is_number or is_instant or name in WHOLE)
+        is_text = not (is_number or is_instant(name) or name in WHOLE)
         cells = [cell(name, value) for value in values]
-        made.append(Column(name, heading(name), cells, is_number, is_text, is_instant))
+        made.append(Column(name, heading(name), cells, is_number, is_text, is_instant(name)))
     return draw_table(made, screen_of_output(), SystemClock().now(), leave_out)
 
 
 def heading(name: str) -> str:
-    name = name if name.endswith("_per_s") else name.removesuffix("_s")
+    if is_duration(name):
+        name = name.removesuffix("_s").replace("_s_", "_")
     return name.replace("_", " ")
 
 
 def is_numeric(name: str, value: Any) -> bool:
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value is None or is_number or (name.endswith("_s") and not isinstance(value, str))
+    return value is None or is_number or (is_duration(name) and not isinstance(value, str))
 
 
 def print_table(
@@ -205,9 +223,74 @@ def progress(label: str, total: int | None, *, is_shown: bool) -> Iterator[Calla
         return
     bar = ProgressBar(label, total)
     try:
-        yield bar.advance
+        with drawing():
+            yield bar.advance
     finally:
         bar.close()
+
+
+@contextlib.contextmanager
+def drawing() -> Iterator[None]:
+    """Keeps `busy` silent meanwhile."""
+    context = click.get_current_context(silent=True)
+    meta: dict[str, Any] = {} if context is None else context.meta
+    before = meta.get(DRAWING, False)
+    meta[DRAWING] = True
+    try:
+        yield
+    finally:
+        meta[DRAWING] = before
+
+
+def is_drawing() -> bool:
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(DRAWING))
+
+
+@contextlib.contextmanager
+def busy(label: str, *, is_shown: bool = True) -> Iterator[None]:
+    """What is waited for and for how long, on the terminal, once it takes over a second."""
+    if not is_shown or is_drawing() or not sys.stderr.isatty():
+        yield
+        return
+    is_over = threading.Event()
+    drawer = threading.Thread(target=draw_elapsed, args=(clean(label), is_over), daemon=True)
+    drawer.start()
+    try:
+        with drawing():
+            yield
+    finally:
+        is_over.set()
+        drawer.join()
+
+
+def draw_elapsed(label: str, is_over: threading.Event) -> None:
+    clock = SystemClock()
+    began = clock.monotonic()
+    pause_s = BUSY_AFTER_S
+    while not is_over.wait(pause_s):
+        pause_s = BUSY_EVERY_S
+        draw_line(f"{label}  {int(clock.monotonic() - began)}s")
+    if pause_s != BUSY_AFTER_S:
+        draw_line("")
+
+
+def draw_line(text: str) -> None:
+    """Over what stood in the line before."""
+    room = max(shutil.get_terminal_size().columns - 1, 20)
+    sys.stderr.write(f"\r\x1b[K{text[:room]}")
+    sys.stderr.flush()
+
+
+def write_file(file: Path, text: str) -> None:
+    """`-` is standard output."""
+    if str(file) == "-":
+        click.echo(text, nl=False)
+        return
+    try:
+        file.write_text(text, "utf-8")
+    except OSError as error:
+        raise click.UsageError(f"cannot write {file}: {error.strerror}") from None
 
 
 class ProgressBar:
@@ -243,10 +326,7 @@ class ProgressBar:
                 text += f"  {worded_seconds(took_s / share - took_s)} left"
         else:
             text = f"{self.done:,} done  {worded_seconds(took_s)}"
-        room = max(shutil.get_terminal_size().columns - 1, 20)
-        sys.stderr.write(f"\r\x1b[K{f'{self.label}  {text}'[:room]}")
-        sys.stderr.flush()
+        draw_line(f"{self.label}  {text}")
 
     def close(self) -> None:
-        sys.stderr.write("\r\x1b[K")
-        sys.stderr.flush()
+        draw_line("")

@@ -5,6 +5,7 @@ import click
 from duly.cli.api_session import ApiSession, given, over_api
 from duly.cli.options import list_flags
 from duly.cli.output import print_card, print_table
+from duly.cli.suggestions import PAUSED_NAMES
 
 COLUMNS = ("kind", "name", "paused_at", "actor", "reason")
 KINDS = ("tenant", "type", "pool")
@@ -41,7 +42,7 @@ def pause(session: ApiSession, kind: str, name: str | None, reason: str) -> None
 
 @command.command("resume")
 @kind_argument
-@name_argument
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=PAUSED_NAMES)
 @over_api
 def resume(session: ApiSession, kind: str, name: str | None) -> None:
     """Resume the tenant, or the type or pool NAME."""

@@ -7,6 +7,7 @@ import click
 import msgspec
 
 from duly.cli.options import API_FLAGS, json_flag, with_flags
+from duly.cli.values import duration
 from duly.client.asynchronous import AsyncClient
 from duly.client.relay import BATCH_MAX, DDL, POLL_S, OnStep, Relay, Round, Step, create_outbox
 from duly.environment import CrashPoint, Environment, system_environment
@@ -21,6 +22,14 @@ POINTS: dict[Step, CrashPoint] = {
 }
 # Where and with which key; the tenant is the key's, and there is no other to name.
 SERVER_FLAGS = API_FLAGS[:2]
+POLL_S_MIN, POLL_S_MAX = 0.01, 3600.0
+
+
+def poll_interval(text: str) -> float:
+    seconds = duration(text)
+    if not POLL_S_MIN <= seconds <= POLL_S_MAX:
+        raise click.BadParameter(f"{text!r} is not from 0.01s to 1h")
+    return seconds
 
 
 @click.command("relay")
@@ -42,11 +51,12 @@ SERVER_FLAGS = API_FLAGS[:2]
     help="Rows per batch.",
 )
 @click.option(
-    "--poll-s",
-    type=click.FloatRange(0.01, 3600),
-    default=POLL_S,
+    "--poll",
+    "poll_s",
+    type=poll_interval,
+    default=f"{POLL_S:g}s",
     show_default=True,
-    metavar="SECONDS",
+    metavar="DURATION",
     help="Poll interval, without notifications.",
 )
 @with_flags(SERVER_FLAGS)

@@ -9,6 +9,7 @@ from duly.cli.api_session import ApiSession, Json, given, over_api, path
 from duly.cli.options import dry_run_flag, with_flags, yes_flag
 from duly.cli.output import clean, confirm, note, print_table, progress, worded_instant
 from duly.cli.schedule_fields import find_id
+from duly.cli.suggestions import SCHEDULE_NAMES, TASK_TYPES
 from duly.cli.tasks import print_changed
 from duly.cli.values import instant
 
@@ -19,9 +20,15 @@ LEFT_SHOWN_MAX = 20
 
 many_flags = with_flags(
     [
-        click.argument("names", metavar="[NAME|ID]...", nargs=-1),
+        click.argument("names", metavar="[NAME|ID]...", nargs=-1, shell_complete=SCHEDULE_NAMES),
         click.option("--name-prefix", metavar="TEXT", help="All whose name begins with it."),
-        click.option("--type", "task_type", metavar="TYPE", help="All that make such tasks."),
+        click.option(
+            "--type",
+            "task_type",
+            metavar="TYPE",
+            shell_complete=TASK_TYPES,
+            help="All that make such tasks.",
+        ),
         click.option("--all", "everything", is_flag=True, help="All schedules of the tenant."),
         dry_run_flag,
         yes_flag,
@@ -129,7 +136,7 @@ def print_totals(totals: Json, verb: str) -> None:
 
 
 @click.command("trigger")
-@click.argument("name_or_id", metavar="NAME|ID")
+@click.argument("name_or_id", metavar="NAME|ID", shell_complete=SCHEDULE_NAMES)
 @over_api
 def trigger(session: ApiSession, name_or_id: str) -> None:
     """Trigger a schedule now, also while it is paused."""
@@ -138,7 +145,7 @@ def trigger(session: ApiSession, name_or_id: str) -> None:
 
 
 @click.command("backfill")
-@click.argument("name_or_id", metavar="NAME|ID")
+@click.argument("name_or_id", metavar="NAME|ID", shell_complete=SCHEDULE_NAMES)
 @click.option("--from", "since", type=instant, required=True, metavar="INSTANT", help="Included.")
 @click.option("--to", "until", type=instant, required=True, metavar="INSTANT", help="Included.")
 @click.option(

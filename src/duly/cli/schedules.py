@@ -9,7 +9,7 @@ from msgspec import Raw
 from duly.cli.api_session import ApiSession, Json, over_api, path
 from duly.cli.dead_letters import flag_text
 from duly.cli.options import list_flags, with_flags, yes_flag
-from duly.cli.output import clean, confirm, make_table, print_card, print_drawn, print_table
+from duly.cli.output import clean, confirm, make_table, print_card, print_drawn, print_table, say
 from duly.cli.schedule_control import backfill, pause, resume, trigger
 from duly.cli.schedule_fields import (
     WHEN_OPTIONS,
@@ -22,6 +22,7 @@ from duly.cli.schedule_fields import (
 )
 from duly.cli.schedule_files import apply
 from duly.cli.schedule_import import import_crontab
+from duly.cli.suggestions import SCHEDULE_NAMES, TASK_TYPES
 from duly.cli.task_submit import ONE_TASK_OPTIONS, TEMPLATE_FLAGS, task_of
 from duly.cli.values import instant, json_document
 from duly.client.schedule_plan import DEFAULTS
@@ -29,6 +30,8 @@ from duly.client.schedule_plan import DEFAULTS
 COLUMNS = ("name", "state", "rule", "timezone", "next_at", "fires", "cadence", "id")
 LEADING = ("id", "name", "state", "cron", "every_s", "timezone", "next_at", "next_due_at", "task")
 LEDGER_COLUMNS = ("nominal_at", "verdict", "late_s", "decided_at", "task_id")
+# The first to go where the terminal is narrow.
+LESS = ("id", "fires", "cadence", "timezone")
 FIRE_COLUMNS = ("at", "wall", "due_by", "verdict")
 VERDICTS = (
     "FIRED",
@@ -42,7 +45,7 @@ VERDICTS = (
     "TRIGGERED",
     "BACKFILLED",
 )
-named = click.argument("name_or_id", metavar="NAME|ID")
+named = click.argument("name_or_id", metavar="NAME|ID", shell_complete=SCHEDULE_NAMES)
 
 
 @click.group("schedules")
@@ -56,7 +59,7 @@ for part in (pause, resume, trigger, backfill, apply, import_crontab):
 
 @command.command("create")
 @click.argument("name")
-@click.argument("task_type", metavar="TYPE")
+@click.argument("task_type", metavar="TYPE", shell_complete=TASK_TYPES)
 @click.argument("payload", metavar="[PAYLOAD]", type=json_document, required=False)
 @when_flags
 @with_flags(TEMPLATE_FLAGS)
@@ -76,7 +79,13 @@ def create(
 
 @command.command("list")
 @click.option("--name-prefix", metavar="TEXT", help="Those whose name begins with it.")
-@click.option("--type", "task_type", metavar="TYPE", help="Those that make tasks of this type.")
+@click.option(
+    "--type",
+    "task_type",
+    metavar="TYPE",
+    shell_complete=TASK_TYPES,
+    help="Those that make tasks of this type.",
+)
 @click.option("--paused/--not-paused", default=None, help="Only what is, or is not, paused.")
 @click.option("--flagged", is_flag=True, help="Only those that do not fire on time.")
 @list_flags
@@ -99,7 +108,8 @@ def list_schedules(
     }
     page = session.page("/v1/schedules", query, limit, cursor)
     session.show_page(
-        page, lambda items: print_table([row_of(each) for each in items], COLUMNS, "no schedules")
+        page,
+        lambda items: print_table([row_of(each) for each in items], COLUMNS, "no schedules", LESS),
     )
 
 
@@ -146,7 +156,7 @@ def delete(session: ApiSession, name_or_id: str, yes: bool) -> None:
 
 
 @command.command("preview")
-@click.argument("name_or_id", metavar="[NAME|ID]", required=False)
+@click.argument("name_or_id", metavar="[NAME|ID]", required=False, shell_complete=SCHEDULE_NAMES)
 @when_flags
 @click.option("--count", type=click.IntRange(1, 100), default=10, show_default=True, metavar="N")
 @click.option("--after", type=instant, metavar="INSTANT", help="From then on; now if not given.")
@@ -215,7 +225,7 @@ def print_preview(preview: Json) -> None:
     for change in preview["clock_changes"]:
         click.echo()
         before, after = wall_text(change["wall_before"]), wall_text(change["wall_after"])
-        click.echo(f"clocks go from {before} to {after}: {clean(change['effect'])}")
+        say(f"clocks go from {before} to {after}: {change['effect']}")
         for each in change["touched"]:
             verdict = f" ({each['verdict']})" if each["verdict"] else ""
             click.echo(f"  {wall_text(each['wall'])} is at {utc_text(each['at'])}{verdict}")

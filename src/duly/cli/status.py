@@ -4,14 +4,17 @@ import contextlib
 import shutil
 import sys
 import threading
-from collections.abc import Iterator
+from collections import Counter, deque
+from collections.abc import Iterator, Sequence
 
 import click
 
 from duly.cli.api_session import ApiSession, Json, over_api
-from duly.cli.nodes import in_words
+from duly.cli.nodes import ROLES, in_words
 from duly.cli.output import (
     clean,
+    drawing,
+    heading,
     left_out_text,
     make_table,
     screen_of_output,
@@ -21,6 +24,7 @@ from duly.cli.output import (
     worded_instant,
     worded_seconds,
 )
+from duly.cli.sparklines import sparkline
 from duly.cli.tables import folded, styled
 from duly.cli.values import duration
 from duly.client.errors import Forbidden, Unavailable, Unreachable
@@ -29,13 +33,16 @@ TENANTS_SHOWN = 20
 NODES_SHOWN = 20
 PROBLEMS_SHOWN = 20
 SLOTS_MAX = 1024
+POOLS_SHOWN = 20
 INTERVAL_S_MIN = 0.2
 # Counting is what a look costs: the more tenants are shown, the sooner each count stops.
 COUNTED_MAX = 10_000
+# Sparklines of --watch: as many as fit beside their names at 80 columns.
+LOOKS_DRAWN = 48
+HISTORY_COLUMNS = ("figure", "now", "over_time")
 COUNTED_MIN = 1_000
 # A due task that waits so long behind live workers means that they do not keep up.
 BEHIND_S = 60.0
-ROLES = ("api", "scheduler", "executor", "maintenance")
 # What a key that may not list the tenants sees.
 OWN = "(this key's)"
 NODE_COLUMNS = ("name", "version", "roles", "slots", "failing", "seen_at")
@@ -50,6 +57,7 @@ TENANT_COLUMNS = (
 )
 BAND_COLUMNS = ("tenant", "band", "ready", "scheduled", "oldest_ready_s")
 POOL_COLUMNS = ("tenant", "name", "workers", "oldest_ready_s")
+WORKERS_COUNTED_MAX = 1_000
 BREAKER_COLUMNS = ("tenant", "kind", "name", "open_until", "reason")
 # A screen of its own, without the cursor, and back to what was there before.
 ENTER_SCREEN, LEAVE_SCREEN = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -85,7 +93,8 @@ def keep_watching(session: ApiSession, interval_s: float) -> None:
     pause = threading.Event()
     with contextlib.suppress(KeyboardInterrupt):
         if not session.as_json and sys.stdout.isatty():
-            watch_on_terminal(session, pause, interval_s)
+            with drawing():
+                watch_on_terminal(session, pause, interval_s)
         while True:
             session.show(read_status(session), print_status)
             sys.stdout.flush()
@@ -95,12 +104,15 @@ def keep_watching(session: ApiSession, interval_s: float) -> None:
 def watch_on_terminal(session: ApiSession, pause: threading.Event, interval_s: float) -> None:
     """A server that is away for a moment is shown as such; the watch goes on."""
     seen = ["asking …"]
+    history: deque[Json] = deque(maxlen=LOOKS_DRAWN)
     sys.stdout.write(ENTER_SCREEN)
     try:
         while True:
             problem = []
             try:
-                seen = screen_of(read_status(session))
+                status = read_status(session)
+                history.append(figures_of(status))
+                seen = [*screen_of(status), *history_lines(history, interval_s)]
             except (Unreachable, Unavailable) as error:
                 problem = [styled(clean(f"duly: {error}"), "red", screen_of_output())]
             rows = shutil.get_terminal_size().lines
@@ -111,6 +123,30 @@ def watch_on_terminal(session: ApiSession, pause: threading.Event, interval_s: f
     finally:
         sys.stdout.write(LEAVE_SCREEN)
         sys.stdout.flush()
+
+
+def figures_of(status: Json) -> Json:
+    """What is drawn over time: of all tenants that are shown together."""
+    tenants = status["tenants"]
+    lags = [tenant["lag_p99_s"] for tenant in tenants if tenant["lag_p99_s"] is not None]
+    return {
+        "ready": sum(band["ready"] for tenant in tenants for band in tenant["bands"]),
+        "in_flight": sum(tenant["in_flight"] for tenant in tenants),
+        "started_per_s": sum(tenant["started_per_s"] for tenant in tenants),
+        "lag_p99_s": max(lags, default=None),
+        "dead_letters": sum(tenant["dead_letters"] for tenant in tenants),
+    }
+
+
+def history_lines(history: Sequence[Json], interval_s: float) -> Iterator[str]:
+    """A line for each figure: since the watch began, the newest at the right."""
+    rows = [
+        {"figure": heading(name), "now": worded(name, value)}
+        | {"over_time": sparkline([look[name] for look in history])}
+        for name, value in history[-1].items()
+    ]
+    title = f"the last {len(history)} looks, one each {worded_seconds(interval_s)}"
+    yield from section(title, rows, HISTORY_COLUMNS)
 
 
 def read_status(session: ApiSession) -> Json:
@@ -150,7 +186,22 @@ def count_max(tenants: int) -> int:
 
 def read_tenant(session: ApiSession, name: str | None, most: int) -> Json:
     standing: Json = session.ask("GET", "/v1/stats/now", query={"tenant": name, "count_max": most})
-    return {"tenant": name or OWN, **standing}
+    return {"tenant": name or OWN, **standing, "workers": read_workers(session, name)}
+
+
+def read_workers(session: ApiSession, name: str | None) -> Json | None:
+    """How many live ones there are, and how many serve each pool."""
+    try:
+        page = session.page("/v1/workers", {"tenant": name}, WORKERS_COUNTED_MAX)
+    except Forbidden:
+        return None
+    pools = Counter(pool for worker in page["items"] for pool in worker["pools"])
+    has_more = page["next_cursor"] is not None
+    return {
+        "count": len(page["items"]),
+        "has_more": has_more,
+        "by_pool": dict(sorted(pools.items())),
+    }
 
 
 def summed_slots(slots: list[Json]) -> Json:
@@ -215,9 +266,9 @@ def lines_of(status: Json) -> Iterator[str]:
     yield from section("tenants", tenants, TENANT_COLUMNS)
     if status["has_more_tenants"]:
         yield f"the first {len(tenants)} are shown; name others with --tenant"
-    yield from section("waiting", of_tenants(tenants, "bands"), BAND_COLUMNS)
-    if pools := of_tenants(tenants, "pools"):
-        yield from section("pools with due tasks", pools, POOL_COLUMNS)
+    bands = [band for band in of_tenants(tenants, "bands") if band["ready"] or band["scheduled"]]
+    yield from section("waiting" if bands else "waiting: nothing", bands, BAND_COLUMNS)
+    yield from worker_lines(tenants)
     breakers = of_tenants(tenants, "breakers")
     yield from section(f"open breakers: {len(breakers)}", breakers, BREAKER_COLUMNS)
     if tenants:
@@ -236,6 +287,26 @@ def installation_lines(status: Json) -> Iterator[str]:
     if status["slots"] is not None:
         slots = status["slots"]
         yield from section(f"slots: {slots['owned']} of {slots['count']} owned", [], ())
+
+
+def worker_lines(tenants: list[Json]) -> Iterator[str]:
+    """Pools with due tasks, the oldest first, then those that only have workers."""
+    known = [tenant for tenant in tenants if tenant["workers"] is not None]
+    due = of_tenants(tenants, "pools")
+    names = {(pool["tenant"], pool["name"]) for pool in due}
+    idle = [
+        {"tenant": tenant["tenant"], "name": pool, "workers": count, "oldest_ready_s": None}
+        for tenant in known
+        for pool, count in tenant["workers"]["by_pool"].items()
+        if (tenant["tenant"], pool) not in names
+    ]
+    due.sort(key=lambda pool: -pool["oldest_ready_s"])
+    count = sum(tenant["workers"]["count"] for tenant in known)
+    more = " or more" if any(tenant["workers"]["has_more"] for tenant in known) else ""
+    pools = [*due, *idle][:POOLS_SHOWN]
+    if known or pools:
+        title = f"workers: {count:,}{more}" if known else "pools with due tasks"
+        yield from section(title, pools, POOL_COLUMNS)
 
 
 def section(title: str, rows: list[Json], columns: tuple[str, ...]) -> Iterator[str]:

@@ -154,13 +154,13 @@ def draw_card(facts: Mapping[str, str], screen: Screen) -> list[str]:
 
 
 def folded(text: str, width: int | None) -> list[str]:
-    """At line breaks, then at spaces, and inside a word where it is longer than a line."""
+    """At line breaks, then at spaces or commas, and inside a word that is longer than a line."""
     lines: list[str] = []
     for whole in text.split("\n"):
         line = whole
         while width is not None and cell_width(line) > width:
             head = take(line, width)
-            space = head.rfind(" ")
+            space = max(head.rfind(" "), head.rfind(","))
             if space > width // 2:
                 head = head[: space + 1]
             lines.append(head.rstrip())

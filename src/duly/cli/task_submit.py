@@ -10,6 +10,7 @@ from msgspec import Raw
 from duly.cli.api_session import ApiSession, Json, given, over_api
 from duly.cli.options import with_flags
 from duly.cli.output import note, print_card, progress
+from duly.cli.suggestions import TASK_TYPES
 from duly.cli.values import duration, instant, json_document, pair
 from duly.client.errors import ApiError, Conflict, Invalid, RateLimited, Unreachable
 
@@ -60,7 +61,7 @@ TEMPLATE_FLAGS = [
 
 
 @click.command("submit")
-@click.argument("task_type", metavar="[TYPE]", required=False)
+@click.argument("task_type", metavar="[TYPE]", required=False, shell_complete=TASK_TYPES)
 @click.argument("payload", metavar="[PAYLOAD]", type=json_document, required=False)
 @with_flags([*ONE_TASK_FLAGS, *TEMPLATE_FLAGS])
 @click.option(

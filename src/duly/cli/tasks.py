@@ -14,6 +14,7 @@ from duly.cli.options import (
     yes_flag,
 )
 from duly.cli.output import (
+    busy,
     clean,
     confirm,
     make_table,
@@ -23,12 +24,16 @@ from duly.cli.output import (
     say,
     worded_instant,
 )
+from duly.cli.suggestions import TASK_IDS, TASK_TYPES, UNFINISHED_TASK_IDS
+from duly.cli.tables import ELLIPSIS
 from duly.cli.task_submit import submit
 from duly.cli.values import duration, instant
 from duly.client.errors import WaitTimedOut
 from duly.environment import SystemClock
 
 COLUMNS = ("id", "state", "type", "created_at", "run_at", "priority", "attempt", "max_attempts")
+# The first to go where the terminal is narrow.
+LESS = ("max_attempts", "attempt", "priority", "created_at")
 LEADING = ("id", "state", "type", "run_at", "next_at", "finished_at", "result", "error", "reason")
 ATTEMPT_COLUMNS = (
     "attempt",
@@ -73,7 +78,7 @@ command.add_command(submit)
 
 
 @command.command("get")
-@click.argument("task_id", metavar="ID")
+@click.argument("task_id", metavar="ID", shell_complete=TASK_IDS)
 @over_api
 def get(session: ApiSession, task_id: str) -> None:
     """Show everything about a task."""
@@ -94,12 +99,14 @@ def list_tasks(
 ) -> None:
     """List tasks, newest created first; unfinished states by their next instant, soonest first."""
     page = session.page("/v1/tasks", filter_of(**filters) | given(order=order), limit, cursor)
-    session.show_page(page, lambda items: print_table(items, COLUMNS, "no tasks"))
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "no tasks", LESS))
 
 
 @command.command("search")
 @click.argument("text", required=False)
-@click.option("--type", "task_type", metavar="TYPE", help="Tasks of this type.")
+@click.option(
+    "--type", "task_type", metavar="TYPE", shell_complete=TASK_TYPES, help="Tasks of this type."
+)
 @click.option("--tag", metavar="NAME:VALUE", help="Tasks with this tag.")
 @click.option("--worker", metavar="ID", help="Run by this worker, or by this holder.")
 @click.option("--error", metavar="TEXT", help="An attempt's error has this text.")
@@ -122,11 +129,11 @@ def search(
     if not asked:
         raise click.UsageError("give TEXT, --type, --tag, --worker or --error")
     page = session.page("/v1/search", asked, limit, cursor)
-    session.show_page(page, lambda items: print_table(items, COLUMNS, "no tasks"))
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "no tasks", LESS))
 
 
 @command.command("cancel")
-@click.argument("task_ids", metavar="[ID]...", nargs=-1)
+@click.argument("task_ids", metavar="[ID]...", nargs=-1, shell_complete=UNFINISHED_TASK_IDS)
 @task_filter_flags
 @click.option("--all", "everything", is_flag=True, help="All unfinished tasks of the tenant.")
 @dry_run_flag
@@ -154,7 +161,7 @@ def cancel(
 
 
 @command.command("erase")
-@click.argument("task_ids", metavar="[ID]...", nargs=-1)
+@click.argument("task_ids", metavar="[ID]...", nargs=-1, shell_complete=TASK_IDS)
 @task_filter_flags
 @click.option("--whole-tenant", metavar="NAME", help="All ended tasks of the tenant, named here.")
 @dry_run_flag
@@ -203,7 +210,7 @@ def cancel_by_id(session: ApiSession, task_ids: tuple[str, ...]) -> None:
 
 
 @command.command("reschedule")
-@click.argument("task_id", metavar="ID")
+@click.argument("task_id", metavar="ID", shell_complete=UNFINISHED_TASK_IDS)
 @click.option("--run-at", type=instant, metavar="INSTANT", help="Such as 2026-12-24T18:00:00Z.")
 @click.option("--delay", type=duration, metavar="DURATION", help="From now on: 90, 5m, 2h, 1d.")
 @click.option("--priority", type=click.IntRange(0, 9), help="0 to 9, higher is more urgent.")
@@ -219,7 +226,7 @@ def reschedule(
 
 
 @command.command("run-now")
-@click.argument("task_id", metavar="ID")
+@click.argument("task_id", metavar="ID", shell_complete=UNFINISHED_TASK_IDS)
 @over_api
 def run_now(session: ApiSession, task_id: str) -> None:
     """Make a task due at once."""
@@ -227,12 +234,13 @@ def run_now(session: ApiSession, task_id: str) -> None:
 
 
 @command.command("wait")
-@click.argument("task_id", metavar="ID")
+@click.argument("task_id", metavar="ID", shell_complete=TASK_IDS)
 @click.option("--timeout", type=duration, metavar="DURATION", help="Timeout; else wait for ever.")
 @over_api
 def wait(session: ApiSession, task_id: str, timeout: float | None) -> int:
     """Wait until a task has ended. Exit code 0 if it completed, 1 if not."""
-    task = wait_for(session, task_id, timeout)
+    with busy(f"waiting for task {task_id}", is_shown=not session.as_json):
+        task = wait_for(session, task_id, timeout)
     session.show(task, print_task)
     return 0 if task["state"] == ENDED_WELL else 1
 
@@ -252,7 +260,7 @@ def wait_for(session: ApiSession, task_id: str, timeout_s: float | None) -> Json
 
 
 @command.command("logs")
-@click.argument("task_id", metavar="ID")
+@click.argument("task_id", metavar="ID", shell_complete=TASK_IDS)
 @click.option("--follow", "-f", is_flag=True, help="Print lines as they come, until the task ends.")
 @over_api
 def logs(session: ApiSession, task_id: str, follow: bool) -> None:
@@ -280,7 +288,7 @@ def log_text(line: Json) -> str:
 
 
 @command.command("explain")
-@click.argument("task_id", metavar="ID")
+@click.argument("task_id", metavar="ID", shell_complete=TASK_IDS)
 @over_api
 def explain(session: ApiSession, task_id: str) -> None:
     """Explain why a task has not run yet, and what would unblock it."""
@@ -288,7 +296,7 @@ def explain(session: ApiSession, task_id: str) -> None:
 
 
 @command.command("attempts")
-@click.argument("task_id", metavar="ID")
+@click.argument("task_id", metavar="ID", shell_complete=TASK_IDS)
 @list_flags
 @over_api
 def attempts(session: ApiSession, task_id: str, limit: int, cursor: str | None) -> None:
@@ -354,6 +362,15 @@ def print_explanation(explanation: Json) -> None:
     for gate in gates:
         if gate["gate"] == explanation["binding"]:
             gate["gate"] = f"> {gate['gate']}"
-    if gates:
-        click.echo()
-        print_drawn(make_table(gates, GATE_COLUMNS))
+    if not gates:
+        return
+    click.echo()
+    drawn = make_table(gates, GATE_COLUMNS)
+    print_drawn(drawn)
+    for gate in gates:
+        # Shortened in a narrow table, and what there is to do stands in it.
+        if gate["state"] == "blocked" and ELLIPSIS in "".join(drawn.lines):
+            click.echo()
+            say(f"{gate['gate'].removeprefix('> ')}: {gate['reason']}")
+            if gate["unblock"]:
+                say(f"-> {gate['unblock']}")

@@ -7,7 +7,8 @@ import click
 from duly.cli.api_session import ApiSession, Json, over_api, path
 from duly.cli.options import list_flags, with_flags
 from duly.cli.output import print_card, print_table
-from duly.cli.values import NO_BOUND, bound
+from duly.cli.suggestions import TENANT_NAMES
+from duly.cli.values import NO_BOUND, bound, whole_seconds
 
 COLUMNS = (
     "name",
@@ -21,6 +22,9 @@ COLUMNS = (
     "schedule_s_min",
     "suspended",
 )
+
+# The first to go where the terminal is narrow.
+LESS = ("dispatch_burst", "submit_burst", "schedule_s_min", "weight", "stored_max")
 
 limit_flags = with_flags(
     [
@@ -38,9 +42,10 @@ limit_flags = with_flags(
             "--stored-max", type=bound, metavar="N|none", help="Unfinished tasks at most."
         ),
         click.option(
-            "--schedule-s-min",
-            type=int,
-            metavar="SECONDS",
+            "--schedule-min",
+            "schedule_s_min",
+            type=whole_seconds,
+            metavar="DURATION",
             help="The least time between two fires of one schedule.",
         ),
     ]
@@ -58,11 +63,11 @@ def command() -> None:
 def list_tenants(session: ApiSession, limit: int, cursor: str | None) -> None:
     """List the tenants of the installation."""
     page = session.page("/v1/tenants", {}, limit, cursor)
-    session.show_page(page, lambda items: print_table(items, COLUMNS, "no tenants"))
+    session.show_page(page, lambda items: print_table(items, COLUMNS, "no tenants", LESS))
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=TENANT_NAMES)
 @over_api
 def show(session: ApiSession, name: str) -> None:
     """Show a tenant's limits."""
@@ -80,7 +85,7 @@ def create(session: ApiSession, name: str, **limits: Any) -> None:
 
 
 @command.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=TENANT_NAMES)
 @limit_flags
 @over_api
 def change(session: ApiSession, name: str, **limits: Any) -> None:
@@ -92,7 +97,7 @@ def change(session: ApiSession, name: str, **limits: Any) -> None:
 
 
 @command.command("suspend")
-@click.argument("name")
+@click.argument("name", shell_complete=TENANT_NAMES)
 @over_api
 def suspend(session: ApiSession, name: str) -> None:
     """Refuse the calls of a tenant and hold its tasks; what runs may come to its end."""
@@ -100,7 +105,7 @@ def suspend(session: ApiSession, name: str) -> None:
 
 
 @command.command("resume")
-@click.argument("name")
+@click.argument("name", shell_complete=TENANT_NAMES)
 @over_api
 def resume(session: ApiSession, name: str) -> None:
     """End the suspension of a tenant."""

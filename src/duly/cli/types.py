@@ -6,6 +6,7 @@ import msgspec
 from duly.cli.api_session import ApiSession, given, over_api, path
 from duly.cli.options import list_flags
 from duly.cli.output import print_card, print_table
+from duly.cli.suggestions import KEY_IDS, TASK_TYPES
 from duly.cli.values import json_document
 
 COLUMNS = ("name", "has_schema", "defaults", "keys", "updated_at")
@@ -33,7 +34,7 @@ def list_types(session: ApiSession, limit: int, cursor: str | None) -> None:
 
 
 @command.command("show")
-@click.argument("name")
+@click.argument("name", shell_complete=TASK_TYPES)
 @over_api
 def show(session: ApiSession, name: str) -> None:
     """Show a task type."""
@@ -41,10 +42,17 @@ def show(session: ApiSession, name: str) -> None:
 
 
 @command.command("set")
-@click.argument("name")
+@click.argument("name", shell_complete=TASK_TYPES)
 @click.option("--schema", type=json_document, metavar="JSON", help="A JSON Schema for payloads.")
 @click.option("--defaults", type=json_document, metavar="JSON", help="Defaults of task fields.")
-@click.option("--key", "keys", multiple=True, metavar="ID", help="Only these keys may submit it.")
+@click.option(
+    "--key",
+    "keys",
+    multiple=True,
+    metavar="ID",
+    shell_complete=KEY_IDS,
+    help="Only these keys may submit it.",
+)
 @click.option("--no-keys", is_flag=True, help="No key may submit it.")
 @over_api
 def put(
@@ -66,7 +74,7 @@ def put(
 
 
 @command.command("delete")
-@click.argument("name")
+@click.argument("name", shell_complete=TASK_TYPES)
 @over_api
 def delete(session: ApiSession, name: str) -> None:
     """Delete the description of a task type; its tasks stay."""

@@ -26,6 +26,13 @@ def duration(text: str) -> float:
     return float(match[1]) * UNITS_S[match[2]]
 
 
+def whole_seconds(text: str) -> int:
+    seconds = duration(text)
+    if seconds != int(seconds):
+        raise click.BadParameter(f"{text!r} is not of whole seconds")
+    return int(seconds)
+
+
 def instant(text: str) -> str:
     try:
         found = datetime.fromisoformat(text)

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 from duly.cli.options import SHOWN_MAX, database_flags, json_flag, load_to_look
-from duly.cli.output import clean, make_table, note, print_drawn, progress
+from duly.cli.output import busy, make_table, note, print_drawn, progress, say
 from duly.cli.values import instant
 from duly.environment import Environment, system_environment
 from duly.settings import Settings
@@ -73,7 +73,8 @@ async def examine(
     """Seconds that it took."""
     async with open_target(settings, environment) as place:
         url = place.owner_url if place.embedded is not None else place.engine_url
-        total = await count_roughly(url)
+        with busy("counting rows", is_shown=is_shown):
+            total = await count_roughly(url)
         began = environment.clock.monotonic()
         with progress("verify", total or None, is_shown=is_shown) as advance:
             await verify(url, verification, since, advance)
@@ -121,7 +122,7 @@ def print_report(report: Json) -> None:
 
 def print_found(kind: str, items: list[Json], lines: list[Json]) -> None:
     for item in items:
-        click.echo(clean(f"{kind} {item['check']} {item['task'] or '-'}: {item['problem']}"))
+        say(f"{kind} {item['check']} {item['task'] or '-'}: {item['problem']}")
     hidden = sum(line["found"] for line in lines) - len(items)
     if hidden:
         note(f"{hidden:,} more {kind}s are not shown; raise --limit")

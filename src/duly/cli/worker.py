@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from duly.cli.output import clean
-from duly.cli.values import secret, server_url
+from duly.cli.values import duration, secret, server_url
 from duly.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     help="Only tasks of these priorities: high (7-9), normal (3-6), low (0-2).",
 )
 @click.option("--concurrency", type=click.IntRange(1), metavar="N", help="Concurrent handlers.")
-@click.option("--drain-s", type=click.FloatRange(0), metavar="S", help="Time to end on SIGTERM.")
+@click.option(
+    "--drain", "drain_s", type=duration, metavar="DURATION", help="Time to end on SIGTERM."
+)
 @click.option("--url", type=server_url, metavar="URL", help="URL of duly. Default: DULY_URL.")
 @click.option(
     "--api-key", type=secret, metavar="KEY", help="An API key, or @FILE. Better: DULY_API_KEY."
@@ -77,7 +79,7 @@ def start_worker(
     """`given`: options that are said, instead of the worker's own."""
     worker = find_worker(target)
     for name, value in given.items():
-        if value:
+        if value not in (None, ()):
             setattr(worker, name, read_given(name, value))
     if around is not None:
         worker.around(around)

@@ -4,6 +4,7 @@ from html import escape
 from typing import Any
 
 from duly.cli.output import clean
+from duly.cli.tables import PLAIN, STYLES, Screen, cell_width, cut, folded, styled
 
 Json = dict[str, Any]
 
@@ -32,6 +33,7 @@ PARENTS_NAMED_MAX = 5
 BOX_WIDTH, BOX_HEIGHT = 180, 40
 COLUMN, ROW = 240, 60
 LABEL_MAX = 24
+INDENTS_MAX = 20
 
 
 def levels_of(nodes: list[Json]) -> list[list[Json]]:
@@ -52,11 +54,12 @@ def levels_of(nodes: list[Json]) -> list[list[Json]]:
     return rows
 
 
-def drawn(nodes: list[Json]) -> list[str]:
-    lines = []
+def drawn(nodes: list[Json], screen: Screen = PLAIN) -> list[str]:
+    """A line for each node, folded where the terminal ends, in the colour of its state."""
+    lines: list[str] = []
     for depth, level in enumerate(levels_of(nodes)):
         for node in level:
-            line = f"{'  ' * min(depth, 20)}{MARKS.get(node['state'], '?')} {node['name']}"
+            line = f"{'  ' * min(depth, INDENTS_MAX)}{MARKS.get(node['state'], '?')} {node['name']}"
             after = node.get("after", [])
             if after:
                 named = ", ".join(after[:PARENTS_NAMED_MAX])
@@ -64,8 +67,20 @@ def drawn(nodes: list[Json]) -> list[str]:
                 line += f"  < {named}" + (f" and {more} more" if more > 0 else "")
             if node.get("when", ALL_COMPLETED) != ALL_COMPLETED:
                 line += f"  [{node['when']}]"
-            lines.append(clean(f"{line}  {node['state']}"))
+            style = STYLES.get(node["state"], "")
+            text = clean(f"{line}  {node['state']}")
+            lines += [styled(each, style, screen) for each in indented(text, depth, screen.width)]
     return lines
+
+
+def indented(text: str, depth: int, width: int | None) -> list[str]:
+    """What does not fit into the line goes on below the name."""
+    if width is None or cell_width(text) <= width:
+        return [text]
+    indent = " " * (2 * min(depth, INDENTS_MAX) + 2)
+    room = max(width - len(indent), LABEL_MAX)
+    first, *rest = folded(text.lstrip(), room)
+    return [indent[2:] + first, *(indent + each for each in rest)]
 
 
 def svg_of(nodes: list[Json]) -> str:
@@ -78,8 +93,12 @@ def svg_of(nodes: list[Json]) -> str:
     width = len(levels) * COLUMN
     height = max(map(len, levels)) * ROW + 20
     size = f'width="{width}" height="{height}"'
-    font = 'font-family="sans-serif" font-size="12"'
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>']
+    view = f'viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12"'
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} {view}>',
+        # Without it, a viewer with a dark page shows dark text on it.
+        f'<rect {size} fill="white"/>',
+    ]
     for node in nodes:
         x, y = places[node["name"]]
         for parent in node.get("after", ()):
@@ -94,11 +113,13 @@ def svg_of(nodes: list[Json]) -> str:
     for node in nodes:
         x, y = places[node["name"]]
         colour = COLOURS.get(node["state"], "#607d8b")
-        name = escape(clean(node["name"])[:LABEL_MAX])
+        name = clean(node["name"])
+        label = escape(cut(name, LABEL_MAX))
         parts.append(
+            f"<g><title>{escape(name)}</title>"
             f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="white" '
             f'stroke="{colour}" stroke-width="2"/>'
-            f'<text x="{x + 10}" y="{y + 17}">{name}</text>'
-            f'<text x="{x + 10}" y="{y + 32}" fill="{colour}">{escape(node["state"])}</text>'
+            f'<text x="{x + 10}" y="{y + 17}">{label}</text>'
+            f'<text x="{x + 10}" y="{y + 32}" fill="{colour}">{escape(node["state"])}</text></g>'
         )
-    return "\n".join([*parts, "</svg>"])
+    return "\n".join([*parts, "</svg>"]) + "\n"

@@ -1,5 +1,6 @@
 """`duly workflows`: start a graph from a file, list, show, draw and cancel workflows."""
 
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
@@ -7,15 +8,38 @@ import msgspec
 
 from duly.cli.api_session import ApiSession, Json, over_api, path
 from duly.cli.options import list_flags
-from duly.cli.output import clean, print_card, print_table
-from duly.cli.values import read_bounded
+from duly.cli.output import (
+    clean,
+    note,
+    print_card,
+    print_table,
+    progress,
+    say,
+    screen_of_output,
+    show,
+    wide_flag,
+    write_file,
+)
+from duly.cli.suggestions import WORKFLOW_IDS
+from duly.cli.values import duration, read_bounded
 from duly.cli.workflow_graph import drawn, svg_of
+from duly.client.errors import WorkflowTimedOut
+from duly.environment import SystemClock
 
 COLUMNS = ("id", "name", "state", "nodes", "created_at", "ended_at")
 NODE_COLUMNS = ("name", "state", "type", "when", "parents_pending", "started_at", "finished_at")
 LEADING = ("id", "name", "state", "counts", "critical_path", "estimate_at", "created_at")
 STATES = ("RUNNING", "COMPLETED", "FAILED", "CANCELLED")
-NODES_SHOWN_MAX = 100
+RUNNING, COMPLETED = STATES[:2]
+ENDED_COUNTS = ("completed", "failed", "skipped", "cancelled")
+NODES_MAX = 10_000
+# One question; the bar is drawn between two of them.
+WAIT_S = 2.0
+
+workflow_argument = click.argument("workflow_id", metavar="ID", shell_complete=WORKFLOW_IDS)
+timeout_flag = click.option(
+    "--timeout", type=duration, metavar="DURATION", help="Timeout; else wait for ever."
+)
 
 
 @click.group("workflows")
@@ -26,9 +50,19 @@ def command() -> None:
 @command.command("submit")
 @click.argument("file", type=click.File("rb"), metavar="FILE")
 @click.option("--idempotency-key", metavar="KEY", help="The same file and key start it once.")
+@click.option("--wait", "is_waiting", is_flag=True, help="Wait until it has ended.")
+@timeout_flag
 @over_api
-def submit(session: ApiSession, file: BinaryIO, idempotency_key: str | None) -> None:
+def submit(
+    session: ApiSession,
+    file: BinaryIO,
+    idempotency_key: str | None,
+    is_waiting: bool,
+    timeout: float | None,
+) -> int:
     """Start the workflow of FILE (JSON; - is standard input).
+
+    With --wait, exit code 0 if it completed, 1 if not.
 
     \b
     {"name": "order.fulfil",
@@ -39,12 +73,52 @@ def submit(session: ApiSession, file: BinaryIO, idempotency_key: str | None) -> 
         body = msgspec.json.decode(read_bounded(file))
     except msgspec.DecodeError as error:
         raise click.BadParameter(f"is not JSON: {error}", param_hint="FILE") from None
-    started = session.ask("POST", "/v1/workflows", body, idempotency_key=idempotency_key)
-    session.show(started, lambda found: click.echo(clean(found["id"])))
+    if timeout is not None and not is_waiting:
+        raise click.UsageError("--timeout goes with --wait")
+    started: Json = session.ask("POST", "/v1/workflows", body, idempotency_key=idempotency_key)
+    if not is_waiting:
+        session.show(started, lambda found: click.echo(clean(found["id"])))
+        return 0
+    if not session.as_json:
+        note(f"workflow {started['id']} is started")
+    return follow(session, started["id"], timeout)
+
+
+@command.command("wait")
+@workflow_argument
+@timeout_flag
+@over_api
+def wait(session: ApiSession, workflow_id: str, timeout: float | None) -> int:
+    """Wait until a workflow has ended. Exit code 0 if it completed, 1 if not."""
+    return follow(session, workflow_id, timeout)
+
+
+def follow(session: ApiSession, workflow_id: str, timeout_s: float | None) -> int:
+    """With a bar on the terminal: how many of its nodes have ended."""
+    clock = SystemClock()
+    ends_at = float("inf") if timeout_s is None else clock.monotonic() + timeout_s
+    found: Json = session.ask("GET", path("workflows", workflow_id, "status"))
+    shown = 0
+    with progress("nodes", found["nodes"], is_shown=not session.as_json) as advance:
+        while True:
+            done = sum(found["counts"][name] for name in ENDED_COUNTS)
+            advance(done - shown)
+            shown = done
+            if found["state"] != RUNNING:
+                break
+            left_s = ends_at - clock.monotonic()
+            if left_s <= 0:
+                raise WorkflowTimedOut(id=workflow_id, timeout_s=timeout_s, state=RUNNING)
+            query = {"timeout_s": min(WAIT_S, left_s)}
+            found = session.ask("GET", path("workflows", workflow_id, "wait"), query=query)
+    session.show(found, lambda ended: print_card(with_counts(ended), LEADING))
+    return 0 if found["state"] == COMPLETED else 1
 
 
 @command.command("list")
-@click.option("--state", type=click.Choice(STATES), help="Only in this state.")
+@click.option(
+    "--state", type=click.Choice(STATES, case_sensitive=False), help="Only in this state."
+)
 @click.option("--name", metavar="NAME", help="Only of this name.")
 @click.option("--tag", metavar="NAME:VALUE", help="Only with this tag.")
 @list_flags
@@ -56,60 +130,83 @@ def list_workflows(session: ApiSession, limit: int, cursor: str | None, **filter
 
 
 @command.command("show")
-@click.argument("workflow_id", metavar="ID")
+@workflow_argument
+@click.option(
+    "--limit",
+    type=click.IntRange(1, NODES_MAX),
+    default=100,
+    show_default=True,
+    metavar="N",
+    help="Show at most so many nodes.",
+)
+@wide_flag
 @over_api
-def show(session: ApiSession, workflow_id: str) -> None:
+def show_one(session: ApiSession, workflow_id: str, limit: int) -> None:
     """Show a workflow with its counts, its critical path and its first nodes."""
     found = session.ask("GET", path("workflows", workflow_id))
-    nodes = session.page(path("workflows", workflow_id, "nodes"), {}, NODES_SHOWN_MAX)
+    nodes = session.page(path("workflows", workflow_id, "nodes"), {}, limit)
     session.show({**found, "items": nodes["items"]}, show_workflow)
 
 
 def show_workflow(found: Json) -> None:
-    counts = ", ".join(f"{count} {name}" for name, count in found["counts"].items() if count)
-    facts = {**found, "counts": counts}
+    facts = with_counts(found)
     items = facts.pop("items")
     if "critical_path" in facts:
         facts["critical_path"] = " > ".join(facts["critical_path"])
     print_card(facts, LEADING)
+    click.echo()
     print_table(items, NODE_COLUMNS, "no nodes")
+    if found["nodes"] > len(items):
+        note(f"the first {len(items):,} of {found['nodes']:,} nodes are shown; raise --limit")
+
+
+def with_counts(found: Json) -> Json:
+    counts = ", ".join(f"{count:,} {name}" for name, count in found["counts"].items() if count)
+    return {**found, "counts": counts}
 
 
 @command.command("graph")
-@click.argument("workflow_id", metavar="ID")
-@click.option("--svg", "is_svg", is_flag=True, help="Write the graph as SVG.")
+@workflow_argument
+@click.option(
+    "--svg",
+    type=click.Path(path_type=Path, allow_dash=True),
+    metavar="FILE",
+    help="Write it as SVG instead; - is standard output.",
+)
 @over_api
-def graph(session: ApiSession, workflow_id: str, is_svg: bool) -> None:
+def graph(session: ApiSession, workflow_id: str, svg: Path | None) -> None:
     """Draw the graph of a workflow in the terminal, level by level."""
+    if svg is not None and session.as_json:
+        raise click.UsageError("give --svg or --json")
     found = session.ask("GET", path("workflows", workflow_id, "graph"))
-    if is_svg and not session.as_json:
-        click.echo(svg_of(found["nodes"]))
+    if svg is not None:
+        write_file(svg, svg_of(found["nodes"]))
         return
-    session.show(found, lambda answer: click.echo("\n".join(drawn(answer["nodes"]))))
+    session.show(found, lambda answer: show(drawn(answer["nodes"], screen_of_output())))
 
 
 @command.command("explain")
-@click.argument("workflow_id", metavar="ID")
+@workflow_argument
 @click.option("--node", metavar="NAME", help="Only this node.")
 @over_api
 def explain(session: ApiSession, workflow_id: str, node: str | None) -> None:
     """Say what the nodes of a workflow wait for."""
     found = session.ask("GET", path("workflows", workflow_id, "explain"), query={"node": node})
-    session.show(found, lambda answer: click.echo("\n".join(explained(answer["nodes"]))))
+    session.show(found, lambda answer: say("\n".join(explained(answer["nodes"]))))
 
 
 def explained(nodes: list[Json]) -> list[str]:
     lines = []
     for node in nodes:
-        lines.append(clean(f"{node['name']}  {node['state']}: {node['detail']}"))
+        lines.append(f"{node['name']}  {node['state']}: {node['detail']}")
         if blocked_by := node["blocked_by"]:
             names = ", ".join(f"{each['name']} ({each['state']})" for each in blocked_by)
-            lines.append(clean(f"  blocked by {names}"))
+            lines.append(f"  blocked by {names}")
     return lines or ["nothing waits"]
 
 
 @command.command("cancel")
-@click.argument("workflow_id", metavar="ID")
+@workflow_argument
 @over_api
 def cancel(session: ApiSession, workflow_id: str) -> None:
     """Cancel a workflow; nodes that run are asked to stop."""

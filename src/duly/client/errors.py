@@ -22,6 +22,10 @@ class InvalidWorkflow(DulyError):
     """{problem}"""
 
 
+class WorkflowTimedOut(WaitTimedOut):
+    """workflow {id} has not ended within {timeout_s:g} s; it is {state}"""
+
+
 class InvalidPayload(DulyError):
     """{problem}"""
 

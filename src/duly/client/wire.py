@@ -44,7 +44,9 @@ class Retrying:
             if not is_passing or not self.tries_left or asked_s > RETRY_AFTER_MAX_S:
                 raise error
         elif (distrust := distrust_of(error)) or not self.tries_left:
-            problem = distrust or str(error) or type(error).__name__
+            # Without "[Errno 111]", which says nothing more.
+            plain = error.strerror if isinstance(error, OSError) else None
+            problem = distrust or plain or str(error) or type(error).__name__
             raise Unreachable(url=self.url, problem=problem) from error
         pause_s = max(asked_s, jittered(self.pause_s))
         self.pause_s = min(self.pause_s * 2, PAUSE_MAX_S)
