@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import io
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,12 @@ async def complete(duly: CommandLine, *words: str) -> list[str]:
     duly.patch.setenv("_DULY_COMPLETE", "bash_complete")
     duly.patch.setenv("COMP_WORDS", " ".join(words))
     duly.patch.setenv("COMP_CWORD", str(len(words) - 1))
-    out, err = io.StringIO(), io.StringIO()
-    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        await asyncio.to_thread(completed)
+    duly.capsys.readouterr()
+    await asyncio.to_thread(completed)
+    out, err = duly.capsys.readouterr()
     duly.patch.delenv("_DULY_COMPLETE")
-    assert err.getvalue() == ""
-    return [line.partition(",")[2] for line in out.getvalue().split()]
+    assert err == ""
+    return [line.partition(",")[2] for line in out.split()]
 
 
 def completed() -> None:

@@ -65,6 +65,7 @@ EXCEPTIONS = {
     ("cli", "duly.store.doctor"): "`duly doctor` runs where no server runs",
     ("cli", "duly.domain.diagnosis"): "`duly doctor` runs where no server runs",
     ("cli", "duly.store.embedded"): "commands look for a running server of this machine",
+    ("cli", "duly.store.binaries"): "`duly psql` takes the psql beside the embedded server",
     ("cli", "duly.store.verify"): "`duly verify` reads the tables itself, without a server",
     ("cli", "duly.domain.crontab"): "`duly schedules import` reads a crontab, server or not",
     ("cli", "duly.store.migrate"): "`duly migrate` runs where no server runs",
