@@ -116,6 +116,7 @@ BUGS: list[Bug | Slip] = [
         "finish_terminal",
         "CASE WHEN timers.cancel_requested THEN 'CANCELLED' ELSE done.state END",
         "done.state",
+        ("CASE WHEN NOT timers.cancel_requested THEN done.reason END", "done.reason"),
     ),
     Bug(
         "a lease is never looked at", reap.SQL, "find_expired", "AND timers.queue = 0", "AND false"
