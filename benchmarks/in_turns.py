@@ -24,7 +24,7 @@ Samples = dict[tuple[str, str], list[float]]
 
 def measure(checkout: Path, scenarios: list[str], *, quick: bool) -> Samples:
     """The figures of one run of each scenario, by scenario and name."""
-    command = [checkout / ".venv/bin/duly", "bench", "--json", *scenarios]
+    command = [str(checkout / ".venv/bin/duly"), "bench", "--json", *scenarios]
     if quick:
         command.append("--quick")
     ran = subprocess.run(command, capture_output=True, timeout=RUN_S_MAX, check=True, cwd=checkout)
