@@ -3,10 +3,15 @@ webhooks of a band. The lease queue decides which consumer takes from them."""
 
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 
 from duly.broker.contract import Delivery
 from duly.domain.execution_shares import NO_TENANTS
 from duly.domain.lanes import ALL_TENANTS, Lane, queue_of
+
+# Of a delivery; neighbours are mostly of one lane.
+LANE = itemgetter(0)
 
 
 class LaneQueue:
@@ -72,8 +77,8 @@ class LaneQueues:
 
     def put(self, batch: Iterable[Delivery], moment: float) -> None:
         parts: dict[Lane, list[Delivery]] = {}
-        for delivery in batch:
-            parts.setdefault(queue_of(delivery[0]), []).append(delivery)
+        for lane, run in groupby(batch, LANE):
+            parts.setdefault(queue_of(lane), []).extend(run)
         for queue, part in parts.items():
             self.queues.setdefault(queue, LaneQueue()).put(part, moment)
 
@@ -139,15 +144,6 @@ def divide(
 def count_lanes(batch: Iterable[Delivery]) -> dict[Lane, int]:
     """Neighbours are mostly of one lane, and looking a lane up costs more than the rest."""
     counts: dict[Lane, int] = {}
-    last, number = None, 0
-    for delivery in batch:
-        lane = delivery[0]
-        if lane is last:
-            number += 1
-            continue
-        if last is not None:
-            counts[last] = counts.get(last, 0) + number
-        last, number = lane, 1
-    if last is not None:
-        counts[last] = counts.get(last, 0) + number
+    for lane, run in groupby(batch, LANE):
+        counts[lane] = counts.get(lane, 0) + len(list(run))
     return counts

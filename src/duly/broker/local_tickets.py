@@ -7,10 +7,11 @@ tickets are overlooked for no longer than a moment.
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import groupby
 from uuid import UUID
 
 from duly.broker.contract import Delivery
-from duly.broker.lane_queue import LaneQueues
+from duly.broker.lane_queue import LANE, LaneQueues
 from duly.domain.lanes import Lane, queue_of
 from duly.environment import Clock
 
@@ -47,13 +48,12 @@ class LocalTickets(LaneQueues):
         left = dict(rooms)
         kept: list[Delivery] = []
         others: list[Delivery] = []
-        for delivery in batch:
-            queue = queue_of(delivery[0])
-            if left.get(queue, 0) > 0 and delivery[0] not in passed_on:
-                left[queue] -= 1
-                kept.append(delivery)
-            else:
-                others.append(delivery)
+        for lane, run in groupby(batch, LANE):
+            queue, deliveries = queue_of(lane), list(run)
+            most = 0 if lane in passed_on else left.get(queue, 0)
+            left[queue] = left.get(queue, 0) - min(most, len(deliveries))
+            kept += deliveries[:most]
+            others += deliveries[most:]
         self.put(kept, self.clock.monotonic())
         return others
 

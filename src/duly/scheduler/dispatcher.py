@@ -347,15 +347,15 @@ class Dispatcher:
         if leases:
             # They became leases in one statement.
             started_at = leases[0].started_at.timestamp()
-            fires_at = {ticket.id: ticket.fires_at for ticket in tickets}
-            note_ready_waits(
-                self.metrics,
-                [
-                    (lease.priority, started_at - instant)
-                    for lease in leases
-                    if (instant := fires_at[lease.id]) is not None
-                ],
-            )
+            if not is_whole:
+                by_id = {ticket.id: ticket for ticket in tickets}
+                tickets = [by_id[lease.id] for lease in leases]
+            waits = [
+                (lease.priority, started_at - ticket.fires_at)
+                for lease, ticket in zip(leases, tickets, strict=True)
+                if ticket.fires_at is not None
+            ]
+            note_ready_waits(self.metrics, waits)
         if self.ready_state.full or self.ready_state.turns:
             self.wakeup.wake()
 

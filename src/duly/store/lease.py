@@ -111,7 +111,7 @@ def leases_from(rows: Sequence[Any], before: int = 0) -> list[Lease]:
     position, which is three times as fast as by name; that they agree is looked at once a batch."""
     if rows:
         assert tuple(rows[0].keys())[before:] == Lease.__struct_fields__
-    return [Lease(*(row[before:] if before else row)) for row in rows]
+    return [Lease(*row[before:]) for row in rows] if before else [Lease(*row) for row in rows]
 
 
 async def lease_tasks(
