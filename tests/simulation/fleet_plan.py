@@ -203,7 +203,8 @@ def choose_limits(random: Random) -> TenantLimits:
 def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
     """What the roles take from their modules."""
     return [
-        (executor, "TAKE_WAIT_S", 2.0),
+        # A lease is counted from the ask on: one that comes at the end of the wait must be worth it.
+        (executor, "TAKE_WAIT_S", min(2.0, plan.lease_s / 2)),
         (dispatcher, "TICKET_S", plan.ticket_s),
         (dispatcher, "DISPATCH_MAX", 10),
         (dispatcher, "STAY_MIN", stay_min(plan.seed)),

@@ -25,7 +25,7 @@ from tests.teeth.store_bugs import BUGS
 
 SEEDS_MAX = 300
 # A fleet's seed takes several times as long.
-FLEET_SEEDS_MAX = 150
+FLEET_SEEDS_MAX = 300
 CAUSE_MAX = 70
 
 
