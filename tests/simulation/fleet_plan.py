@@ -203,7 +203,7 @@ def choose_limits(random: Random) -> TenantLimits:
 def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
     """What the roles take from their modules."""
     return [
-        # A lease is counted from the ask on: one that comes at the end of the wait must be worth it.
+        # A lease counts from the ask on: one that comes at the end of the wait must last.
         (executor, "TAKE_WAIT_S", min(2.0, plan.lease_s / 2)),
         (dispatcher, "TICKET_S", plan.ticket_s),
         (dispatcher, "DISPATCH_MAX", 10),
