@@ -34,8 +34,8 @@ from duly.store.schedules import (
     pause_schedule,
     resume_schedule,
     submission_of,
-    template_of,
 )
+from duly.store.templates import template_of
 from duly.store.tenants import read_schedule_bound
 from tests.simulation.clients import WEBHOOK
 from tests.simulation.cluster import Cluster, Node

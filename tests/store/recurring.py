@@ -17,8 +17,8 @@ from duly.store.schedules import (
     create_schedule,
     make_schedule_id,
     read_schedules,
-    template_of,
 )
+from duly.store.templates import template_of
 from tests.store.world import TENANT, World
 
 FAR = datetime.fromisoformat("2400-01-01T00:00:00+00:00")

@@ -41,6 +41,7 @@ from duly.api.tenants import TenantRoutes
 from duly.api.webhook_secrets import WebhookSecretRoutes
 from duly.api.worker_protocol import WorkerRoutes
 from duly.api.workflow_body import WorkflowChecks
+from duly.api.workflow_types import WorkflowTypeRoutes
 from duly.api.workflows import WorkflowRoutes
 from duly.domain.addresses import STRICT, OutboundRules
 from duly.domain.lanes import LANE_DEPTH_MAX
@@ -129,6 +130,7 @@ class ApiRoutes:
             *control.endpoints(),
             *explain.endpoints(),
             *self.workflows().endpoints(),
+            *WorkflowTypeRoutes(self.database, self.workflow_checks(), self.admission).endpoints(),
             *self.recurring(),
             *CompatRoutes(self.environment, tasks, self.schedules()).endpoints(),
             *self.working(),
@@ -142,12 +144,15 @@ class ApiRoutes:
         return WorkflowRoutes(
             self.database,
             self.workflow_starts,
-            WorkflowChecks(self.environment, self.rules),
+            self.workflow_checks(),
             self.admission,
             self.throttle,
             self.waiting,
             self.events,
         )
+
+    def workflow_checks(self) -> WorkflowChecks:
+        return WorkflowChecks(self.environment, self.rules)
 
     def working(self) -> list[Endpoint]:
         if self.workers is None:

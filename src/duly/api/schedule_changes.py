@@ -20,7 +20,8 @@ from duly.store.database import Database
 from duly.store.fire_schedules import FiredSchedules, ScheduleFirer
 from duly.store.occurrences import read_cadences
 from duly.store.pools import may_have_pool
-from duly.store.schedules import Schedule, Template, find_schedule, lock_schedule, submission_of
+from duly.store.schedules import Schedule, find_schedule, lock_schedule, submission_of
+from duly.store.templates import Template
 
 # The schedule, when it is due next, and the time by the database's clock.
 Expect = Callable[[UUID, datetime | None, datetime], None]

@@ -23,7 +23,8 @@ from duly.domain.limits import (
 )
 from duly.domain.recurrence import Recurrence, next_occurrences
 from duly.domain.recurrence_fields import RecurrenceFields, closest_fires_s, read_recurrence
-from duly.store.schedules import Definition, Template, template_of
+from duly.store.schedules import Definition
+from duly.store.templates import Template, template_of
 
 ONE_TASK = "belongs to one task; a schedule says when"
 OF_ONE_TASK = (

@@ -8,8 +8,8 @@
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import get_type_hints
+from dataclasses import dataclass, replace
+from typing import TypeVar, get_type_hints
 
 import msgspec
 
@@ -27,8 +27,13 @@ from duly.api.problems import ApiProblem, Code, invalid
 from duly.api.request import Call
 from duly.api.task_rules import TaskRules
 from duly.api.tasks import target_problems
-from duly.api.wire import TaskDefaults
-from duly.api.workflow_wire import CallbackRequest, NodeRequest, WorkflowRequest
+from duly.api.wire import NULL, TaskDefaults, TaskRequest
+from duly.api.workflow_wire import (
+    CallbackRequest,
+    NodeRequest,
+    WorkflowRequest,
+    WorkflowTypeRequest,
+)
 from duly.domain.limits import Problem, key_reason, submission_problems, tags_reason
 from duly.domain.task import DEFAULT_POOL, Policy, Submission
 from duly.domain.workflow import (
@@ -36,35 +41,52 @@ from duly.domain.workflow import (
     WAIT_RULES,
     Graph,
     GraphRefused,
+    OnFailure,
     build_graph,
     pointer_name,
 )
+from duly.domain.workflow_types import read_reference
 from duly.environment import Environment
+from duly.store.templates import WorkflowTemplate, workflow_template_of
 from duly.store.workflow_callbacks import Callback, encode_callback
+from duly.store.workflow_types import WorkflowType, find_workflow_type, read_definition
 from duly.store.workflows import NodeStart, WorkflowStart
 
 NODES = "nodes"
+# A payload that many nodes share is stored with each of them.
+SHARED_BYTES_MAX = 16 * 1024 * 1024
+
+Model = TypeVar("Model", WorkflowRequest, WorkflowTypeRequest)
 
 
 async def decode_workflow(_call: Call, raw: bytes, pace: WorkSlicer) -> WorkflowRequest:
+    return await decode_graph(raw, WorkflowRequest, pace)
+
+
+async def decode_type(_call: Call, raw: bytes, pace: WorkSlicer) -> WorkflowTypeRequest:
+    return await decode_graph(raw, WorkflowTypeRequest, pace)
+
+
+async def decode_graph(raw: bytes, model: type[Model], pace: WorkSlicer) -> Model:
+    """Of a body whose `nodes` may be many."""
     if len(raw) <= WHOLE_BYTES_MAX:
-        return decode(raw, WorkflowRequest)
-    members = members_of(raw, WorkflowRequest)
+        return decode(raw, model)
+    members = members_of(raw, model)
     await pace.step(len(raw))
     if NODES not in members:
         raise invalid([Problem("/nodes", "is required")])
-    named = split_nodes(members.pop(NODES))
+    named = split_nodes(members.pop(NODES), model)
     await pace.step(len(raw))
-    types = get_type_hints(WorkflowRequest, include_extras=True)
+    types = get_type_hints(model, include_extras=True)
     fields = {name: decode_member(raw, types[name], name) for name, raw in members.items()}
     try:
         nodes = await decode_chunks(list(named.values()), NodeRequest, "/nodes", pace)
     except ApiProblem as refused:
         raise renamed(refused, list(named)) from None
-    return WorkflowRequest(nodes=dict(zip(named, nodes, strict=True)), **fields)
+    return model(nodes=dict(zip(named, nodes, strict=True)), **fields)
 
 
-def split_nodes(raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
+def split_nodes(raw: msgspec.Raw, model: type[msgspec.Struct]) -> dict[str, msgspec.Raw]:
     """Each node unread, by its name. A dict would hide a name that is there twice."""
     names: list[str] = []
 
@@ -80,7 +102,7 @@ def split_nodes(raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, TooMany):
             raise invalid([Problem("/nodes", f"has more than {NODES_MAX} nodes")]) from None
-        problem = problem_from(str(error), WorkflowRequest)
+        problem = problem_from(str(error), model)
         raise invalid([Problem(f"/nodes{problem.pointer}", problem.reason)]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         malformed(error)
@@ -114,8 +136,55 @@ class WorkflowChecks:
         self, call: Call, request: WorkflowRequest, key: str | None, asked: bytes, pace: WorkSlicer
     ) -> WorkflowStart:
         """Refused with a pointer to everything that is wrong, as far as it was looked."""
+        pinned: WorkflowType | None = None
+        if request.type is not None:
+            pinned, request = await self.defined(call.tenant, request, pace)
+        start = await self.checked(call, with_payload(request), key, pace)
+        if pinned is not None:
+            start = replace(start, type=pinned.name, type_version=pinned.version)
+        return replace(start, asked=asked)
+
+    async def template_of(
+        self, call: Call, name: str, request: WorkflowTypeRequest, pace: WorkSlicer
+    ) -> WorkflowTemplate:
+        """Of a type: nodes without a payload are given one when it is started."""
+        start = await self.checked(call, request.request(name), None, pace, is_open=True)
+        return workflow_template_of(start)
+
+    async def defined(
+        self, tenant: int, request: WorkflowRequest, pace: WorkSlicer
+    ) -> tuple[WorkflowType, WorkflowRequest]:
+        """The version that a run is pinned to, and the request with its definition."""
+        assert request.type is not None
+        reference = read_reference(request.type)
+        given = request.name, request.nodes, request.defaults, request.on_failure
+        if given != (None, {}, TaskDefaults(), OnFailure.FINISH_BRANCHES):
+            reason = "goes with no name, nodes, defaults or on_failure: it has its own"
+            raise invalid([Problem("/type", reason)])
+        found = reference and await find_workflow_type(self.rules.database, tenant, reference)
+        if not found:
+            raise invalid([Problem("/type", f"no workflow type or version is {request.type}")])
+        text = (await read_definition(self.rules.database, found)).encode()
+        definition = await decode_graph(text, WorkflowTypeRequest, pace)
+        fields = ("deadline_s", "callback", "tags", "payload", "idempotency_key")
+        own = {field: getattr(request, field) for field in fields}
+        given_fields = {name: value for name, value in own.items() if value is not None}
+        return found, msgspec.structs.replace(definition.request(found.name), **given_fields)
+
+    async def checked(
+        self,
+        call: Call,
+        request: WorkflowRequest,
+        key: str | None,
+        pace: WorkSlicer,
+        *,
+        is_open: bool = False,
+    ) -> WorkflowStart:
+        if request.name is None or not request.nodes:
+            missing = [name for name in ("name", "nodes") if not getattr(request, name)]
+            raise invalid([Problem(f"/{name}", "is required, or a type") for name in missing])
         graph = await self.graph_of(request, pace)
-        tasks = await self.tasks_of(call, request, pace)
+        tasks = await self.tasks_of(call, request, pace, is_open=is_open)
         problems = field_problems(request, key) + key_problems(request)
         problems += self.callback_problems(request.callback)
         if problems:
@@ -135,7 +204,6 @@ class WorkflowChecks:
             callback=callback_text(request.callback),
             tags=request.tags,
             idempotency_key=key,
-            asked=asked,
         )
 
     async def graph_of(self, request: WorkflowRequest, pace: WorkSlicer) -> Graph:
@@ -149,10 +217,12 @@ class WorkflowChecks:
         raise AssertionError("a graph ends with itself or a refusal")
 
     async def tasks_of(
-        self, call: Call, request: WorkflowRequest, pace: WorkSlicer
+        self, call: Call, request: WorkflowRequest, pace: WorkSlicer, *, is_open: bool
     ) -> list[Submission]:
         requests = [node.task_request(request.defaults) for node in request.nodes.values()]
         answers = await self.rules.check_all(call.credential, call.tenant, requests)
+        if is_open:
+            answers = await self.without_payloads(call.tenant, requests, answers)
         now, problems, tasks = self.environment.clock.now(), [], []
         for name, node, asked, defaults in zip(
             request.nodes, request.nodes.values(), requests, answers, strict=True
@@ -174,6 +244,20 @@ class WorkflowChecks:
             raise invalid(problems[:ERRORS_MAX])
         return tasks
 
+    async def without_payloads(
+        self,
+        tenant: int,
+        requests: Sequence[TaskRequest],
+        answers: Sequence[TaskDefaults | Problem],
+    ) -> list[TaskDefaults | Problem]:
+        """A payload that is given at the start is checked there."""
+        return [
+            (await self.rules.known.get((tenant, asked.type))).defaults
+            if asked.payload == NULL and isinstance(answer, Problem)
+            else answer
+            for asked, answer in zip(requests, answers, strict=True)
+        ]
+
     def callback_problems(self, callback: CallbackRequest | None) -> list[Problem]:
         if callback is None:
             return []
@@ -191,6 +275,21 @@ class WorkflowChecks:
         if target.url is None and target.headers:
             found.append(Problem("/target/headers", "belong to a url"))
         return [Problem(f"/callback{each.pointer}", each.reason) for each in found]
+
+
+def with_payload(request: WorkflowRequest) -> WorkflowRequest:
+    """Nodes without a payload of their own get that of the workflow."""
+    if request.payload == NULL:
+        return request
+    without = {name: node for name, node in request.nodes.items() if node.payload == NULL}
+    if len(without) * len(request.payload) > SHARED_BYTES_MAX:
+        reason = f"is that of {len(without)} nodes: more than {SHARED_BYTES_MAX} bytes in all"
+        raise invalid([Problem("/payload", reason)])
+    given = {
+        name: msgspec.structs.replace(node, payload=request.payload)
+        for name, node in without.items()
+    }
+    return msgspec.structs.replace(request, nodes=request.nodes | given)
 
 
 def enveloped(task: Submission) -> Submission:

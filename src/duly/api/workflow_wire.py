@@ -26,10 +26,14 @@ from duly.api.wire import (
 from duly.domain import limits
 from duly.domain.states import State
 from duly.domain.workflow import NODE_NAME_CHARACTERS_MAX, NODES_MAX, OnFailure
+from duly.domain.workflow_types import VERSION_PATTERN
 from duly.store.workflows import Workflow, WorkflowNode
 
 NODE_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 NodeName = Annotated[str, Meta(pattern=NODE_NAME_PATTERN, max_length=NODE_NAME_CHARACTERS_MAX)]
+TypeReferenceText = Annotated[
+    str, Meta(pattern=f"^{limits.TYPE_PATTERN.pattern}(@{VERSION_PATTERN.pattern})?$")
+]
 When = Literal["all_completed", "none_failed", "all_done", "any_completed", "any_failed"]
 WAIT_S_MAX = 60.0
 
@@ -79,18 +83,39 @@ class CallbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     target: Target
 
 
-class WorkflowRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A graph of tasks. With an idempotency key, the same body under the same name starts it once.
-    `on_failure`: branches that do not depend on a failed node go on, or everything stops."""
+class WorkflowFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What every workflow of one definition has. `on_failure`: branches that do not depend on a
+    failed node go on, or everything stops."""
 
-    name: TypeName
-    nodes: Annotated[dict[NodeName, NodeRequest], Meta(min_length=1, max_length=NODES_MAX)]
-    idempotency_key: IdempotencyKey | None = None
     deadline_s: Annotated[float, Meta(ge=1, le=limits.DELAY_S_MAX)] | None = None
     on_failure: OnFailure = OnFailure.FINISH_BRANCHES
     defaults: TaskDefaults = TaskDefaults()
     callback: CallbackRequest | None = None
     tags: Tags | None = None
+
+
+Nodes = Annotated[dict[NodeName, NodeRequest], Meta(min_length=1, max_length=NODES_MAX)]
+
+
+class WorkflowTypeRequest(WorkflowFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The definition of a workflow type. A node without a payload gets that of the start."""
+
+    nodes: Nodes
+
+    def request(self, name: str) -> "WorkflowRequest":
+        return WorkflowRequest(name=name, **msgspec.structs.asdict(self))
+
+
+class WorkflowRequest(WorkflowFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A graph of tasks: `name` and `nodes`, or a `type`: `name` or `name@version`, without a
+    version the latest. With an idempotency key, the same body under the same name starts it once.
+    `payload` is that of each node without one of its own."""
+
+    name: TypeName | None = None
+    nodes: Nodes = {}
+    type: TypeReferenceText | None = None
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+    idempotency_key: IdempotencyKey | None = None
 
 
 class NodeCounts(msgspec.Struct, frozen=True):
@@ -118,6 +143,7 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     counts: NodeCounts
     created_at: Instant
     on_failure: OnFailure
+    type: str | None = None
     ended_at: Instant | None = None
     deadline_at: Instant | None = None
     stop_reason: str | None = None

@@ -196,6 +196,7 @@ class WorkflowRoutes:
 
     async def start(self, call: Call, request: WorkflowRequest) -> Answer:
         key = header_key(call, request.idempotency_key) or request.idempotency_key
+        name = request.name or (request.type or "").partition("@")[0]
         asked = hashlib.sha256(call.raw_body).digest()
         try:
             async with self.admission.pace() as pace:
@@ -203,7 +204,7 @@ class WorkflowRoutes:
             headers = await self.throttle.admit(call.tenant, len(start.nodes))
         except ApiProblem:
             # What was taken once is never refused: its time may have passed, its rules changed.
-            replayed = await self.replayed(call.tenant, request.name, key, asked)
+            replayed = await self.replayed(call.tenant, name, key, asked)
             if replayed is None:
                 raise
             return replayed

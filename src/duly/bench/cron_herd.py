@@ -12,7 +12,8 @@ from duly.domain.occurrence_plan import Policies
 from duly.domain.recurrence import Recurrence
 from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 from duly.store.measure import copy_schedule, tidy_schedules
-from duly.store.schedules import Definition, create_schedule, make_schedule_id, template_of
+from duly.store.schedules import Definition, create_schedule, make_schedule_id
+from duly.store.templates import template_of
 
 # For each schedule of the herd, so many that are not due.
 OTHERS = 49

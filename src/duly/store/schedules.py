@@ -28,23 +28,12 @@ from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 from duly.domain.task import Submission
 from duly.environment import Environment
 from duly.store.database import Session
-from duly.store.policies import decode_policy, encode_policy
+from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
+from duly.store.templates import Template
 
 SQL = statements_beside(__file__)
 NEWEST = UUID(int=2**128 - 1)
-
-
-class Template(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The submission that every occurrence makes, as it is kept."""
-
-    type: str
-    payload: str
-    url: str | None = None
-    pool: str = "default"
-    priority: int = 5
-    policy: str | None = None
-    tags: dict[str, str] | None = None
 
 
 TEMPLATE = msgspec.json.Decoder(Template)
@@ -110,18 +99,6 @@ class ScheduleFilter:
     name_prefix: str | None = None
     type: str | None = None
     is_paused: bool | None = None
-
-
-def template_of(task: Submission) -> Template:
-    return Template(
-        type=task.type,
-        payload=task.payload,
-        url=task.url,
-        pool=task.pool,
-        priority=task.priority,
-        policy=encode_policy(task.policy),
-        tags=task.tags,
-    )
 
 
 def submission_of(schedule: Schedule, nominal_at: datetime, run_at: datetime) -> Submission:

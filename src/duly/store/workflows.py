@@ -95,6 +95,9 @@ class WorkflowStart:
     idempotency_key: str | None = None
     # Digest of the request, for the key.
     asked: bytes = b""
+    # The workflow type that it is a run of, pinned to a version.
+    type: str | None = None
+    type_version: int | None = None
 
 
 class Started(NamedTuple):

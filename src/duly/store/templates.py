@@ -1,0 +1,121 @@
+"""What is kept to be started later: a task of a schedule, a workflow of a type or of a schedule.
+
+Defaults of task types were filled in when it was kept.
+"""
+
+import msgspec
+
+from duly.domain.task import Submission
+from duly.domain.workflow import OnFailure, WaitRule
+from duly.store.policies import decode_policy, encode_policy
+from duly.store.workflows import NodeStart, WorkflowStart
+
+NO_PAYLOAD = "null"
+
+
+class Template(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A task that is submitted later."""
+
+    type: str
+    payload: str
+    url: str | None = None
+    pool: str = "default"
+    priority: int = 5
+    policy: str | None = None
+    tags: dict[str, str] | None = None
+
+
+class NodeTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A node of a workflow that is started later; nodes are numbered from 1 in their order."""
+
+    name: str
+    task: Template
+    parents: list[int] = []
+    children: list[int] = []
+    rule: int = 0
+    delay_s: float = 0.0
+
+
+class WorkflowTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A workflow that is started later."""
+
+    name: str
+    nodes: list[NodeTemplate]
+    on_failure: OnFailure = OnFailure.FINISH_BRANCHES
+    deadline_s: float | None = None
+    callback: str | None = None
+    tags: dict[str, str] | None = None
+
+
+def template_of(task: Submission) -> Template:
+    return Template(
+        type=task.type,
+        payload=task.payload,
+        url=task.url,
+        pool=task.pool,
+        priority=task.priority,
+        policy=encode_policy(task.policy),
+        tags=task.tags,
+    )
+
+
+def task_from(template: Template, tenant: int, delay_s: float = 0.0) -> Submission:
+    return Submission(
+        tenant=tenant,
+        type=template.type,
+        payload=template.payload,
+        delay_s=delay_s,
+        url=template.url,
+        pool=template.pool,
+        priority=template.priority,
+        policy=decode_policy(template.policy),
+        tags=template.tags,
+    )
+
+
+def workflow_template_of(start: WorkflowStart) -> WorkflowTemplate:
+    nodes = [
+        NodeTemplate(
+            node.name,
+            template_of(node.task),
+            list(node.parents),
+            list(node.children),
+            int(node.rule),
+            node.task.delay_s,
+        )
+        for node in start.nodes
+    ]
+    return WorkflowTemplate(
+        start.name, nodes, start.on_failure, start.deadline_s, start.callback, start.tags
+    )
+
+
+def start_from(
+    template: WorkflowTemplate, tenant: int, payload: str | None = None
+) -> WorkflowStart:
+    """A node without a payload of its own gets that of the workflow."""
+    nodes = [
+        NodeStart(
+            node.name,
+            with_payload(task_from(node.task, tenant, node.delay_s), payload),
+            node.parents,
+            node.children,
+            WaitRule(node.rule),
+        )
+        for node in template.nodes
+    ]
+    return WorkflowStart(
+        tenant=tenant,
+        name=template.name,
+        nodes=nodes,
+        on_failure=template.on_failure,
+        deadline_s=template.deadline_s,
+        callback=template.callback,
+        tags=template.tags,
+    )
+
+
+def with_payload(task: Submission, payload: str | None) -> Submission:
+    if payload is None or task.payload != NO_PAYLOAD:
+        return task
+    return task._replace(payload=payload)
