@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import NamedTuple
 from uuid import UUID
 
-from duly.domain.ids import shard_of
+from duly.domain.ids import address_of, is_node, shard_of
 from duly.domain.occurrence_plan import (
     FIRES_MAX,
     DecidedOccurrence,
@@ -28,15 +28,27 @@ from duly.domain.occurrence_plan import (
     watches,
 )
 from duly.domain.recurrence import Recurrence
+from duly.domain.workflow import WorkflowStop
 from duly.environment import CrashPoint, Environment
 from duly.store.control import cancel_tasks, cancelled_tasks, ended_by_cancel
 from duly.store.database import Database, Session
+from duly.store.finish import Released
 from duly.store.insert import InsertRow
 from duly.store.partitions import RETENTION_S
-from duly.store.schedules import Schedule, read_schedules, submission_of
+from duly.store.schedules import (
+    Schedule,
+    read_schedules,
+    submission_of,
+    workflow_of_occurrence,
+)
 from duly.store.statements import statements_beside
 from duly.store.submit import SubmitAnswer, Submitter
+from duly.store.templates import ScheduledWorkflow, Template
 from duly.store.unnest import columns
+from duly.store.workflow_control import stop_workflow
+from duly.store.workflow_pauses import queue_behind
+from duly.store.workflow_types import PinnedTemplate, read_templates
+from duly.store.workflows import PlacedStart, WorkflowStart, WorkflowStarter
 
 SQL = statements_beside(__file__)
 START = UUID(int=0)
@@ -45,6 +57,7 @@ BATCHES_MAX = 20
 # Of one firing, so that neither the process nor the transaction stands still for long.
 RULINGS_PER_BATCH = 1000
 FIRES_PER_BATCH = 400
+NODES_PER_BATCH = 10_000
 
 
 class UpcomingSchedule(NamedTuple):
@@ -63,37 +76,48 @@ class SweptSchedule(NamedTuple):
 
 
 Batch = tuple[list[InsertRow], dict[int, SubmitAnswer]]
-# Tasks of a tenant that `cancel_previous` ended before they were leased.
-Cancelled = tuple[int, list[UUID]]
+# What an occurrence makes.
+Entry = InsertRow | PlacedStart
+# Tasks of a tenant that `cancel_previous` ended before they were leased, and what that set free.
+Cancelled = tuple[int, list[UUID], Released]
+# Workflows that were stored, and when.
+StartedBatch = tuple[list[PlacedStart], datetime]
 
 
 @dataclass(frozen=True, slots=True)
 class FiredSchedules:
-    """The schedules that moved on, the tasks that were stored for them, and those that ended."""
+    """The schedules that moved on, what was stored for them, and what ended. `held`: workflows
+    that wait for the end of another one of their schedule."""
 
     moved: set[UUID] = field(default_factory=set)
     batches: list[Batch] = field(default_factory=list)
     cancelled: list[Cancelled] = field(default_factory=list)
+    started: list[StartedBatch] = field(default_factory=list)
+    held: set[UUID] = field(default_factory=set)
 
     def __add__(self, other: "FiredSchedules") -> "FiredSchedules":
         return FiredSchedules(
             self.moved | other.moved,
             self.batches + other.batches,
             self.cancelled + other.cancelled,
+            self.started + other.started,
+            self.held | other.held,
         )
 
     @property
-    def tasks(self) -> list[UUID]:
-        return [entry.id for stored, _ in self.batches for entry in stored]
+    def made(self) -> list[UUID]:
+        """Tasks and workflows."""
+        tasks = [entry.id for stored, _ in self.batches for entry in stored]
+        return tasks + [placed.id for started, _ in self.started for placed in started]
 
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """A schedule, its decided occurrences, and the tasks that follow."""
+    """A schedule, its decided occurrences, and the tasks or workflows that follow."""
 
     schedule: Schedule
     plan: FiringPlan
-    entries: dict[datetime, InsertRow]
+    entries: dict[datetime, Entry]
 
     @property
     def fired(self) -> list[UUID]:
@@ -116,6 +140,16 @@ class Firing:
         return self.schedule.live + self.fired[:-1]
 
     @property
+    def queued(self) -> list[tuple[UUID, PlacedStart]]:
+        """Workflows that start when the one before them ends. Tasks wait by a key instead."""
+        if self.schedule.definition.policies.overlap != "queue_one":
+            return []
+        placed = [entry for entry in self.entries.values() if isinstance(entry, PlacedStart)]
+        chain = [*self.schedule.live[-1:], *(entry.id for entry in placed)]
+        behind = placed if self.schedule.live else placed[1:]
+        return list(zip(chain, behind, strict=False))
+
+    @property
     def due_at(self) -> datetime | None:
         following = self.plan.next_at
         return None if following is None else following + self.schedule.offset
@@ -126,6 +160,7 @@ class ScheduleFirer:
 
     def __init__(self, submitter: Submitter, environment: Environment) -> None:
         self.submitter = submitter
+        self.starter = WorkflowStarter(submitter.database, submitter)
         self.environment = environment
 
     async def plan(
@@ -138,9 +173,10 @@ class ScheduleFirer:
         """Decide the due occurrences of each, as of the instant at which it was read. A batch is
         bounded: those at the end may be left out, and stay due."""
         planned: list[tuple[Schedule, FiringPlan]] = []
-        decisions = fires = 0
+        decisions = fires = nodes = 0
         for schedule, recurrence in readable:
-            if decisions >= RULINGS_PER_BATCH or fires >= FIRES_PER_BATCH:
+            is_full = decisions >= RULINGS_PER_BATCH or fires >= FIRES_PER_BATCH
+            if is_full or nodes >= NODES_PER_BATCH:
                 break
             plan = plan_firing(
                 recurrence,
@@ -152,7 +188,8 @@ class ScheduleFirer:
             )
             planned.append((schedule, plan))
             decisions += len(plan.decisions)
-            fires += sum(ruling.fires for ruling in plan.decisions)
+            fires += (firing := sum(ruling.fires for ruling in plan.decisions))
+            nodes += firing * schedule.definition.nodes
         made = await self.address(planned, session)
         firings = [
             Firing(schedule, plan, entries)
@@ -162,28 +199,64 @@ class ScheduleFirer:
 
     async def address(
         self, planned: list[tuple[Schedule, FiringPlan]], session: Session | None
-    ) -> list[dict[datetime, InsertRow]]:
-        """The tasks of each plan, by the nominal time of their occurrence."""
+    ) -> list[dict[datetime, Entry]]:
+        """What each plan makes, by the nominal time of its occurrence."""
         wanted = [
             (index, ruling.nominal_at)
             for index, (_, plan) in enumerate(planned)
             for ruling in plan.decisions
             if ruling.fires
         ]
-        made: list[dict[datetime, InsertRow]] = [{} for _ in planned]
-        if not wanted:
-            return made
-        entries = await self.submitter.address(
-            [
-                submission_of(planned[index][0], at, at + planned[index][0].offset)
-                for index, at in wanted
-            ],
-            session,
-        )
-        for entry in sorted(entries, key=lambda entry: entry.ordinal):
-            index, at = wanted[entry.ordinal]
+        made: list[dict[datetime, Entry]] = [{} for _ in planned]
+        times = [
+            (planned[index][0], at, at + planned[index][0].offset) for index, at in wanted
+        ]
+        for (index, at), entry in zip(wanted, await self.entries(times, session), strict=True):
             made[index][at] = entry
         return made
+
+    async def entries(
+        self, times: Sequence[tuple[Schedule, datetime, datetime]], session: Session | None
+    ) -> list[Entry]:
+        """For each (schedule, nominal time, fire time) its task or workflow, with its address."""
+        is_task = [isinstance(each.definition.template, Template) for each, _, _ in times]
+        tasks = [time for time, is_one in zip(times, is_task, strict=True) if is_one]
+        others = [time for time, is_one in zip(times, is_task, strict=True) if not is_one]
+        placed_tasks: list[InsertRow] = []
+        if tasks:
+            asked = [submission_of(*each) for each in tasks]
+            placed_tasks = await self.submitter.address(asked, session)
+            placed_tasks.sort(key=lambda entry: entry.ordinal)
+        placed: list[PlacedStart] = []
+        if others:
+            starts = await self.starts_of(others, session)
+            placed = await self.starter.place(starts, session)
+            placed.sort(key=lambda each: each.ordinal)
+        tasks_in_turn, others_in_turn = iter(placed_tasks), iter(placed)
+        return [next(tasks_in_turn if is_one else others_in_turn) for is_one in is_task]
+
+    async def starts_of(
+        self, times: Sequence[tuple[Schedule, datetime, datetime]], session: Session | None
+    ) -> list[WorkflowStart]:
+        """Of a type, the version that is its latest now, unless the schedule names one."""
+        references = {}
+        for schedule, _, _ in times:
+            scheduled = schedule.definition.template
+            assert isinstance(scheduled, ScheduledWorkflow)
+            if scheduled.template is None:
+                references[schedule.id] = (schedule.tenant, scheduled.reference)
+        asked = session or self.submitter.database
+        found = await read_templates(asked, list(references.values()))
+        pinned = dict(zip(references, found, strict=True))
+        starts = []
+        for schedule, nominal_at, run_at in times:
+            scheduled = schedule.definition.template
+            assert isinstance(scheduled, ScheduledWorkflow)
+            own = scheduled.template
+            template = pinned[schedule.id] if own is None else PinnedTemplate(own.name, 0, own)
+            assert template is not None, "versions of types are never deleted"
+            starts.append(workflow_of_occurrence(schedule, template, nominal_at, run_at))
+        return starts
 
     async def fire(self, database: Database, firings: list[Firing]) -> set[UUID]:
         """All of it in one commit; the ids of the schedules that moved on."""
@@ -198,8 +271,11 @@ class ScheduleFirer:
         await self.environment.crash_point(CrashPoint.FIRE_AFTER_COMMIT)
         for stored, answers in written.batches:
             await self.submitter.publish_stored(stored, answers)
-        for tenant, ids in written.cancelled:
-            self.submitter.events.publish(cancelled_tasks(tenant, ids))
+        for started, now in written.started:
+            free = [each for each in started if each.id not in written.held]
+            await self.starter.publish_stored(free, now)
+        for tenant, ids, released in written.cancelled:
+            self.submitter.events.publish(cancelled_tasks(tenant, ids, released))
 
     async def write(
         self, session: Session, firings: list[Firing], *, is_locked: bool = False
@@ -216,14 +292,26 @@ class ScheduleFirer:
         ]
         admitted = await record(session, SQL.record_occurrences, decisions)
         entries = [entry for _, _, entry in decisions if entry is not None and entry.id in admitted]
-        batch = await self.store(session, entries)
-        cancelled: list[Cancelled] = []
+        written = await self.store(session, entries)
         for firing in won:
+            for ahead, placed in firing.queued:
+                if placed.id in admitted and await queue_behind(
+                    session, firing.schedule.tenant, ahead, placed.id
+                ):
+                    written.held.add(placed.id)
             if firing.cancelled:
-                tenant = firing.schedule.tenant
-                answers = await cancel_tasks(session, tenant, firing.cancelled)
-                cancelled.append((tenant, ended_by_cancel(answers)))
-        return FiredSchedules(moved, [batch], cancelled)
+                written.cancelled.append(await self.cancel(session, firing))
+        written.moved.update(moved)
+        return written
+
+    async def cancel(self, session: Session, firing: Firing) -> Cancelled:
+        """What the policy `cancel_previous` ends: tasks, or workflows."""
+        tenant, released = firing.schedule.tenant, Released()
+        tasks = [each for each in firing.cancelled if not is_node(each)]
+        answers = await cancel_tasks(session, tenant, tasks, released)
+        for workflow in sorted((each for each in firing.cancelled if is_node(each)), key=address_of):
+            await stop_workflow(session, tenant, workflow, WorkflowStop.CANCELLED, released)
+        return tenant, ended_by_cancel(answers) + released.cancelled, released
 
     async def decide_due(
         self, session: Session, schedule: Schedule
@@ -241,18 +329,25 @@ class ScheduleFirer:
             )
             if following is None or following > schedule.now:
                 return schedule, written
-            if len(written.tasks) >= FIRES_MAX:
+            if len(written.made) >= FIRES_MAX:
                 return None
             firings = await self.plan([(schedule, recurrence)], session, with_held=True)
             written += await self.write(session, firings, is_locked=True)
             (schedule,) = await read_schedules(session, [schedule.id])
         return None
 
-    async def store(self, session: Session, entries: list[InsertRow]) -> Batch:
-        if not entries:
-            return [], {}
-        ordered = sorted(entries, key=lambda entry: entry.id.int)
-        return ordered, await self.submitter.store(session, ordered)
+    async def store(self, session: Session, entries: Sequence[Entry]) -> FiredSchedules:
+        written = FiredSchedules()
+        tasks = [entry for entry in entries if isinstance(entry, InsertRow)]
+        placed = [entry for entry in entries if isinstance(entry, PlacedStart)]
+        if tasks:
+            tasks.sort(key=lambda entry: entry.id.int)
+            written.batches.append((tasks, await self.submitter.store(session, tasks)))
+        if placed:
+            placed.sort(key=lambda each: address_of(each.id))
+            _, now = await self.starter.store(session, placed)
+            written.started.append((placed, now))
+        return written
 
     async def fire_manually(
         self,
@@ -261,29 +356,27 @@ class ScheduleFirer:
         verdict: OccurrenceDecision,
         times: Sequence[tuple[datetime, datetime]],
     ) -> FiredSchedules:
-        """Tasks for these (nominal time, fire time), where the ledger has none yet. The caller
-        holds the lock on the schedule, and tells of the tasks once it has committed."""
-        made = await self.submitter.address(
-            [submission_of(schedule, nominal_at, run_at) for nominal_at, run_at in times], session
-        )
+        """Tasks or workflows for these (nominal time, fire time), where the ledger has none yet.
+        The caller holds the lock on the schedule, and tells of them once it has committed."""
+        made = await self.entries([(schedule, *each) for each in times], session)
         decisions = [
-            (schedule, manual(times[entry.ordinal][0], verdict, schedule.now), entry)
-            for entry in made
+            (schedule, manual(nominal_at, verdict, schedule.now), entry)
+            for (nominal_at, _), entry in zip(times, made, strict=True)
         ]
         admitted = await record(session, SQL.record_manual, decisions)
-        entries = [entry for entry in made if entry.id in admitted]
-        stored, answers = await self.store(session, entries)
+        written = await self.store(session, [entry for entry in made if entry.id in admitted])
+        written.moved.add(schedule.id)
+        running = written.made
         if (
-            stored
+            running
             and verdict is OccurrenceDecision.TRIGGERED
             and watches(schedule.definition.policies)
         ):
             # Backfilled tasks are spread over time and need no doorbell.
-            running = [entry.id for entry in stored]
             await session.fetch(
                 SQL.note_running, schedule.shard, schedule.tenant, schedule.id, running
             )
-        return FiredSchedules({schedule.id}, [(stored, answers)])
+        return written
 
 
 def manual(nominal_at: datetime, verdict: OccurrenceDecision, now: datetime) -> DecidedOccurrence:
@@ -293,7 +386,7 @@ def manual(nominal_at: datetime, verdict: OccurrenceDecision, now: datetime) -> 
 async def record(
     session: Session,
     statement: str,
-    decisions: Sequence[tuple[Schedule, DecidedOccurrence, InsertRow | None]],
+    decisions: Sequence[tuple[Schedule, DecidedOccurrence, Entry | None]],
 ) -> set[UUID]:
     """The ids of the tasks that the ledger admits."""
     if not decisions:

@@ -11,10 +11,8 @@ from datetime import date, datetime, timedelta
 from typing import Any, cast
 from uuid import UUID
 
-import msgspec
-
 from duly.domain.ids import make_task_id, milliseconds, shard_of, tenant_shard
-from duly.domain.limits import Problem
+from duly.domain.limits import TAGS_MAX, Problem
 from duly.domain.occurrence_plan import (
     Misfire,
     Overlap,
@@ -30,13 +28,18 @@ from duly.environment import Environment
 from duly.store.database import Session
 from duly.store.policies import decode_policy
 from duly.store.statements import statements_beside
-from duly.store.templates import Template
+from duly.store.templates import (
+    ScheduledWorkflow,
+    Template,
+    decode_scheduled,
+    encode_scheduled,
+    start_from,
+)
+from duly.store.workflow_types import PinnedTemplate
+from duly.store.workflows import WorkflowStart
 
 SQL = statements_beside(__file__)
 NEWEST = UUID(int=2**128 - 1)
-
-
-TEMPLATE = msgspec.json.Decoder(Template)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +51,19 @@ class Definition:
     policies: Policies
     jitter_s: float
     task: str
-    template: Template
+    template: Template | ScheduledWorkflow
+
+    @property
+    def type(self) -> str:
+        """Of its tasks, or the name of its workflows."""
+        template = self.template
+        return template.type if isinstance(template, Template) else template.name
+
+    @property
+    def nodes(self) -> int:
+        """Of a workflow, as far as its own graph says."""
+        own = None if isinstance(self.template, Template) else self.template.template
+        return 1 if own is None else len(own.nodes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +119,7 @@ class ScheduleFilter:
 def submission_of(schedule: Schedule, nominal_at: datetime, run_at: datetime) -> Submission:
     """What an occurrence submits; `queue_one` makes its tasks wait for each other."""
     template = schedule.definition.template
+    assert isinstance(template, Template)
     policy = decode_policy(template.policy)
     if schedule.definition.policies.overlap == "queue_one":
         policy = replace(policy, concurrency_key=queue_key(schedule.id), concurrency_limit=1)
@@ -121,12 +137,44 @@ def submission_of(schedule: Schedule, nominal_at: datetime, run_at: datetime) ->
     )
 
 
+def workflow_of_occurrence(
+    schedule: Schedule, pinned: PinnedTemplate, nominal_at: datetime, run_at: datetime
+) -> WorkflowStart:
+    """What an occurrence starts; its roots are due when a task would be."""
+    scheduled = schedule.definition.template
+    assert isinstance(scheduled, ScheduledWorkflow)
+    start = start_from(pinned.template, schedule.tenant, scheduled.payload)
+    wait_s = max((run_at - schedule.now).total_seconds(), 0.0)
+    nodes = [
+        node if node.parents else replace(node, task=delayed(node.task, wait_s))
+        for node in start.nodes
+    ]
+    own = {"schedule": schedule.definition.name, "nominal_at": utc_text(nominal_at)}
+    tags = own | (start.tags or {})
+    is_typed = scheduled.template is None
+    return replace(
+        start,
+        nodes=nodes,
+        tags=tags if len(tags) <= TAGS_MAX else start.tags,
+        type=pinned.name if is_typed else None,
+        type_version=pinned.version if is_typed else None,
+    )
+
+
+def delayed(task: Submission, wait_s: float) -> Submission:
+    return task._replace(delay_s=task.delay_s + wait_s) if wait_s else task
+
+
 def queue_key(schedule: UUID) -> str:
     return f"schedule:{schedule}"
 
 
 def execution_key(schedule: UUID, nominal_at: datetime) -> str:
-    return f"{schedule}:{nominal_at.isoformat().replace('+00:00', 'Z')}"
+    return f"{schedule}:{utc_text(nominal_at)}"
+
+
+def utc_text(instant: datetime) -> str:
+    return instant.isoformat().replace("+00:00", "Z")
 
 
 def make_schedule_id(environment: Environment, tenant: int, now: datetime) -> UUID:
@@ -279,9 +327,9 @@ def definition_columns(definition: Definition) -> list[Any]:
         fields.end_at,
         policies.max_fires,
         list[date](fields.exclude_dates),
-        definition.template.type,
+        definition.type,
         definition.task,
-        msgspec.json.encode(definition.template).decode(),
+        encode_scheduled(definition.template),
     ]
 
 
@@ -334,5 +382,5 @@ def definition_from(row: Any) -> Definition:
         policies=policies,
         jitter_s=row["jitter_s"],
         task=row["task"],
-        template=TEMPLATE.decode(row["template"]),
+        template=decode_scheduled(row["template"]),
     )

@@ -16,7 +16,8 @@ WITH created AS (
 SELECT id FROM created
 
 -- name: read_schedules
--- Definitions with how far they have come, and which of their tasks still live, at one instant.
+-- Definitions with how far they have come, and which of their tasks and workflows still live, at one
+-- instant.
 SELECT schedules.shard, schedules.tenant, schedules.id, schedules.name, schedules.cron,
        schedules.every_s, schedules.timezone, schedules.dst_gap, schedules.dst_repeat,
        schedules.misfire, schedules.misfire_window_s, schedules.overlap, schedules.max_running,
@@ -27,8 +28,12 @@ SELECT schedules.shard, schedules.tenant, schedules.id, schedules.name, schedule
        timer.fence, timer.fires, timer.cursor_at, timer.nominal_at, timer.due_at,
        ARRAY(SELECT running.id
                FROM unnest(timer.running) WITH ORDINALITY AS running(id, ordinal)
-               JOIN duly.timers
+               LEFT JOIN duly.timers
                  ON timers.shard = duly.shard_of(running.id) AND timers.id = running.id
+               LEFT JOIN duly.workflows
+                 ON duly.is_node(running.id) AND workflows.shard = duly.shard_of(running.id)
+                AND workflows.id = running.id AND workflows.ended_at IS NULL
+              WHERE timers.id IS NOT NULL OR workflows.id IS NOT NULL
               ORDER BY running.ordinal) AS live,
        duly.now() AS now
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
@@ -86,9 +91,15 @@ UPDATE duly.schedule_timers timer
                                             AND occurrences.verdict IN ('FIRED', 'LATE', 'TRIGGERED')
                                           ORDER BY occurrences.nominal_at DESC
                                           LIMIT 1000) AS recent
-                                   JOIN duly.timers
+                                   LEFT JOIN duly.timers
                                      ON timers.shard = duly.shard_of(recent.task)
                                     AND timers.id = recent.task
+                                   LEFT JOIN duly.workflows
+                                     ON duly.is_node(recent.task)
+                                    AND workflows.shard = duly.shard_of(recent.task)
+                                    AND workflows.id = recent.task
+                                    AND workflows.ended_at IS NULL
+                                  WHERE timers.id IS NOT NULL OR workflows.id IS NOT NULL
                                   ORDER BY recent.nominal_at) END
   FROM edited
  WHERE timer.shard = edited.shard AND timer.id = edited.id

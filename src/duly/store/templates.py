@@ -7,6 +7,7 @@ import msgspec
 
 from duly.domain.task import Submission
 from duly.domain.workflow import OnFailure, WaitRule
+from duly.domain.workflow_types import TypeReference
 from duly.store.policies import decode_policy, encode_policy
 from duly.store.workflows import NodeStart, WorkflowStart
 
@@ -45,6 +46,43 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     deadline_s: float | None = None
     callback: str | None = None
     tags: dict[str, str] | None = None
+
+
+class ScheduledWorkflow(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The workflow that each occurrence of a schedule starts: a graph of its own, or that of a
+    type, in one version or the latest of its time."""
+
+    name: str
+    template: WorkflowTemplate | None = None
+    version: int | None = None
+    payload: str | None = None
+
+    @property
+    def reference(self) -> TypeReference:
+        assert self.template is None
+        return TypeReference(self.name, self.version)
+
+
+class WrappedWorkflow(msgspec.Struct, frozen=True):
+    """How it is told from a task in the row of a schedule."""
+
+    workflow: ScheduledWorkflow
+
+
+WRAPPED_PREFIX = '{"workflow":'
+TASK = msgspec.json.Decoder(Template)
+WRAPPED = msgspec.json.Decoder(WrappedWorkflow)
+
+
+def encode_scheduled(scheduled: Template | ScheduledWorkflow) -> str:
+    is_task = isinstance(scheduled, Template)
+    return msgspec.json.encode(scheduled if is_task else WrappedWorkflow(scheduled)).decode()
+
+
+def decode_scheduled(text: str) -> Template | ScheduledWorkflow:
+    if text.startswith(WRAPPED_PREFIX):
+        return WRAPPED.decode(text).workflow
+    return TASK.decode(text)
 
 
 def template_of(task: Submission) -> Template:

@@ -172,19 +172,21 @@ class WorkflowStarter:
         new = {(row.task.tenant, row.shard, row.queue) for row in tasks} - known
         return won, await insert_nodes(session, tasks, new)
 
-    async def place(self, starts: Sequence[WorkflowStart]) -> list[PlacedStart]:
+    async def place(
+        self, starts: Sequence[WorkflowStart], session: Session | None = None
+    ) -> list[PlacedStart]:
         """Give each its id, and each node the id that says whose it is; in the order of the ids, in
-        which every batch takes its locks."""
+        which every batch takes its locks. A caller in a transaction gives its session."""
         submitter = self.submitter
         await submitter.learn_tenants()
-        placement = await submitter.current_range(self.database)
+        placement = await submitter.current_range(session or self.database)
         wanted = {
             (start.tenant, node.task.pool)
             for start in starts
             for node in start.nodes
             if node.task.url is None
         }
-        pools = await submitter.pools.resolve(wanted) if wanted else {}
+        pools = await submitter.pools.resolve(wanted, session) if wanted else {}
         environment = submitter.environment
         placed_ms = milliseconds(placement.clamp(environment.clock.now()))
         placed = []
