@@ -162,7 +162,7 @@ async def trigger(asked: Asked) -> FiredSchedules:
     written = await asked.schedule_firer.fire_manually(
         asked.session, schedule, OccurrenceDecision.TRIGGERED, times
     )
-    assert len(written.tasks) == 1, "two triggers at one instant"
+    assert len(written.made) == 1, "two triggers at one instant"
     return written
 
 

@@ -255,7 +255,7 @@ async def test_what_is_due_is_ruled_on_before_a_change(world: World) -> None:
         assert ruled is not None
     assert len(await ledger(world, schedule_id)) == 10
     assert ruled[0].due_at == world.now() + timedelta(seconds=60)
-    assert len(ruled[1].tasks) == 10
+    assert len(ruled[1].made) == 10
 
 
 async def change(world: World, schedule_id: UUID, **fields: Any) -> None:
@@ -343,7 +343,7 @@ async def test_a_backfill_is_not_what_cancel_previous_means(world: World) -> Non
         )
     world.advance(60.0)
     await fire_due(world)
-    states = {(await world.read(task_id)).state for task_id in written.tasks}
+    states = {(await world.read(task_id)).state for task_id in written.made}
     assert states == {"SCHEDULED"}
 
 

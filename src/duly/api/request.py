@@ -77,6 +77,7 @@ class Call:
         "optional_credential",
         "params",
         "path",
+        "prepared",
         "query",
         "raw_body",
         "receive",
@@ -106,6 +107,8 @@ class Call:
         self.notes: list[AuditNote] = []
         # Refuses a body that is not the one that was signed, once it is read.
         self.check_body: Callable[[bytes], None] | None = None
+        # What the endpoint's `prepare` found out for its handler.
+        self.prepared: object = None
         # Units of limiters that this call has in use, given back at its end.
         self.admitted: list[tuple[FairLimiter, Hashable, int]] = []
         # Once it has committed; what answers with something to wait for is waited for.

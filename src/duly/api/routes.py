@@ -164,7 +164,9 @@ class ApiRoutes:
         ]
 
     def schedules(self) -> ScheduleRoutes:
-        return ScheduleRoutes(self.environment, self.scheduling, self.rules)
+        return ScheduleRoutes(
+            self.environment, self.scheduling, self.rules, self.workflow_checks(), self.admission
+        )
 
     def recurring(self) -> list[Endpoint]:
         group_commit = self.scheduling

@@ -20,8 +20,8 @@ from duly.store.database import Database
 from duly.store.fire_schedules import FiredSchedules, ScheduleFirer
 from duly.store.occurrences import read_cadences
 from duly.store.pools import may_have_pool
-from duly.store.schedules import Schedule, find_schedule, lock_schedule, submission_of
-from duly.store.templates import Template
+from duly.store.schedules import Schedule, find_schedule, lock_schedule
+from duly.store.templates import ScheduledWorkflow, Template
 
 # The schedule, when it is due next, and the time by the database's clock.
 Expect = Callable[[UUID, datetime | None, datetime], None]
@@ -40,22 +40,22 @@ class ScheduleChanges:
         """What firing must know (partitions, the number of the pool) is known before the call holds
         a connection."""
         found = await find_schedule(self.database, call.tenant, task_id_of(call, "schedule"))
-        tasks = [] if found is None else [submission_of(found, found.now, found.now)]
+        times = [] if found is None else [(found, found.now, found.now)]
         # What cannot fire must still be mended, paused or deleted.
         with contextlib.suppress(TooManyPools):
-            await self.schedule_firer.submitter.address(tasks)
+            await self.schedule_firer.entries(times, None)
 
     async def prepare_task(self, call: Call, *_: object) -> None:
         """Firing by hand is a submit, and counts as one."""
         await self.prepare(call)
         await self.throttle.admit(call.tenant, 1)
 
-    async def check_place(self, call: Call, template: Template) -> None:
+    async def check_place(self, call: Call, scheduled: Template | ScheduledWorkflow) -> None:
         """A template whose tasks would find no pool is refused before it is kept."""
-        if template.url is None and not await may_have_pool(
-            call.session, call.tenant, template.pool
-        ):
-            raise TooManyPools(tenant=call.tenant, most=POOLS_PER_TENANT_MAX)
+        templates = [scheduled] if isinstance(scheduled, Template) else scheduled.tasks
+        for pool in sorted({each.pool for each in templates if each.url is None}):
+            if not await may_have_pool(call.session, call.tenant, pool):
+                raise TooManyPools(tenant=call.tenant, most=POOLS_PER_TENANT_MAX)
 
     async def find(self, call: Call) -> Schedule:
         schedule_id = task_id_of(call, "schedule")
@@ -70,7 +70,7 @@ class ScheduleChanges:
         locked = await lock_schedule(call.session, call.tenant, schedule_id)
         if locked is None:
             raise not_found("schedule", schedule_id)
-        permit_type(call.credential, locked.definition.template.type)
+        permit_type(call.credential, locked.definition.type)
         return locked
 
     async def open(self, call: Call) -> Schedule:
@@ -83,7 +83,7 @@ class ScheduleChanges:
         return schedule
 
     def tell(self, call: Call, written: FiredSchedules) -> None:
-        if written.tasks:
+        if written.made:
             call.after.append(lambda: self.schedule_firer.publish(written))
 
     def expect_after(self, call: Call, schedule: Schedule) -> None:
@@ -100,8 +100,13 @@ class ScheduleChanges:
 
 async def permit_task(call: Call, schedule: Schedule) -> None:
     """Firing by hand is a submit: it needs a credential that may submit the type."""
-    task_type = schedule.definition.template.type
-    permit(await read_rules(call.session, call.tenant, task_type), call.credential, task_type)
+    template = schedule.definition.template
+    if not isinstance(template, Template):
+        types = {each.type for each in template.tasks} or {template.name}
+    else:
+        types = {template.type}
+    for task_type in sorted(types):
+        permit(await read_rules(call.session, call.tenant, task_type), call.credential, task_type)
 
 
 def reckon(schedule: Schedule) -> Recurrence:

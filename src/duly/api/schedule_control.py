@@ -23,6 +23,7 @@ from duly.api.schedule_wire import (
 )
 from duly.api.task_rules import permit_filter
 from duly.api.wire import TaskView, task_view
+from duly.api.workflow_wire import WorkflowView, workflow_view
 from duly.domain.access import OPERATORS
 from duly.domain.limits import (
     PAUSE_REASON_CHARACTERS_MAX,
@@ -41,6 +42,7 @@ from duly.store.schedules import (
     pause_schedule,
     resume_schedule,
 )
+from duly.store.workflows import read_workflow
 
 TAG = "Schedules"
 # Changes one schedule, or says why it is left as it is.
@@ -84,7 +86,8 @@ class ScheduleControlRoutes:
                 summary="Fire a schedule now, also while it is paused",
                 handler=self.trigger,
                 prepare=self.changes.prepare_task,
-                answers={201: TaskView},
+                # Of a schedule that starts workflows: 202.
+                answers={201: TaskView, 202: WorkflowView},
                 refusals=(
                     Code.NOT_FOUND,
                     Code.CONFLICT,
@@ -135,18 +138,24 @@ class ScheduleControlRoutes:
         written = await self.changes.schedule_firer.fire_manually(
             call.session, schedule, OccurrenceDecision.TRIGGERED, times
         )
-        if not written.tasks:
+        if not written.made:
             raise ApiProblem(
                 Code.CONFLICT, "the schedule was triggered at this same instant; try again"
             )
-        (task_id,) = written.tasks
+        (made,) = written.made
         self.changes.tell(call, written)
         # What a scheduler was about to fire has another fence now, and is looked at again.
         self.changes.expect_after(call, schedule)
-        call.note("schedule.trigger", schedule.definition.name, id=schedule.id, task=task_id)
-        task = await read_task(call.session, call.tenant, task_id)
-        assert task is not None, "this transaction stored it"
-        return Answer(201, task_view(task))
+        kind = "task" if schedule.definition.is_task else "workflow"
+        facts = {"id": schedule.id, kind: made}
+        call.note("schedule.trigger", schedule.definition.name, **facts)
+        if schedule.definition.is_task:
+            task = await read_task(call.session, call.tenant, made)
+            assert task is not None, "this transaction stored it"
+            return Answer(201, task_view(task))
+        workflow = await read_workflow(call.session, call.tenant, made)
+        assert workflow is not None, "this transaction stored it"
+        return Answer(202, workflow_view(workflow))
 
     async def pause_many(self, call: Call, asked: PauseMany) -> Answer:
         async def pause(call: Call, schedule: Schedule) -> str | None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from duly.api.problems import invalid
 from duly.api.request import Call
-from duly.api.schedule_wire import ScheduleFields, ScheduleRequest, encode_task
+from duly.api.schedule_wire import ScheduleFields, ScheduleRequest, encode_task, encode_workflow
 from duly.api.task_rules import judge, permit, read_rules
 from duly.api.tasks import target_problems
 from duly.api.wire import TaskRequest
@@ -24,7 +24,7 @@ from duly.domain.limits import (
 from duly.domain.recurrence import Recurrence, next_occurrences
 from duly.domain.recurrence_fields import RecurrenceFields, closest_fires_s, read_recurrence
 from duly.store.schedules import Definition
-from duly.store.templates import Template, template_of
+from duly.store.templates import ScheduledWorkflow, Template, template_of
 
 ONE_TASK = "belongs to one task; a schedule says when"
 OF_ONE_TASK = (
@@ -51,6 +51,8 @@ class ScheduleContext(NamedTuple):
     schedule_s_min: int
     anchor_at: datetime
     known: RecurrenceFields | None = None
+    # The workflow that is stored already.
+    scheduled: ScheduledWorkflow | None = None
 
 
 async def check_schedule(
@@ -58,8 +60,19 @@ async def check_schedule(
 ) -> CheckedSchedule:
     """Validate a definition; ApiProblem with all its problems at once."""
     recurrence, found = check_recurrence(asked, context)
-    template, wrong = await check_task(call, asked, asked.task, context.now, outbound)
-    found += name_problems(asked.name) + wrong
+    found += name_problems(asked.name)
+    template: Template | ScheduledWorkflow
+    if asked.task is not None and asked.workflow is None:
+        template, wrong = await check_task(call, asked, asked.task, context.now, outbound)
+        found += wrong
+        text = encode_task(asked.task)
+    elif asked.task is None and asked.workflow is not None:
+        # Checked before the call held a connection; what did not change was checked before.
+        prepared = call.prepared or context.scheduled
+        assert isinstance(prepared, ScheduledWorkflow)
+        template, text = prepared, encode_workflow(asked.workflow)
+    else:
+        raise invalid([*found, Problem("", "has a task or a workflow")])
     if found or recurrence is None:
         raise invalid(found)
     definition = Definition(
@@ -67,7 +80,7 @@ async def check_schedule(
         fields=asked.recurrence_fields(),
         policies=asked.policies(),
         jitter_s=asked.jitter_s,
-        task=encode_task(asked.task),
+        task=text,
         template=template,
     )
     return CheckedSchedule(definition, recurrence)

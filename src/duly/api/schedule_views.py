@@ -7,10 +7,11 @@ from uuid import UUID
 import msgspec
 
 from duly.domain.clock_changes import ClockChange
+from duly.domain.ids import is_node
 from duly.domain.occurrence_plan import GRACE_S, Misfire, OccurrenceDecision, Overlap, watches
 from duly.domain.recurrence import Occurrence, SkipReason
 from duly.store.occurrences import Cadence, RecordedOccurrence
-from duly.store.schedules import Schedule
+from duly.store.schedules import Definition, Schedule
 
 # Fewer than this share of at least so many expected occurrences fired on time: something is wrong.
 CADENCE_SHARE_MIN = 0.9
@@ -42,7 +43,8 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     cron: str | None
     every_s: int | None
     timezone: str
-    task: msgspec.Raw
+    task: msgspec.Raw | None
+    workflow: msgspec.Raw | None
     misfire: Misfire
     misfire_window_s: float
     overlap: Overlap
@@ -71,6 +73,7 @@ class OccurrenceView(msgspec.Struct, frozen=True, kw_only=True):
     late_s: float
     verdict: OccurrenceDecision
     task_id: UUID | None
+    workflow_id: UUID | None
 
 
 class FireView(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +118,8 @@ def schedule_view(
         cron=fields.cron,
         every_s=None if fields.every_s is None else int(fields.every_s),
         timezone=fields.timezone,
-        task=task_text(definition.task, is_whole=is_whole),
+        task=task_text(definition.task, is_whole=is_whole) if definition.is_task else None,
+        workflow=None if definition.is_task else workflow_text(definition, is_whole=is_whole),
         misfire=policies.misfire,
         misfire_window_s=policies.misfire_window_s,
         overlap=policies.overlap,
@@ -144,6 +148,16 @@ def task_text(task: str, *, is_whole: bool) -> msgspec.Raw:
         return msgspec.Raw(task.encode())
     fields = msgspec.json.decode(task, type=dict[str, msgspec.Raw])
     fields.pop("payload", None)
+    return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def workflow_text(definition: Definition, *, is_whole: bool) -> msgspec.Raw:
+    """Lists leave out nodes and payload."""
+    if is_whole:
+        return msgspec.Raw(definition.task.encode())
+    fields = msgspec.json.decode(definition.task, type=dict[str, msgspec.Raw])
+    fields.pop("payload", None)
+    fields.pop("nodes", None)
     return msgspec.Raw(msgspec.json.encode(fields))
 
 
@@ -177,12 +191,14 @@ def cadence_view(cadence: Cadence, *, is_overdue: bool) -> CadenceView:
 
 
 def occurrence_view(entry: RecordedOccurrence) -> OccurrenceView:
+    is_workflow = entry.task is not None and is_node(entry.task)
     return OccurrenceView(
         nominal_at=entry.nominal_at,
         decided_at=entry.decided_at,
         late_s=entry.late_s,
         verdict=OccurrenceDecision(entry.verdict),
-        task_id=entry.task,
+        task_id=None if is_workflow else entry.task,
+        workflow_id=entry.task if is_workflow else None,
     )
 
 

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from duly.api.cursors import Cursor
 from duly.api.wire import NULL, Instant, Limit, TaskRequest, TypeName, in_utc
+from duly.api.workflow_wire import OccurrenceWorkflow
 from duly.domain import limits
 from duly.domain.cron import CRON_CHARACTERS_MAX
 from duly.domain.occurrence_plan import Misfire, OccurrenceDecision, Overlap, Policies
@@ -84,22 +85,24 @@ class ScheduleFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class ScheduleRequest(ScheduleFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`task` is what each occurrence submits. The defaults of its type are filled in now, and stay
-    until the schedule is edited."""
+    """`task` is what each occurrence submits, or `workflow` what it starts. The defaults of task
+    types are filled in now, and stay until the schedule is edited."""
 
     name: ScheduleName
-    task: TaskRequest
+    task: TaskRequest | None = None
+    workflow: OccurrenceWorkflow | None = None
 
 
 class ScheduleChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is not given stays as it is. `cron` takes the place of `every_s`, and the reverse;
-    `task` is replaced as a whole."""
+    """What is not given stays as it is. `cron` takes the place of `every_s`, `task` that of
+    `workflow`, and the reverse; `task` and `workflow` are replaced as a whole."""
 
     name: ScheduleName | UnsetType = UNSET
     cron: CronText | UnsetType | None = UNSET
     every_s: EverySeconds | UnsetType | None = UNSET
     timezone: ZoneName | UnsetType = UNSET
     task: TaskRequest | UnsetType = UNSET
+    workflow: OccurrenceWorkflow | UnsetType = UNSET
     misfire: Misfire | UnsetType = UNSET
     misfire_window_s: WindowSeconds | UnsetType = UNSET
     overlap: Overlap | UnsetType = UNSET
@@ -119,6 +122,10 @@ class ScheduleChange(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
             given.setdefault("every_s", None)
         elif given.get("every_s") is not None:
             given.setdefault("cron", None)
+        if "task" in given:
+            given.setdefault("workflow", None)
+        elif "workflow" in given:
+            given["task"] = None
         return msgspec.structs.replace(request_of(known), **given)
 
 
@@ -129,6 +136,7 @@ class PreviewRequest(ScheduleFields, frozen=True, forbid_unknown_fields=True, kw
 
     name: ScheduleName | None = None
     task: TaskRequest | None = None
+    workflow: OccurrenceWorkflow | None = None
     count: Annotated[int, Meta(ge=1, le=limits.PREVIEW_FIRES_MAX)] = 10
     after: Instant | None = None
 
@@ -232,9 +240,10 @@ class BackfillAnswer(msgspec.Struct, frozen=True, kw_only=True):
 def request_of(known: Definition) -> ScheduleRequest:
     """A stored definition as it could be asked for again."""
     fields, policies = known.fields, known.policies
+    kind, model = ("task", TaskRequest) if known.is_task else ("workflow", OccurrenceWorkflow)
     stored: dict[str, Any] = {
         "name": known.name,
-        "task": msgspec.json.decode(known.task, type=TaskRequest),
+        kind: msgspec.json.decode(known.task, type=model),
         "cron": fields.cron,
         "every_s": fields.every_s,
         "timezone": fields.timezone,
@@ -258,3 +267,7 @@ def encode_task(task: TaskRequest) -> str:
     fields = msgspec.structs.asdict(task).items()
     given = {name: value for name, value in fields if value is not None and value != NULL}
     return msgspec.json.encode(given).decode()
+
+
+def encode_workflow(workflow: OccurrenceWorkflow) -> str:
+    return msgspec.json.encode(workflow).decode()

@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import partial
 from uuid import UUID
 
+from duly.api.admission import Admission
 from duly.api.asgi import Endpoint, Kind
 from duly.api.problems import ApiProblem, Code, invalid
 from duly.api.request import Answer, Call
@@ -37,6 +38,8 @@ from duly.api.schedule_wire import (
 )
 from duly.api.task_rules import TaskRules
 from duly.api.wire import LATEST, Page, TaskRequest, in_utc, page
+from duly.api.workflow_body import WorkflowChecks
+from duly.api.workflow_wire import OccurrenceWorkflow
 from duly.domain.access import OPERATORS, PRODUCERS
 from duly.domain.clock_changes import describe_changes
 from duly.domain.limits import Problem
@@ -56,6 +59,7 @@ from duly.store.schedules import (
     make_schedule_id,
     read_schedules,
 )
+from duly.store.templates import ScheduledWorkflow, Template
 from duly.store.tenants import read_schedule_bound
 
 TAG = "Schedules"
@@ -67,6 +71,8 @@ class ScheduleRoutes:
     environment: Environment
     changes: ScheduleChanges
     rules: TaskRules
+    workflow_checks: WorkflowChecks
+    admission: Admission
 
     def endpoints(self) -> list[Endpoint]:
         return [*self.defining(), *self.looking()]
@@ -165,6 +171,9 @@ class ScheduleRoutes:
         else that may be wrong."""
         if isinstance(asked.task, TaskRequest):
             await self.rules.check_costly(call.tenant, asked.task)
+        if isinstance(asked.workflow, OccurrenceWorkflow):
+            async with self.admission.pace() as pace:
+                call.prepared = await self.workflow_checks.scheduled_of(call, asked.workflow, pace)
 
     async def create(self, call: Call, asked: ScheduleRequest) -> Answer:
         least_s, now = await read_schedule_bound(call.session, call.tenant)
@@ -190,7 +199,8 @@ class ScheduleRoutes:
     async def edit(self, call: Call, schedule: Schedule, asked: ScheduleRequest) -> Answer:
         least_s, now = await read_schedule_bound(call.session, call.tenant)
         known = schedule.definition
-        context = ScheduleContext(now, least_s, schedule.anchor_at, known.fields)
+        scheduled = None if isinstance(known.template, Template) else known.template
+        context = ScheduleContext(now, least_s, schedule.anchor_at, known.fields, scheduled)
         checked = await check_schedule(call, asked, context, self.rules.outbound)
         await self.changes.check_place(call, checked.definition.template)
         if asked.name != known.name:
@@ -268,10 +278,12 @@ class ScheduleRoutes:
             context = await self.context_of(call, asked.name, context)
         recurrence, found = check_recurrence(asked, context)
         found += [] if asked.name is None else name_problems(asked.name)
-        template = None
+        template: Template | ScheduledWorkflow | None = None
         if asked.task is not None:
             template, wrong = await check_task(call, asked, asked.task, now, self.rules.outbound)
             found += wrong
+        elif isinstance(call.prepared, ScheduledWorkflow):
+            template = call.prepared
         after = now if asked.after is None else in_utc(asked.after)
         if not INSTANT_MIN <= after < INSTANT_MAX:
             found.append(Problem("/after", "must lie from 1970 to 2499"))
@@ -318,7 +330,7 @@ def facts_of(definition: Definition) -> dict[str, object]:
     """For the audit: no payload, and no headers, which may be secrets."""
     fields = definition.fields
     rule = {"cron": fields.cron} if fields.cron is not None else {"every_s": fields.every_s}
-    return {**rule, "timezone": fields.timezone, "type": definition.template.type}
+    return {**rule, "timezone": fields.timezone, "type": definition.type}
 
 
 def changed_fields(known: Definition, checked: CheckedSchedule) -> list[str]:

@@ -31,6 +31,7 @@ from duly.api.wire import NULL, TaskDefaults, TaskRequest
 from duly.api.workflow_wire import (
     CallbackRequest,
     NodeRequest,
+    OccurrenceWorkflow,
     WorkflowRequest,
     WorkflowTypeRequest,
 )
@@ -47,7 +48,7 @@ from duly.domain.workflow import (
 )
 from duly.domain.workflow_types import read_reference
 from duly.environment import Environment
-from duly.store.templates import WorkflowTemplate, workflow_template_of
+from duly.store.templates import ScheduledWorkflow, WorkflowTemplate, workflow_template_of
 from duly.store.workflow_callbacks import Callback, encode_callback
 from duly.store.workflow_types import WorkflowType, find_workflow_type, read_definition
 from duly.store.workflows import NodeStart, WorkflowStart
@@ -150,6 +151,25 @@ class WorkflowChecks:
         """Of a type: nodes without a payload are given one when it is started."""
         start = await self.checked(call, request.request(name), None, pace, is_open=True)
         return workflow_template_of(start)
+
+    async def scheduled_of(
+        self, call: Call, asked: OccurrenceWorkflow, pace: WorkSlicer
+    ) -> ScheduledWorkflow:
+        """Of a schedule: a graph of its own is kept; of a type, which one and with what payload."""
+        request = WorkflowRequest(**msgspec.structs.asdict(asked))
+        try:
+            start = await self.start_of(call, request, None, b"", pace)
+        except ApiProblem as refused:
+            raise within(refused, "/workflow") from None
+        if asked.type is None:
+            return ScheduledWorkflow(start.name, workflow_template_of(start))
+        reference = read_reference(asked.type)
+        assert reference is not None
+        payload = None if asked.payload == NULL else bytes(asked.payload).decode()
+        return ScheduledWorkflow(
+            *(reference.name, None, reference.version, payload),
+            *(start.deadline_s, start.callback, start.tags),
+        )
 
     async def defined(
         self, tenant: int, request: WorkflowRequest, pace: WorkSlicer
@@ -290,6 +310,13 @@ def with_payload(request: WorkflowRequest) -> WorkflowRequest:
         for name, node in without.items()
     }
     return msgspec.structs.replace(request, nodes=request.nodes | given)
+
+
+def within(refused: ApiProblem, at: str) -> ApiProblem:
+    """The problems of a part of a body."""
+    if refused.code is not Code.INVALID:
+        return refused
+    return invalid([Problem(at + each.pointer, each.reason) for each in refused.errors])
 
 
 def enveloped(task: Submission) -> Submission:

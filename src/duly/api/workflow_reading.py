@@ -112,7 +112,7 @@ class WorkflowReading:
 
     def explain(self, node: WorkflowNode, nodes: dict[int, WorkflowNode]) -> NodeExplanation:
         parents = [nodes[number] for number in node.parents if number in nodes]
-        is_waiting = node.state is State.WAITING
+        is_waiting = node.state is State.WAITING and node.held_due_at is None
         binding = (
             [each for each in parents if each.state not in TERMINAL] if is_waiting else parents
         )
@@ -130,6 +130,8 @@ class WorkflowReading:
         match node.state:
             case State.WAITING if self.workflow.stop_reason is not None:
                 return f"its workflow is being stopped ({self.workflow.stop_reason})"
+            case State.WAITING if node.held_due_at is not None:
+                return f"is held: its workflow was paused by {self.workflow.paused_by}"
             case State.WAITING:
                 return f"waits for {RULE_WORDS[node.rule]}: {len(binding)} have not ended"
             case State.SKIPPED:

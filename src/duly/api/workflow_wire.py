@@ -38,7 +38,9 @@ When = Literal["all_completed", "none_failed", "all_done", "any_completed", "any
 WAIT_S_MAX = 60.0
 
 
-class NodeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class NodeRequest(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """One node: a task, the nodes it comes after, and the rule by which these let it run.
     `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`."""
 
@@ -76,14 +78,18 @@ class NodeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         )
 
 
-class CallbackRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CallbackRequest(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """A task made at the end of a workflow: its payload says how that ended."""
 
     type: TypeName
     target: Target
 
 
-class WorkflowFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class WorkflowFields(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
     """What every workflow of one definition has. `on_failure`: branches that do not depend on a
     failed node go on, or everything stops."""
 
@@ -106,15 +112,22 @@ class WorkflowTypeRequest(WorkflowFields, frozen=True, forbid_unknown_fields=Tru
         return WorkflowRequest(name=name, **msgspec.structs.asdict(self))
 
 
-class WorkflowRequest(WorkflowFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A graph of tasks: `name` and `nodes`, or a `type`: `name` or `name@version`, without a
-    version the latest. With an idempotency key, the same body under the same name starts it once.
-    `payload` is that of each node without one of its own."""
+class OccurrenceWorkflow(WorkflowFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What each occurrence of a schedule starts: `name` and `nodes`, or a `type`: `name` or
+    `name@version`, without a version the latest. `payload` is that of each node without one of its
+    own."""
 
     name: TypeName | None = None
     nodes: Nodes = {}
     type: TypeReferenceText | None = None
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+
+
+class WorkflowRequest(OccurrenceWorkflow, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A graph of tasks: `name` and `nodes`, or a `type`: `name` or `name@version`, without a
+    version the latest. With an idempotency key, the same body under the same name starts it once.
+    `payload` is that of each node without one of its own."""
+
     idempotency_key: IdempotencyKey | None = None
 
 
@@ -144,6 +157,8 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     created_at: Instant
     on_failure: OnFailure
     type: str | None = None
+    paused_at: Instant | None = None
+    paused_by: str | None = None
     ended_at: Instant | None = None
     deadline_at: Instant | None = None
     stop_reason: str | None = None
@@ -271,6 +286,9 @@ def workflow_view(workflow: Workflow) -> WorkflowView:
         counts=NodeCounts(**workflow.counts),
         created_at=workflow.created_at,
         on_failure=workflow.on_failure,
+        type=workflow.type,
+        paused_at=workflow.paused_at if workflow.ended_at is None else None,
+        paused_by=workflow.paused_by if workflow.ended_at is None else None,
         ended_at=workflow.ended_at,
         deadline_at=workflow.deadline_at,
         stop_reason=workflow.stop_reason,

@@ -47,12 +47,14 @@ from duly.domain.access import PRODUCERS
 from duly.domain.ids import is_node, node_id_of, node_number
 from duly.domain.states import TERMINAL, State
 from duly.domain.workflow import WorkflowStop
-from duly.events import TaskEvents
+from duly.events import TaskEvents, TasksRescheduled
 from duly.store.control import cancelled_tasks
 from duly.store.database import Database, Session
 from duly.store.finish import Released
+from duly.store.load import hints_of
 from duly.store.submit import Mismatch
 from duly.store.workflow_control import stop_workflow
+from duly.store.workflow_pauses import pause_workflow, unpause_workflow
 from duly.store.workflow_starts import WorkflowStarts
 from duly.store.workflows import (
     Started,
@@ -105,6 +107,24 @@ class WorkflowRoutes:
                 self.cancel,
                 Kind.CONTROL,
                 answers={200: WorkflowView, 202: WorkflowView},
+                refusals=(Code.NOT_FOUND, Code.ALREADY_TERMINAL),
+            ),
+            route(
+                "POST",
+                "/v1/workflows/{id}/pause",
+                "Pause a workflow: nothing of it starts; what runs goes on",
+                self.pause,
+                Kind.CONTROL,
+                answers={200: WorkflowView},
+                refusals=(Code.NOT_FOUND, Code.ALREADY_TERMINAL),
+            ),
+            route(
+                "POST",
+                "/v1/workflows/{id}/unpause",
+                "Go on with a workflow that is paused",
+                self.unpause,
+                Kind.CONTROL,
+                answers={200: WorkflowView},
                 refusals=(Code.NOT_FOUND, Code.ALREADY_TERMINAL),
             ),
         ]
@@ -242,14 +262,36 @@ class WorkflowRoutes:
         call.note("workflow.cancel", str(workflow.id), name=workflow.name)
         workflow = await self.found(call.session, call)
         call.after.append(partial(self.after_cancel, workflow, released))
-        status = 202 if workflow.ended_at is None else 200
-        view = workflow_view(workflow)
-        return Answer(status, view, kept=msgspec.structs.replace(view, tags=None))
+        return kept_without_tags(workflow, 202 if workflow.ended_at is None else 200)
 
     def after_cancel(self, workflow: Workflow, released: Released) -> None:
         self.events.publish(cancelled_tasks(workflow.tenant, released.cancelled, released))
         if workflow.ended_at is not None:
             self.waiting.tell(workflow.id)
+
+    async def pause(self, call: Call) -> Answer:
+        """Who paused it first stands; a deadline passes all the same."""
+        workflow = await self.found(call.session, call)
+        actor = call.credential.actor
+        if await pause_workflow(call.session, call.tenant, workflow.id, actor):
+            call.note("workflow.pause", str(workflow.id), name=workflow.name)
+        workflow = await self.found(call.session, call)
+        if workflow.state in TERMINAL:
+            raise ended()
+        return kept_without_tags(workflow)
+
+    async def unpause(self, call: Call) -> Answer:
+        workflow = await self.found(call.session, call)
+        if workflow.state in TERMINAL:
+            raise ended()
+        released = Released()
+        if await unpause_workflow(call.session, call.tenant, workflow.id, released):
+            call.note("workflow.unpause", str(workflow.id), name=workflow.name)
+            call.after.append(partial(self.after_unpause, released))
+        return kept_without_tags(await self.found(call.session, call))
+
+    def after_unpause(self, released: Released) -> None:
+        self.events.publish(TasksRescheduled(hints_of(released.timers)))
 
     async def found(self, session: Session, call: Call) -> Workflow:
         workflow_id = workflow_id_of(call)
@@ -322,6 +364,12 @@ class WorkflowRoutes:
                 await first_of(event.wait(), call.gone(), query.timeout_s)
             workflow = await self.found(self.database, call)
         return Answer(200, workflow_view(workflow))
+
+
+def kept_without_tags(workflow: Workflow, status: int = 200) -> Answer:
+    """Tags may be personal: what is kept for repeated calls leaves them out."""
+    view = workflow_view(workflow)
+    return Answer(status, view, kept=msgspec.structs.replace(view, tags=None))
 
 
 def ended() -> ApiProblem:

@@ -11,7 +11,7 @@
 | an occurrence is recorded already | no second verdict, no second task |
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -208,9 +208,7 @@ class ScheduleFirer:
             if ruling.fires
         ]
         made: list[dict[datetime, Entry]] = [{} for _ in planned]
-        times = [
-            (planned[index][0], at, at + planned[index][0].offset) for index, at in wanted
-        ]
+        times = [(planned[index][0], at, at + planned[index][0].offset) for index, at in wanted]
         for (index, at), entry in zip(wanted, await self.entries(times, session), strict=True):
             made[index][at] = entry
         return made
@@ -232,7 +230,8 @@ class ScheduleFirer:
             starts = await self.starts_of(others, session)
             placed = await self.starter.place(starts, session)
             placed.sort(key=lambda each: each.ordinal)
-        tasks_in_turn, others_in_turn = iter(placed_tasks), iter(placed)
+        tasks_in_turn: Iterator[Entry] = iter(placed_tasks)
+        others_in_turn: Iterator[Entry] = iter(placed)
         return [next(tasks_in_turn if is_one else others_in_turn) for is_one in is_task]
 
     async def starts_of(
@@ -309,7 +308,9 @@ class ScheduleFirer:
         tenant, released = firing.schedule.tenant, Released()
         tasks = [each for each in firing.cancelled if not is_node(each)]
         answers = await cancel_tasks(session, tenant, tasks, released)
-        for workflow in sorted((each for each in firing.cancelled if is_node(each)), key=address_of):
+        for workflow in sorted(
+            (each for each in firing.cancelled if is_node(each)), key=address_of
+        ):
             await stop_workflow(session, tenant, workflow, WorkflowStop.CANCELLED, released)
         return tenant, ended_by_cancel(answers) + released.cancelled, released
 

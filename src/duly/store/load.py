@@ -1,5 +1,6 @@
 """Load due timers, queue by queue: future work, retries and bursts alike."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import NamedTuple
 from uuid import UUID
@@ -53,6 +54,14 @@ class DueTimer(msgspec.Struct, frozen=True, gc=False):
     @property
     def place(self) -> TimerQueue:
         return TimerQueue(self.tenant, self.shard, self.queue)
+
+
+def hints_of(timers: Iterable[DueTimer]) -> list[Hint]:
+    """One for each queue, with its earliest instant."""
+    earliest: dict[TimerQueue, datetime] = {}
+    for timer in timers:
+        earliest[timer.place] = min(timer.due_at, earliest.get(timer.place, timer.due_at))
+    return list(earliest.items())
 
 
 class Frontier(NamedTuple):

@@ -1,11 +1,11 @@
 -- fragment: retried
--- For nodes, `allowed` takes the lock of their workflows first.
+-- For nodes, `allowed` takes the lock of their workflows first, and those of a paused one are held.
     UPDATE duly.timers
        SET fence = timers.fence + 1,
            holder = NULL,
            lease_until = NULL,
            queue = duly.timer_queue(timers.pool, timers.priority),
-           due_at = duly.now() + make_interval(secs => done.delay_s),
+           :due,
            attempt = timers.attempt + done.charge,
            losses = done.losses,
            confirmed = false
@@ -28,7 +28,7 @@
 -- The attempt is over and the task goes on: the fence rises, so that nothing of this lease counts
 -- any more. A requested cancel forbids another attempt; then this changes nothing.
 WITH ended AS (
--- include: retry.retried allowed=true
+-- include: retry.retried allowed=true due="due_at = duly.now() + make_interval(secs => done.delay_s)"
 ),
 -- include: finish.attempt_record
 SELECT id, fence, due_at, tenant, shard, queue, has_key FROM ended
@@ -38,7 +38,7 @@ SELECT id, fence, due_at, tenant, shard, queue, has_key FROM ended
 WITH locked AS MATERIALIZED (
     SELECT duly.lock_workflows($2) AS is_locked
 ), ended AS (
--- include: retry.retried allowed="(SELECT is_locked FROM locked)"
+-- include: retry.retried allowed="(SELECT is_locked FROM locked)" due="(due_at, held_due_at) = (SELECT * FROM duly.due_or_held(timers.id, duly.now() + make_interval(secs => done.delay_s)))"
 ),
 -- include: finish.attempt_record
 SELECT id, fence, due_at, tenant, shard, queue, has_key FROM ended

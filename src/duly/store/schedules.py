@@ -54,6 +54,10 @@ class Definition:
     template: Template | ScheduledWorkflow
 
     @property
+    def is_task(self) -> bool:
+        return isinstance(self.template, Template)
+
+    @property
     def type(self) -> str:
         """Of its tasks, or the name of its workflows."""
         template = self.template
@@ -149,13 +153,16 @@ def workflow_of_occurrence(
         node if node.parents else replace(node, task=delayed(node.task, wait_s))
         for node in start.nodes
     ]
-    own = {"schedule": schedule.definition.name, "nominal_at": utc_text(nominal_at)}
-    tags = own | (start.tags or {})
     is_typed = scheduled.template is None
+    given = scheduled.tags if is_typed else start.tags
+    own = {"schedule": schedule.definition.name, "nominal_at": utc_text(nominal_at)}
+    tags = own | (given or {})
     return replace(
         start,
         nodes=nodes,
-        tags=tags if len(tags) <= TAGS_MAX else start.tags,
+        tags=tags if len(tags) <= TAGS_MAX else given,
+        deadline_s=scheduled.deadline_s if is_typed else start.deadline_s,
+        callback=scheduled.callback if is_typed else start.callback,
         type=pinned.name if is_typed else None,
         type_version=pinned.version if is_typed else None,
     )

@@ -218,6 +218,22 @@ BEGIN
 END
 $$;
 
+CREATE FUNCTION duly.due_or_held(node uuid, wanted_at timestamp with time zone, OUT due_at timestamp with time zone, OUT held_due_at timestamp with time zone) RETURNS record
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+BEGIN
+    IF EXISTS (SELECT FROM duly.workflows
+                WHERE workflows.shard = duly.shard_of(node)
+                  AND workflows.id = duly.workflow_of(node)
+                  AND workflows.paused_at IS NOT NULL) THEN
+        held_due_at := wanted_at;
+    ELSE
+        due_at := wanted_at;
+    END IF;
+END
+$$;
+
 CREATE FUNCTION duly.invisible_characters() RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN '[\u0001-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e007f]'::text;
@@ -1614,6 +1630,20 @@ WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_
 
 ALTER TABLE ONLY duly.workflow_timers FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE duly.workflow_types (
+    tenant integer NOT NULL,
+    version integer NOT NULL,
+    nodes integer NOT NULL,
+    created_at timestamp with time zone NOT NULL,
+    name text NOT NULL,
+    digest bytea NOT NULL,
+    definition text NOT NULL,
+    template text NOT NULL,
+    CONSTRAINT workflow_types_version_check CHECK ((version > 0))
+);
+
+ALTER TABLE ONLY duly.workflow_types FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE duly.workflows (
     shard smallint NOT NULL,
     tenant integer NOT NULL,
@@ -1773,6 +1803,9 @@ ALTER TABLE ONLY duly.workflow_signals
 ALTER TABLE ONLY duly.workflow_timers
     ADD CONSTRAINT workflow_timers_pkey PRIMARY KEY (shard, workflow, kind, node);
 
+ALTER TABLE ONLY duly.workflow_types
+    ADD CONSTRAINT workflow_types_pkey PRIMARY KEY (tenant, name, version);
+
 ALTER TABLE ONLY duly.workflows
     ADD CONSTRAINT workflows_pkey PRIMARY KEY (shard, id);
 
@@ -1899,6 +1932,8 @@ CREATE POLICY every_row ON duly.workflow_signals TO duly_owner, duly_engine, dul
 
 CREATE POLICY every_row ON duly.workflow_timers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.workflow_types TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
 CREATE POLICY every_row ON duly.workflows TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 ALTER TABLE duly.lease_expiry_batches ENABLE ROW LEVEL SECURITY;
@@ -1959,6 +1994,8 @@ CREATE POLICY own_rows ON duly.workflow_signals TO duly_tenant USING (((tenant +
 
 CREATE POLICY own_rows ON duly.workflow_timers TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
+CREATE POLICY own_rows ON duly.workflow_types TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
 CREATE POLICY own_rows ON duly.workflows TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 ALTER TABLE duly.pauses ENABLE ROW LEVEL SECURITY;
@@ -1998,6 +2035,8 @@ ALTER TABLE duly.workflow_nodes ENABLE ROW LEVEL SECURITY;
 ALTER TABLE duly.workflow_signals ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.workflow_timers ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.workflow_types ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.workflows ENABLE ROW LEVEL SECURITY;
 
@@ -2160,6 +2199,10 @@ GRANT SELECT,UPDATE ON TABLE duly.workflow_signals TO duly_purger;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_timers TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_timers TO duly_tenant;
 GRANT SELECT ON TABLE duly.workflow_timers TO duly_purger;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_types TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_types TO duly_tenant;
+GRANT SELECT ON TABLE duly.workflow_types TO duly_purger;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflows TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflows TO duly_tenant;

@@ -56,6 +56,15 @@ class ScheduledWorkflow(msgspec.Struct, frozen=True, omit_defaults=True):
     template: WorkflowTemplate | None = None
     version: int | None = None
     payload: str | None = None
+    # Of a type: those of its runs.
+    deadline_s: float | None = None
+    callback: str | None = None
+    tags: dict[str, str] | None = None
+
+    @property
+    def tasks(self) -> list[Template]:
+        """Of a graph of its own."""
+        return [] if self.template is None else [node.task for node in self.template.nodes]
 
     @property
     def reference(self) -> TypeReference:
@@ -75,8 +84,9 @@ WRAPPED = msgspec.json.Decoder(WrappedWorkflow)
 
 
 def encode_scheduled(scheduled: Template | ScheduledWorkflow) -> str:
-    is_task = isinstance(scheduled, Template)
-    return msgspec.json.encode(scheduled if is_task else WrappedWorkflow(scheduled)).decode()
+    if isinstance(scheduled, ScheduledWorkflow):
+        return msgspec.json.encode(WrappedWorkflow(scheduled)).decode()
+    return msgspec.json.encode(scheduled).decode()
 
 
 def decode_scheduled(text: str) -> Template | ScheduledWorkflow:

@@ -6,6 +6,7 @@
 | more nodes than one commit cancels | a timer goes on after the last one that was looked at |
 | killed between two bites of a cancel | the timer is still there: the next process goes on |
 | two processes do the same timer | the first deletes it in its commit; the second does nothing |
+| a step comes due while its workflow is paused | it is put off until the pause ends |
 | the deadline passes as the last node ends | the end deletes the timer: one of the two happened |
 """
 
@@ -20,6 +21,7 @@ from duly.store.control import cancel_tasks, ended_by_cancel
 from duly.store.database import Database, Session
 from duly.store.finish import Released
 from duly.store.statements import statements_beside
+from duly.store.workflow_pauses import PARKED, QUEUE, park, unpause_workflow
 from duly.store.workflows import TimerKind
 
 SQL = statements_beside(__file__)
@@ -115,6 +117,10 @@ async def run_timer(
     after = None
     async with database.transaction() as session:
         row = await lock_workflow(session, timer)
+        if row is not None and row["paused_at"] is not None and timer.kind in PARKED:
+            key = timer.shard, timer.workflow, timer.kind, timer.node, timer.fence
+            await park(session, *key)
+            return released, None
         taken = await session.fetch(
             SQL.take_timer, timer.shard, timer.workflow, timer.kind, timer.node, timer.fence
         )
@@ -144,6 +150,12 @@ async def do(
             assert timer.cursor is not None
             skipped = [node_id_of(timer.workflow, int(n)) for n in timer.cursor.split()]
             released.note(await session.fetch(SQL.cascade, skipped))
+        case TimerKind.NEXT:
+            # It waits for this end, unless its owner has paused or unpaused it since.
+            following = row["next_workflow"]
+            await unpause_workflow(session, timer.tenant, following, released, QUEUE)
+        case kind:
+            raise AssertionError(f"nothing is known to be done for {kind}")
     return None
 
 

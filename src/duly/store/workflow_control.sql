@@ -50,7 +50,8 @@ RETURNING workflow
 -- Before anything else of a change: the workflow's own row.
 SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason, workflows.callback,
        workflows.name, workflows.state, workflows.completed, workflows.failed, workflows.skipped,
-       workflows.cancelled, workflows.nodes, workflows.created_at
+       workflows.cancelled, workflows.nodes, workflows.created_at, workflows.paused_at,
+       workflows.next_workflow
   FROM duly.workflows
  WHERE workflows.shard = $1 AND workflows.id = $2
    FOR NO KEY UPDATE OF workflows

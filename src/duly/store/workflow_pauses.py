@@ -50,6 +50,13 @@ async def unpause_workflow(
     return True
 
 
+async def park(
+    session: Session, shard: int, workflow_id: UUID, kind: str, node: int, fence: int
+) -> None:
+    """Under the lock of the paused workflow."""
+    await session.fetch(SQL.park, shard, workflow_id, kind, node, fence)
+
+
 async def queue_behind(session: Session, tenant: int, ahead: UUID, workflow_id: UUID) -> bool:
     """It waits for the end of the other one, unless that has ended."""
     rows = await session.fetch(SQL.queue_behind, shard_of(ahead), ahead, tenant, workflow_id)

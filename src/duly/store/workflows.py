@@ -68,6 +68,13 @@ class TimerKind(StrEnum):
     CANCEL = "cancel"
     CASCADE = "cascade"
     CALLBACK = "callback"
+    STEP = "step"
+    MAP = "map"
+    WAIT = "wait"
+    COMPENSATE = "compensate"
+    CHILD = "child"
+    RESUME = "resume"
+    NEXT = "next"
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,6 +272,8 @@ def workflow_columns(placed: list[PlacedStart]) -> list[Any]:
         [start.on_failure.value for start in starts],
         [start.callback for start in starts],
         [None if t.tags is None else msgspec.json.encode(t.tags).decode() for t in starts],
+        [start.type for start in starts],
+        [start.type_version for start in starts],
     ]
 
 
@@ -305,6 +314,10 @@ class Workflow:
     stop_reason: WorkflowStop | None
     tags: dict[str, str] | None
     now: datetime
+    # Of a run of a type: `name@version`.
+    type: str | None = None
+    paused_at: datetime | None = None
+    paused_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +339,8 @@ class WorkflowNode:
     ended_at: datetime | None
     reason: str | None
     now: datetime
+    # When it was due before its workflow was paused.
+    held_due_at: datetime | None = None
 
 
 class Parent(NamedTuple):
@@ -474,6 +489,9 @@ def workflow_from(row: Any) -> Workflow:
         stop_reason=None if row["stop_reason"] is None else WorkflowStop(row["stop_reason"]),
         tags=None if row["tags"] is None else msgspec.json.decode(row["tags"]),
         now=row["now"],
+        type=None if row["type"] is None else f"{row['type']}@{row['type_version']}",
+        paused_at=row["paused_at"],
+        paused_by=row["paused_by"],
     )
 
 
@@ -499,6 +517,7 @@ def node_from(row: Any) -> WorkflowNode:
         ended_at=None if row["is_live"] else row["ended_at"],
         reason=row["reason"],
         now=row["now"],
+        held_due_at=row["held_due_at"],
     )
 
 

@@ -3,12 +3,15 @@
 -- the same id is refused as a whole.
 begun AS (
     INSERT INTO duly.workflows (shard, id, tenant, name, nodes, live, edges, created_at, deadline_at,
-                                on_failure, callback, tags)
+                                on_failure, callback, tags, type, type_version)
     SELECT shard, id, tenant, name, nodes, nodes, edges, duly.now(),
-           duly.now() + make_interval(secs => deadline_s), on_failure, callback, tags::jsonb
+           duly.now() + make_interval(secs => deadline_s), on_failure, callback, tags::jsonb, type,
+           type_version
       FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::text[], $5::integer[], $6::integer[],
-                  $7::double precision[], $8::text[], $9::text[], $10::text[])
-           AS sent(shard, id, tenant, name, nodes, edges, deadline_s, on_failure, callback, tags)
+                  $7::double precision[], $8::text[], $9::text[], $10::text[], $11::text[],
+                  $12::integer[])
+           AS sent(shard, id, tenant, name, nodes, edges, deadline_s, on_failure, callback, tags, type,
+                   type_version)
      WHERE :stands
     RETURNING shard, id, tenant, deadline_at
 ), deadlines AS (
@@ -17,8 +20,8 @@ begun AS (
 ), graphs AS (
     INSERT INTO duly.workflow_nodes (shard, id, tenant, name, wait_rule, delay_ms, parents, children)
     SELECT shard, id, tenant, name, wait_rule, delay_ms, parents::integer[], children::integer[]
-      FROM unnest($11::smallint[], $12::uuid[], $13::integer[], $14::text[], $15::smallint[],
-                  $16::bigint[], $17::text[], $18::text[])
+      FROM unnest($13::smallint[], $14::uuid[], $15::integer[], $16::text[], $17::smallint[],
+                  $18::bigint[], $19::text[], $20::text[])
            AS sent(shard, id, tenant, name, wait_rule, delay_ms, parents, children)
      WHERE :node_stands
 )
@@ -35,9 +38,9 @@ SELECT NULL::uuid AS id WHERE false
 WITH bounded AS MATERIALIZED (
     SELECT set_config('lock_timeout', '1s', true)
 ),
--- include: insert.claimed_keys shards=$19 tenants=$20 keys=$21 hashes=$22 ids=$23 ttls=$24
+-- include: insert.claimed_keys shards=$21 tenants=$22 keys=$23 hashes=$24 ids=$25 ttls=$26
 , lost AS (
-    SELECT unnest($23::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
+    SELECT unnest($25::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
 ),
 -- include: workflows.graphs stands="sent.id NOT IN (SELECT lost.id FROM lost)" node_stands="duly.workflow_of(sent.id) NOT IN (SELECT lost.id FROM lost)"
 SELECT lost.id FROM lost
@@ -55,12 +58,14 @@ SELECT workflows.id, workflows.tenant, workflows.name, workflows.state, workflow
        workflows.edges, workflows.live, workflows.completed, workflows.failed, workflows.skipped,
        workflows.cancelled, workflows.created_at, workflows.deadline_at, workflows.ended_at,
        workflows.on_failure, workflows.stop_reason, workflows.tags, workflows.callback,
+       workflows.type, workflows.type_version, workflows.paused_at, workflows.paused_by,
        alive.waiting, alive.scheduled, alive.ready, alive.running, duly.now() AS now
   FROM unnest($2::smallint[], $3::uuid[], $4::uuid[]) AS asked(shard, id, last_id)
   JOIN duly.workflows
     ON workflows.shard = asked.shard AND workflows.id = asked.id AND workflows.tenant + 0 = $1
  CROSS JOIN LATERAL (
-       SELECT count(*) FILTER (WHERE timers.parents_pending IS NOT NULL) AS waiting,
+       SELECT count(*) FILTER (WHERE timers.parents_pending IS NOT NULL
+                                  OR timers.held_due_at IS NOT NULL) AS waiting,
               count(*) FILTER (WHERE timers.holder IS NOT NULL) AS running,
               count(*) FILTER (WHERE timers.holder IS NULL AND timers.due_at > duly.now())
                   AS scheduled,
@@ -92,7 +97,7 @@ SELECT id, looked_at, is_match
 -- Nodes of one workflow after a number, in that order: the graph, and how each stands at one instant.
 SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.children,
        timers.id IS NOT NULL AS is_live, timers.due_at, timers.holder, timers.attempt,
-       timers.parents_pending, timers.started_at AS live_started_at, tasks.type,
+       timers.parents_pending, timers.held_due_at, timers.started_at AS live_started_at, tasks.type,
        last.state, last.outcome, last.reason, last.started_at, last.ended_at,
        coalesce(timers.run_at, last.run_at, tasks.run_at) AS run_at, duly.now() AS now
   FROM (SELECT * FROM duly.workflow_nodes

@@ -1,5 +1,5 @@
 -- name: forward
--- Workflow types: definitions of workflows in versions that never change.
+-- Workflow types: definitions of workflows in versions that never change. And what runs of them need.
 
 -- `definition` as it was written, to be shown; `template` with all defaults filled in, to be started
 -- without a caller.
@@ -23,6 +23,25 @@ CREATE POLICY every_row ON duly.workflow_types TO CURRENT_USER, duly_engine, dul
 CREATE POLICY own_rows ON duly.workflow_types TO duly_tenant
     USING (tenant + 0 = duly.current_tenant()) WITH CHECK (tenant + 0 = duly.current_tenant());
 
+-- When a node is due again, or since when it is held because its workflow is paused. A function, because
+-- it must see a pause that committed while its caller waited for the lock of the workflow.
+CREATE FUNCTION duly.due_or_held(node uuid, wanted_at timestamptz, OUT due_at timestamptz,
+                                 OUT held_due_at timestamptz)
+LANGUAGE plpgsql SET search_path = pg_catalog
+AS $$
+BEGIN
+    IF EXISTS (SELECT FROM duly.workflows
+                WHERE workflows.shard = duly.shard_of(node)
+                  AND workflows.id = duly.workflow_of(node)
+                  AND workflows.paused_at IS NOT NULL) THEN
+        held_due_at := wanted_at;
+    ELSE
+        due_at := wanted_at;
+    END IF;
+END
+$$;
+
 -- name: reverse
--- Runs of types go on: their graphs are their own.
+-- Runs of types go on: their graphs are their own. Nodes that were held wait for a cancel.
+DROP FUNCTION duly.due_or_held;
 DROP TABLE duly.workflow_types;
