@@ -126,6 +126,10 @@ ROUTES: dict[tuple[str, str], tuple[int, Asked]] = {
         201,
         lambda ids: ("/v1/workflows", {"name": "w", "nodes": {"a": {"type": ids.type}}}),
     ),
+    ("PUT", "/v1/workflow-types/{name}"): (
+        201,
+        lambda ids: (f"/v1/workflow-types/w.{ids.type}", {"nodes": {"a": {"type": ids.type}}}),
+    ),
     ("POST", "/v1/bulk"): (
         200,
         lambda ids: (

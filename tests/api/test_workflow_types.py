@@ -139,3 +139,92 @@ async def test_types_of_another_tenant_are_not_there(front: Front) -> None:
     assert page.json["items"] == []
     run = await post(front, "/v1/workflows", front.other_producer, {"type": "invoice.month"})
     assert run.status == 422
+
+
+SCHEDULE = {"name": "monthly", "cron": "0 2 1 * *", "overlap": "queue_one"}
+
+
+async def schedule(front: Front, workflow: Any, **fields: Any) -> Reply:
+    return await post(
+        front, "/v1/schedules", front.operator, SCHEDULE | {"workflow": workflow} | fields
+    )
+
+
+async def test_a_schedule_of_workflows_is_defined_triggered_and_filled(front: Front) -> None:
+    """What a schedule of tasks can do, and one of workflows cannot, needs a task that starts it."""
+    await put(front)
+    typed = {"type": "invoice.month", "payload": [1]}
+    made = await schedule(front, typed)
+    assert (made.status, made.json["workflow"], made.json["task"]) == (201, typed, None)
+    at = f"/v1/schedules/{made.json['id']}"
+    fired = await post(front, f"{at}/trigger", front.operator)
+    assert (fired.status, fired.json["type"]) == (202, "invoice.month@1")
+    assert fired.json["tags"]["schedule"] == "monthly"
+    (listing,) = await lease(front)
+    assert (listing["type"], listing["payload"]) == ("invoice.list", [1])
+    (entry,) = (await get(front, f"{at}/occurrences", front.producer)).json["items"]
+    assert (entry["task_id"], entry["workflow_id"]) == (None, fired.json["id"])
+    listed = (await get(front, "/v1/schedules?type=invoice.month", front.producer)).json
+    assert listed["items"][0]["workflow"] == {"type": "invoice.month"}
+
+
+async def test_a_schedule_keeps_its_workflow_when_something_else_changes(front: Front) -> None:
+    """A change of the time that forgets the graph, or asks for it again."""
+    graph = {"name": "month", "nodes": {"a": {"type": "x"}, "b": {"type": "y", "after": ["a"]}}}
+    made = await schedule(front, graph)
+    assert made.json["workflow"]["nodes"]["b"] == {"type": "y", "after": ["a"], "payload": None}
+    at = f"/v1/schedules/{made.json['id']}"
+    moved = await front.call("PATCH", at, {"cron": "0 3 1 * *"}, key=front.operator)
+    assert (moved.status, moved.json["workflow"]) == (200, made.json["workflow"])
+    assert (await post(front, f"{at}/trigger", front.operator)).json["nodes"] == 2
+    other = await front.call("PATCH", at, {"task": {"type": "z"}}, key=front.operator)
+    assert (other.json["task"], other.json["workflow"]) == ({"type": "z"}, None)
+    assert (await post(front, f"{at}/trigger", front.operator)).status == 201
+    back = await front.call("PATCH", at, {"workflow": graph}, key=front.operator)
+    assert (back.json["task"], back.json["workflow"]["name"]) == (None, "month")
+
+
+async def test_what_is_wrong_with_the_workflow_of_a_schedule_is_named(front: Front) -> None:
+    """A definition that cannot start anything would be found out at night."""
+    cycle = {"name": "x", "nodes": {"a": {"type": "x", "after": ["a"]}}}
+    for workflow, pointer in (
+        (cycle, "/workflow/nodes/a/after/0"),
+        ({"type": "invoice.none"}, "/workflow/type"),
+        ({"name": "x"}, "/workflow/nodes"),
+    ):
+        reply = await schedule(front, workflow)
+        assert (reply.status, reply.json["errors"][0]["pointer"]) == (422, pointer)
+    both = await schedule(front, {"name": "x", "nodes": {"a": {"type": "x"}}}, task={"type": "y"})
+    assert both.status == 422
+    neither = await post(front, "/v1/schedules", front.operator, SCHEDULE)
+    assert neither.status == 422
+    asked = SCHEDULE | {"workflow": cycle}
+    assert (await post(front, "/v1/schedules/preview", front.operator, asked)).status == 422
+
+
+async def test_a_workflow_is_paused_and_unpaused_over_http(front: Front) -> None:
+    """Who runs into a fault of a third party can only cancel, and begin again."""
+    run = (await start(front)).json
+    at = f"/v1/workflows/{run['id']}"
+    paused = await post(front, f"{at}/pause", front.producer)
+    assert (paused.status, paused.json["state"]) == (200, "RUNNING")
+    assert paused.json["counts"]["waiting"] == 4
+    assert "paused_at" in paused.json
+    assert await lease(front) == []
+    told = (await get(front, f"{at}/explain?node=charge", front.producer)).json
+    assert told["nodes"][0]["detail"].startswith("is held: its workflow was paused by ")
+    again = await post(front, f"{at}/pause", front.operator)
+    assert again.json["paused_by"] == paused.json["paused_by"]
+    back = await post(front, f"{at}/unpause", front.producer)
+    assert "paused_at" not in back.json
+    assert front.rung
+    assert len(await lease(front)) == 1
+    await post(front, f"{at}/cancel", front.producer)
+    assert (await post(front, f"{at}/pause", front.other_producer)).status == 404
+    (await lease(front))
+    done = (await start(front, {"name": "n", "nodes": {"a": {"type": "x"}}})).json
+    (task,) = await lease(front)
+    await settle(front, task)
+    for verb in ("pause", "unpause"):
+        reply = await post(front, f"/v1/workflows/{done['id']}/{verb}", front.producer)
+        assert (reply.status, reply.code) == (409, "already_terminal")

@@ -66,5 +66,12 @@ EXAMPLES: dict[tuple[str, str], Any] = {
         "dry_run": True,
     },
     ("POST", "/v1/workflows"): WORKFLOW,
+    ("PUT", "/v1/workflow-types/{name}"): {
+        "deadline_s": 86400,
+        "nodes": {
+            "list": {"type": "invoice.list"},
+            "report": {"type": "invoice.report", "after": ["list"], "payload": {"kind": "month"}},
+        },
+    },
     ("POST", "/v1/keys"): {"name": "billing service", "role": "producer"},
 }
