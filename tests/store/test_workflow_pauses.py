@@ -10,7 +10,7 @@ from duly.domain.task import Policy
 from duly.domain.workflow import WorkflowStop
 from duly.store.control import ControlAnswer, reschedule_tasks, run_now
 from duly.store.finish import Released
-from duly.store.workflow_control import find_due_timers, run_timer, stop_workflow
+from duly.store.workflow_control import find_due_timers, stop_workflow
 from duly.store.workflow_pauses import (
     QUEUE,
     pause_workflow,
@@ -217,17 +217,3 @@ async def test_an_owner_may_pause_what_is_queued_no_more(world: World) -> None:
     await run_timers(world)
     assert (await second.read()).paused_by == ACTOR
     assert await world.lease_all(HOLDER) == []
-
-
-async def test_a_killed_unpause_has_not_happened(world: World) -> None:
-    """Half of the nodes due and the workflow still paused: the other half never."""
-    flow = await begin(world, {"a": (), "b": ()})
-    await pause(flow)
-    with pytest.raises(KeyboardInterrupt):
-        async with world.database.transaction() as session:
-            await unpause_workflow(session, TENANT, flow.id, Released())
-            raise KeyboardInterrupt
-    assert await flow.counts() == {"waiting": 2}
-    for timer in await find_due_timers(world.database, range(1024)):
-        await run_timer(world.database, timer, None)  # type: ignore[arg-type]
-    assert len((await unpause(flow)).timers) == 2
