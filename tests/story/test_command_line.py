@@ -11,6 +11,7 @@ from typing import TextIO
 
 import pytest
 
+from duly import __version__
 from tests.cli.terminal import CTRL_C, terminal
 from tests.processes import PROJECT
 from tests.servers import ServerOfTheRun
@@ -94,6 +95,18 @@ def test_what_takes_over_a_second_says_that_it_is_waited_for(environ: dict[str, 
         assert screen.wait() == 1
         last = screen.raw.rpartition("\x1b[K")[2]
         assert last.startswith(f"duly: task {task} has not ended"), "the notice is gone"
+
+
+def test_a_start_shows_that_it_starts_and_takes_it_away_when_it_is_ready(tmp_path: Path) -> None:
+    """The first start makes a database for seconds, and an empty terminal looks like a hang."""
+    given = {"DULY_DATA_DIR": str(tmp_path / "data"), "DULY_DATABASE_URL": ""}
+    with terminal("up", "--port", "0", environ=given, columns=80) as screen:
+        screen.shows(r"starting PostgreSQL and duly  \d+s")
+        screen.shows(r"Ctrl-C stops it\.")
+        ready = screen.raw.index("is ready")
+        assert screen.raw[:ready].rpartition("\x1b[K")[2] == f"duly {__version__} "
+        screen.type(CTRL_C)
+        assert screen.wait() == 0, screen.text
 
 
 def test_ctrl_c_in_a_bulk_submit_says_how_to_go_on(environ: dict[str, str], tmp_path: Path) -> None:

@@ -248,13 +248,15 @@ def is_drawing() -> bool:
 
 
 @contextlib.contextmanager
-def busy(label: str, *, is_shown: bool = True) -> Iterator[None]:
+def busy(label: str, *, is_shown: bool = True, after_s: float = BUSY_AFTER_S) -> Iterator[None]:
     """What is waited for and for how long, on the terminal, once it takes over a second."""
     if not is_shown or is_drawing() or not sys.stderr.isatty():
         yield
         return
     is_over = threading.Event()
-    drawer = threading.Thread(target=draw_elapsed, args=(clean(label), is_over), daemon=True)
+    drawer = threading.Thread(
+        target=draw_elapsed, args=(clean(label), is_over, after_s), daemon=True
+    )
     drawer.start()
     try:
         with drawing():
@@ -264,15 +266,16 @@ def busy(label: str, *, is_shown: bool = True) -> Iterator[None]:
         drawer.join()
 
 
-def draw_elapsed(label: str, is_over: threading.Event) -> None:
+def draw_elapsed(label: str, is_over: threading.Event, after_s: float) -> None:
     clock = SystemClock()
     began = clock.monotonic()
-    pause_s = BUSY_AFTER_S
-    while not is_over.wait(pause_s):
-        pause_s = BUSY_EVERY_S
+    if is_over.wait(after_s):
+        return
+    while True:
         draw_line(f"{label}  {int(clock.monotonic() - began)}s")
-    if pause_s != BUSY_AFTER_S:
-        draw_line("")
+        if is_over.wait(BUSY_EVERY_S):
+            break
+    draw_line("")
 
 
 def draw_line(text: str) -> None:

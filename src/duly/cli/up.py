@@ -1,5 +1,6 @@
 """`duly up`: all of duly in one process on this machine, until Ctrl-C."""
 
+import contextlib
 import sys
 from typing import Any
 
@@ -10,6 +11,7 @@ import uvloop
 from duly import __version__
 from duly.app import FIRST_KEY_COMMAND, Ready, up
 from duly.cli.options import database_flags, json_flag, load
+from duly.cli.output import busy
 from duly.domain.errors import ConfigurationError
 from duly.environment import system_environment
 from duly.settings import ROLES
@@ -33,8 +35,17 @@ def command(as_json: bool, **flags: Any) -> None:
     if set(settings.roles) != set(ROLES):
         raise ConfigurationError(problem="up does all of it; `duly serve` can have some roles only")
     configure_logs(settings.log_level, settings.log_format)
-    announce = announce_json if as_json else announce_text
-    uvloop.run(up(settings, system_environment(), announce))
+    starting = contextlib.ExitStack()
+
+    def announce(ready: Ready) -> None:
+        starting.close()
+        (announce_json if as_json else announce_text)(ready)
+
+    with starting:
+        # At once: a first start makes a database, and that takes seconds.
+        notice = busy("starting PostgreSQL and duly", is_shown=not as_json, after_s=0.0)
+        starting.enter_context(notice)
+        uvloop.run(up(settings, system_environment(), announce))
 
 
 def announce_json(ready: Ready) -> None:
