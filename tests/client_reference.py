@@ -9,11 +9,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import duly
 from duly.api.problems import STATUS
-from duly.client import errors, http_pool, namespaces, submits, wire, worker
+from duly.client import errors, http_pool, inline_mode, namespaces, submits, wire, worker
 from duly.client.context import Context, Flag
 from duly.client.operations import listing, operation
 from duly.client.request import (
@@ -82,6 +83,8 @@ INNER = {
     | {"free_name", "key", "known", "number_of", "parent_name", "place"},
     duly.TaskRegistry: {"default_pool", "resources", "scheduled"},
     duly.Worker: {"default_pool", "middleware", "on_signal", "plan", "serve_until_signal"},
+    inline_mode.InlineMode: {"answer", "asubmit", "made", "run", "run_attempt", "run_attempts"}
+    | {"stored", "submit"},
     DulyServer: {"live", "serve", "move_clock", "move_clock_here", "wake_here", "make_tenant_here"}
     | {"run", "wake"},
     MovableClock: {"jump"},
@@ -171,8 +174,12 @@ def make_reference() -> str:
             *section("TestTenant", TestTenant, level="###"),
             *section("MovableClock", MovableClock, level="###"),
             *section("run_inline", inline.Inline, level="###"),
-            *section("Ran", inline.Ran, level="###"),
-            table(("error of run_inline", "message"), inline_error_rows()),
+            *section("Ran", inline_mode.Ran, level="###"),
+            table(("error of run_inline", "message"), inline_error_rows(inline)),
+            "### Without a server\n",
+            "`with worker.inline() as inline:` needs no server and no fixture.\n",
+            *section("worker.inline()", inline_mode.InlineMode, level="####"),
+            table(("error of worker.inline()", "message"), inline_error_rows(inline_mode)),
             "## Limits\n",
             table(
                 ("at most", "value"),
@@ -305,9 +312,9 @@ def fixture_rows() -> Iterator[tuple[str, str]]:
             yield f"`{name}`", described(function, name)
 
 
-def inline_error_rows() -> Iterator[tuple[str, str]]:
-    for name, kind in vars(inline).items():
-        if inspect.isclass(kind) and issubclass(kind, DulyError) and kind is not DulyError:
+def inline_error_rows(module: ModuleType) -> Iterator[tuple[str, str]]:
+    for name, kind in vars(module).items():
+        if inspect.isclass(kind) and issubclass(kind, DulyError) and name not in duly.__all__:
             yield f"`{name}`", described(kind, name)
 
 

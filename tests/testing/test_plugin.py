@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from duly import AsyncClient, Client, Context, Reject, Worker
+from duly.client.inline_mode import NoHandler, Ran, TooManyRuns
 from duly.client.worker import LEASE_S
 from duly.scheduler.gatekeeper import BoundsKeeper
 from duly.testing import inline
 from duly.testing.clock import MovableClock
-from duly.testing.inline import NoHandler, NotHandedOut, Ran, TooManyRuns
+from duly.testing.inline import NotHandedOut
 from duly.testing.server import DulyServer, TestTenant
 
 pytestmark = pytest.mark.slow

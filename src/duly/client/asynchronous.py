@@ -17,11 +17,12 @@ from duly.client.request import (
     TaskCall,
     TaskSpec,
     WorkflowOptions,
+    calls_of,
     encode_spec,
     encode_task,
     task_call,
 )
-from duly.client.server import find_server
+from duly.client.server import Current, find_server
 from duly.client.submits import SubmitQueue
 from duly.client.task import Attempt, TaskData
 from duly.client.wire import TIMEOUT_S, TRIES_MAX, WAIT_S_MAX
@@ -170,6 +171,8 @@ class AsyncClient:
         one, duly's own retries still store it once. Instead of type and payload: a handle's call,
         `submit(send.call(to="x"))`."""
         call = task_call(type, payload, options)
+        if Current.inline is not None:
+            return self.task_from(await Current.inline.asubmit(call), call.decode_result)
         body = encode_task(call.type, call.payload, call.options)
         if "debounce" in call.options:
             # It may change a task that is there, so it is no part of a batch.
@@ -188,6 +191,8 @@ class AsyncClient:
 
     async def submit_many(self, tasks: Sequence[TaskSpec | TaskCall[Any]]) -> list[AsyncTask[Any]]:
         """Each on its own: one that is refused raises, after the others were stored."""
+        if Current.inline is not None:
+            return [await self.submit(each) for each in calls_of(tasks)]
         specs = [each.spec() if isinstance(each, TaskCall) else each for each in tasks]
         bodies = [(encode_spec(spec), spec.get("idempotency_key")) for spec in specs]
         answers = [await self.queue.put(*each) for each in bodies]

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from duly.client.errors import ApiError
 from duly.client.http_pool import HttpFault, HttpPool
 from duly.client.request import check_key
-from duly.client.server import Server
+from duly.client.server import Current, Server
 from duly.client.tracing import current_traceparent
 from duly.client.wire import TIMEOUT_S, TRIES_MAX, Retrying, api_error, new_key, query_text
 
@@ -43,6 +43,8 @@ class Connection:
         wait_s: float = 0.0,
     ) -> bytes:
         """The body of a 2xx answer. A write without a key is given one, to be retried safely."""
+        if Current.inline is not None:
+            return Current.inline.answer(method, path)
         headers = {}
         if body is not None:
             headers["Content-Type"] = "application/json"

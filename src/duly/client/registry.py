@@ -16,6 +16,7 @@ from duly.domain.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from duly.client.handlers import Handler
+    from duly.client.inline_mode import InlineMode
     from duly.client.resources import Resource
     from duly.client.task_handle import TaskDecorator, TaskHandle
     from duly.client.workflow_block import WorkflowBlock
@@ -131,6 +132,13 @@ class TaskRegistry:
         from duly.client.workflow_block import WorkflowBlock
 
         return WorkflowBlock(name, options, self.url, self.api_key)
+
+    def inline(self, resources: "Mapping[Resource[Any], Any] | None" = None) -> "InlineMode":
+        """`with worker.inline() as inline:`; meanwhile every submit of this process runs its
+        handler at once, without a server. `resources`: values in the place of theirs."""
+        from duly.client.inline_mode import InlineMode
+
+        return InlineMode(self, resources or {})
 
     def default_pool(self) -> str | None:
         return self.pool

@@ -1,6 +1,6 @@
 """What a task can be asked for with, as typed keyword arguments, and its JSON."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Generic, Literal, Protocol, Required, TypedDict, TypeVar
 
@@ -204,6 +204,16 @@ def task_call(
         return TaskCall(asked, payload, options)
     merged: SubmitOptions = {**asked.options, **options}
     return TaskCall(asked.type, asked.payload, merged, asked.decode_result)
+
+
+def calls_of(tasks: Iterable[TaskSpec | TaskCall[Any]]) -> Iterator[TaskCall[Any]]:
+    """Both ways to name a task, as one."""
+    for each in tasks:
+        if isinstance(each, TaskCall):
+            yield each
+        else:
+            options: Any = dict(each)
+            yield TaskCall(options.pop("type"), options.pop("payload", None), options)
 
 
 def encode_task(task_type: str, payload: object, options: Mapping[str, Any]) -> bytes:

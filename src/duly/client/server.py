@@ -3,12 +3,15 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from duly.client.errors import ServerNotFound
 from duly.domain.folders import default_data_folder
+
+if TYPE_CHECKING:
+    from duly.client.inline_mode import InlineMode
 
 # Written by `duly up`, readable by its user alone.
 LOCAL_FILE = "client.json"
@@ -27,6 +30,12 @@ class Configured:
     api_key: str | None = None
 
 
+class Current:
+    """The inline mode that this process is in; then its clients need no server."""
+
+    inline: "InlineMode | None" = None
+
+
 class LocalServer(msgspec.Struct, frozen=True):
     """`api_key` is empty where this duly found keys that were made elsewhere. `keys` remembers the
     first key of each database that a duly of this folder has used, the newest last."""
@@ -41,6 +50,8 @@ def find_server(
 ) -> Server:
     """What is given wins, then DULY_URL and DULY_API_KEY, then a framework's settings, then the
     local `duly up`."""
+    if Current.inline is not None:
+        return Server("inline:", "")
     url = url or environ.get("DULY_URL") or Configured.url
     api_key = api_key or environ.get("DULY_API_KEY")
     # A key goes to the server that it was written beside, and to no other.

@@ -21,8 +21,10 @@ from duly.client.request import (
     TaskCall,
     TaskSpec,
     WorkflowOptions,
+    calls_of,
     task_call,
 )
+from duly.client.server import Current
 from duly.client.task import Attempt, TaskData
 from duly.client.wire import TIMEOUT_S, TRIES_MAX
 
@@ -208,6 +210,10 @@ class Client:
         one, duly's own retries still store it once. Instead of type and payload: a handle's call,
         `submit(send.call(to="x"))`."""
         call = task_call(type, payload, options)
+        if Current.inline is not None:
+            # Here, and not in the thread of the loop: a handler may submit, and block.
+            stored = Current.inline.submit(call)
+            return self.task_from(self.asynchronous.task_from(stored, call.decode_result))
         return self.task_from(self.run(self.asynchronous.submit(call)))
 
     @overload
@@ -218,6 +224,8 @@ class Client:
 
     def submit_many(self, tasks: Sequence[TaskSpec | TaskCall[Any]]) -> list[Task[Any]]:
         """Each on its own: one that is refused raises, after the others were stored."""
+        if Current.inline is not None:
+            return [self.submit(each) for each in calls_of(tasks)]
         return [self.task_from(task) for task in self.run(self.asynchronous.submit_many(tasks))]
 
     def workflow(self, name: str, **options: Unpack[WorkflowOptions]) -> "WorkflowBuilder":

@@ -6,7 +6,6 @@ and are settled. One at a time, in the order in which duly hands them out.
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,23 +14,13 @@ import msgspec
 from duly.client.asynchronous import AsyncClient, AsyncTask
 from duly.client.clock import chance
 from duly.client.context import Context
-from duly.client.errors import InvalidPayload
-from duly.client.handlers import Handler, perform
+from duly.client.inline_mode import NoHandler, Ran, TooManyRuns, ran, verdict_of
 from duly.client.leased_tasks import Beat, LeasedTask, LeaseRequest
 from duly.client.middleware import HandlerCaller
-from duly.client.outcomes import (
-    RELEASED,
-    HandlerOutcome,
-    completed,
-    failed,
-    judged,
-    rejected,
-    with_policy,
-)
+from duly.client.outcomes import RELEASED, HandlerOutcome, with_policy
 from duly.client.resources import Values, started
 from duly.client.server import Server
 from duly.client.settle_queue import settlement_of
-from duly.client.tracing import handler_span
 from duly.client.wire import new_key
 from duly.client.worker import Worker
 from duly.client.worker_api import WorkerApi
@@ -50,29 +39,8 @@ RUNS_MAX = 10_000
 HELD_BACK = frozenset({Gate.PAUSED, Gate.TENANT_IN_FLIGHT, Gate.CONCURRENCY_KEY})
 
 
-class NoHandler(DulyError):
-    """the worker has no handler for {type!r}, and task {id} in its pools needs one"""
-
-
 class NotHandedOut(DulyError):
     """task {id} is due and was not handed out within {patience_s:g} s: {summary}"""
-
-
-class TooManyRuns(DulyError):
-    """{most} attempts, and there is still more to do: does a handler submit or snooze for ever?"""
-
-
-@dataclass(frozen=True)
-class Ran:
-    """One attempt that was run, and how it ended."""
-
-    id: str
-    type: str
-    attempt: int
-    scheduled_for: datetime
-    outcome: str
-    result: Any = None
-    error: str | None = None
 
 
 class Inline:
@@ -186,18 +154,7 @@ class Shift:
         if said:
             await self.worker_api.heartbeat([Beat(*task.key, msgspec.Raw(said[-1]))])
         await self.settle(task, verdict)
-        result = None if verdict.result is None else msgspec.json.decode(verdict.result)
-        self.ran.append(
-            Ran(
-                task.id,
-                task.type,
-                task.attempt,
-                task.scheduled_for,
-                verdict.outcome,
-                result,
-                verdict.error,
-            )
-        )
+        self.ran.append(ran(task, verdict))
 
     async def settle(self, task: LeasedTask, verdict: HandlerOutcome) -> None:
         await self.worker_api.settle([settlement_of(*task.key, verdict)])
@@ -218,24 +175,3 @@ class Shift:
         async for task in self.client.tasks(state=state):
             if task.target.get("pool") in self.worker.pools:
                 yield task
-
-
-async def verdict_of(
-    caller: HandlerCaller, handler: Handler, task: LeasedTask, context: Context
-) -> HandlerOutcome:
-    if handler.mode != "async":
-        return perform(lambda: caller.call(handler, context), task)
-    timeout_s = min(handler.timeout_s or task.timeout_s, task.timeout_s)
-    try:
-        async with asyncio.timeout(timeout_s) as limit:
-            with handler_span(task):
-                return completed(await caller.acall(handler, context))
-    except InvalidPayload as error:
-        return rejected(str(error), "InvalidPayload")
-    except TimeoutError as error:
-        is_late = limit.expired()
-        return failed(f"timed out after {timeout_s:g} s", "TimedOut") if is_late else judged(error)
-    except asyncio.CancelledError:
-        raise
-    except BaseException as error:
-        return judged(error)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from duly.client.inline_mode import Ran
     from duly.client.synchronous import Client
     from duly.testing.clock import MovableClock
-    from duly.testing.inline import Inline, Ran
+    from duly.testing.inline import Inline
     from duly.testing.server import DulyServer, TestTenant
 
 
