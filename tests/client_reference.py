@@ -271,6 +271,8 @@ def signature(function: Callable[..., Any]) -> str:
     text = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Za-z])", "", str(shown))
     text = re.sub(r"'([A-Z][\w\[\], |]*)'|~(\w+)", r"\1\2", text)
     text = re.sub(r"\*<class '?(\w+)'?>", r"Unpack[\1]", text)
+    # The work behind a listing; a program iterates over the items.
+    text = re.sub(r"AsyncIterator\[(?:list|Page)\[(\w+)\]\]", r"AsyncIterator[\1]", text)
     return text.replace(" -> None", "")
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,10 +24,18 @@ class Site:
         assert found is not None
         self.url = found[1]
 
-    def post(self, path: str) -> Any:
-        request = urllib.request.Request(self.url + path, method="POST")
-        with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:
-            return msgspec.json.decode(response.read())
+    def call(self, method: str, path: str, body: object = None) -> tuple[int, Any]:
+        """The status and the JSON of the answer, if it has any."""
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {"Content-Type": "application/json"}
+        request = urllib.request.Request(self.url + path, content, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=REQUEST_TIMEOUT_S) as response:
+                status, answer = response.status, response.read()
+        except urllib.error.HTTPError as error:
+            with error:
+                status, answer = error.code, error.read()
+        return status, msgspec.json.decode(answer) if answer else None
 
 
 @contextlib.contextmanager

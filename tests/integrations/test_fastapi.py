@@ -84,7 +84,8 @@ def test_an_application_submits_with_one_client_from_start_to_stop(
     ):
         assert site.process.line() == "opened"
         last_before = newest(client)
-        answer = site.post("/orders/7")
+        status, answer = site.call("POST", "/orders/7")
+        assert status == 200
         assert answer["shop"] == "corner"
         assert answer["is_shared"] is True
         payloads = [client.get(each).payload for each in answer["tasks"]]

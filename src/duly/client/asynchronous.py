@@ -222,7 +222,8 @@ class AsyncClient:
         order: str | None = None,
     ) -> AsyncIterator[AsyncTask[Any]]:
         """Newest created first, page after page, as long as they are asked for. SCHEDULED, READY
-        and RUNNING come by their next instant, soonest first; `order` is "created" or "run_at"."""
+        and RUNNING come by their next instant, soonest first; `order` is "created" or "run_at",
+        `tag` is "name:value"."""
         pages = self.task_pages(
             state=state,
             type=type,

@@ -250,7 +250,8 @@ class Client:
         order: str | None = None,
     ) -> Iterator[Task[Any]]:
         """Newest created first, page after page, as long as they are asked for. SCHEDULED, READY
-        and RUNNING come by their next instant, soonest first; `order` is "created" or "run_at"."""
+        and RUNNING come by their next instant, soonest first; `order` is "created" or "run_at",
+        `tag` is "name:value"."""
         found = self.asynchronous.task_pages(
             state=state,
             type=type,
