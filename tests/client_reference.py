@@ -96,6 +96,7 @@ WHEN: dict[type[DulyError], str] = {
     errors.Unreachable: "no sensible answer in any try; the outcome of a write is unknown",
     errors.WaitTimedOut: "`wait` with `timeout_s`, and the task had not ended by then",
     errors.InvalidWorkflow: "the graph of a workflow is wrong; nothing was sent",
+    errors.WorkflowTimedOut: "`wait` of a workflow with `timeout_s`, and it had not ended by then",
     errors.InvalidPayload: "an argument of a handle does not fit the handler's annotation",
     errors.TaskFailed: "`result()` of a task that failed; `task` has the whole of it",
     errors.TaskCancelled: "`result()` of a task that was cancelled",

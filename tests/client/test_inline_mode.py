@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
@@ -208,8 +209,11 @@ def test_time_limits_middleware_and_included_registries_work_as_in_a_worker() ->
         assert inline.ran[-1].error == "timed out after 0.1 s"
 
 
-def test_after_the_block_submits_go_to_a_server_again() -> None:
+def test_after_the_block_submits_go_to_a_server_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A mode that outlives its test runs the handlers of the next one."""
+    monkeypatch.setenv("DULY_DATA_DIR", str(tmp_path))
     with worker.inline():
         confirm.submit(1)
         with pytest.raises(duly.ConfigurationError, match="already"), worker.inline():

@@ -72,4 +72,4 @@ def follow(site: Site, client: Client, folder: Path) -> None:
     unknown = "019a8f2c-0000-7000-8000-000000000001"
     assert site.call("GET", f"/reminders/{unknown}")[0] == 404
     # Not signed by duly.
-    assert site.call("POST", "/hooks/sent", {"reminder": tea["id"]})[0] == 401
+    assert site.call("POST", "/hooks/sent", {"reminder": tea["id"]})[0] == 400

@@ -19,7 +19,7 @@ from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -51,9 +51,6 @@ from duly.domain.limits import PAYLOAD_BYTES_MAX
 from duly.domain.retry import Failure, GiveUp, RetryPolicy, decide
 from duly.domain.states import Outcome, State
 from duly.domain.task import DEFAULT_POLICY
-
-if TYPE_CHECKING:
-    from duly.client.registry import TaskRegistry
 
 # Tasks within tasks: beyond it, handlers submit each other for ever.
 DEPTH_MAX = 50
@@ -131,12 +128,18 @@ class InlineTask:
         )
 
 
+class HandlerSource(Protocol):
+    """A worker, or a registry without one."""
+
+    handlers: dict[str, Handler]
+
+
 @dataclass
 class InlineMode:
     """`with worker.inline() as inline:`; every client and handle of this process submits to it.
     `inline.ran` lists the attempts, in the order in which they ended."""
 
-    registry: "TaskRegistry"
+    registry: HandlerSource
     resources: Mapping[Resource[Any], Any] = field(default_factory=dict)
     ran: list[Ran] = field(default_factory=list)
 

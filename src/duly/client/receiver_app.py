@@ -3,6 +3,7 @@
 | event | what happens |
 |---|---|
 | the body is longer than allowed | 413, before all of it is read |
+| without the headers of a webhook | 400 |
 | not signed by one of the secrets, or too long ago | 401 |
 | the very same request again | 425: if it was duly after all, it tries again with a new one |
 | a later attempt of the task was here | 409: this attempt is over |

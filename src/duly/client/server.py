@@ -3,15 +3,12 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from duly.client.errors import ServerNotFound
 from duly.domain.folders import default_data_folder
-
-if TYPE_CHECKING:
-    from duly.client.inline_mode import InlineMode
 
 # Written by `duly up`, readable by its user alone.
 LOCAL_FILE = "client.json"
@@ -30,10 +27,20 @@ class Configured:
     api_key: str | None = None
 
 
+class InlineServer(Protocol):
+    """What stands in for a server in inline mode."""
+
+    def submit(self, call: Any) -> bytes: ...
+
+    async def asubmit(self, call: Any) -> bytes: ...
+
+    def answer(self, method: str, path: str) -> bytes: ...
+
+
 class Current:
     """The inline mode that this process is in; then its clients need no server."""
 
-    inline: "InlineMode | None" = None
+    inline: InlineServer | None = None
 
 
 class LocalServer(msgspec.Struct, frozen=True):
