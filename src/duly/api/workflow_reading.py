@@ -17,7 +17,7 @@ from duly.api.workflow_wire import (
     workflow_view,
 )
 from duly.domain.states import TERMINAL, State
-from duly.domain.workflow import NODES_MAX, NodeTime, WaitRule, critical_path
+from duly.domain.workflow import NodeTime, WaitRule, critical_path
 from duly.store.database import Session
 from duly.store.workflows import Workflow, WorkflowNode, read_nodes
 
@@ -48,11 +48,14 @@ class WorkflowReading:
         return await read_nodes(self.session, workflow.tenant, workflow.id, after, limit)
 
     async def all_nodes(self) -> list[WorkflowNode]:
+        """Of the graph."""
         nodes: list[WorkflowNode] = []
-        while len(nodes) < NODES_MAX:
-            found = await self.stretch(nodes[-1].number if nodes else 0)
+        last = self.workflow.nodes - self.workflow.generated
+        while len(nodes) < last:
+            after = nodes[-1].number if nodes else 0
+            found = await self.stretch(after, min(STRETCH, last - after))
             nodes += found
-            if len(found) < STRETCH:
+            if not found:
                 break
         return nodes
 
@@ -67,9 +70,9 @@ class WorkflowReading:
                 if state is None or node.state is state:
                     kept.append(node)
                 if len(kept) == limit:
-                    is_end = node.number >= self.workflow.nodes
+                    is_end = node.number >= self.workflow.last_number
                     return kept, None if is_end else str(node.number)
-            if not found or found[-1].number >= self.workflow.nodes:
+            if not found or found[-1].number >= self.workflow.last_number:
                 return kept, None
             after = found[-1].number
 
@@ -87,7 +90,7 @@ class WorkflowReading:
 
     async def estimated(self) -> WorkflowView:
         view = workflow_view(self.workflow)
-        if self.workflow.nodes > ESTIMATED_NODES_MAX:
+        if self.workflow.nodes - self.workflow.generated > ESTIMATED_NODES_MAX:
             return view
         nodes = await self.all_nodes()
         times = node_times(nodes)

@@ -339,7 +339,7 @@ class WorkflowRoutes:
         """A node by its number: the id of its task says which that is."""
         text = call.params["node"]
         number = int(text) if text.isdecimal() and text.isascii() and len(text) < 9 else 0
-        if not 1 <= number <= workflow.nodes:
+        if not workflow.has_node(number):
             raise not_found("node", text)
         return node_id_of(workflow.id, number)
 

@@ -1664,6 +1664,7 @@ CREATE TABLE duly.workflows (
     stop_reason text,
     callback text,
     tags jsonb,
+    generated integer DEFAULT 0 NOT NULL,
     depth smallint DEFAULT 0 NOT NULL,
     type_version integer,
     paused_at timestamp with time zone,

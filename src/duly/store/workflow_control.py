@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from duly.domain.ids import NODE_NUMBER_MAX, node_id_of, shard_of
-from duly.domain.workflow import WorkflowStop
+from duly.domain.workflow import NODES_MAX, WorkflowStop
 from duly.store.control import cancel_tasks, ended_by_cancel
 from duly.store.database import Database, Session
 from duly.store.finish import Released
@@ -100,6 +100,27 @@ async def arm(
     await session.fetch(
         SQL.arm, shard_of(workflow_id), tenant, workflow_id, kind.value, 0, in_s, cursor
     )
+
+
+async def number_nodes(
+    session: Session, tenant: int, workflow_id: UUID, count: int, edges: int
+) -> int | None:
+    """The first of so many numbers for new nodes of the graph, whose rows follow in this
+    transaction. None: the workflow has ended."""
+    rows = await session.fetch(
+        SQL.number_nodes, shard_of(workflow_id), workflow_id, tenant, count, 0, edges
+    )
+    return rows[0]["first_node"] if rows else None
+
+
+async def number_generated(
+    session: Session, tenant: int, workflow_id: UUID, count: int, edges: int = 0
+) -> int | None:
+    """The same for nodes that duly makes itself: items of maps, and what undoes."""
+    rows = await session.fetch(
+        SQL.number_nodes, shard_of(workflow_id), workflow_id, tenant, 0, count, edges
+    )
+    return NODES_MAX + rows[0]["first_generated"] if rows else None
 
 
 async def find_due_timers(

@@ -61,3 +61,18 @@ SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason
 SELECT id, tenant, shard, queue, fence, due_at, priority, type, concurrency_key,
        concurrency_limit, host
   FROM duly.release_children($1::uuid[], array_fill('SKIPPED'::text, ARRAY[cardinality($1::uuid[])]))
+
+-- name: number_nodes
+-- Numbers for nodes that come later, under the lock of the row itself: of the graph, and of those that duly
+-- makes itself. All live until they end, which each of them does. An ended workflow gets none.
+UPDATE duly.workflows
+   SET nodes = workflows.nodes + $4 + $5,
+       generated = workflows.generated + $5,
+       live = workflows.live + $4 + $5,
+       edges = workflows.edges + $6
+ WHERE workflows.shard = $1
+   AND workflows.id = $2
+   AND workflows.tenant + 0 = $3
+   AND workflows.ended_at IS NULL
+RETURNING workflows.nodes - workflows.generated - $4 + 1 AS first_node,
+          workflows.generated - $5 + 1 AS first_generated

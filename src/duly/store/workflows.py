@@ -34,7 +34,7 @@ from duly.domain.ids import (
 )
 from duly.domain.states import State, live_state
 from duly.domain.task import WEBHOOK_POOL, Submission, timer_queue
-from duly.domain.workflow import OnFailure, WaitRule, WorkflowStop
+from duly.domain.workflow import NODES_MAX, OnFailure, WaitRule, WorkflowStop
 from duly.environment import CrashPoint
 from duly.events import TasksStored
 from duly.store.database import SERIALIZATION_FAILURE, Database, Session
@@ -305,6 +305,8 @@ class Workflow:
     name: str
     state: State
     nodes: int
+    # Of these, items of maps and what undoes; numbered from 10,001 on.
+    generated: int
     edges: int
     counts: dict[str, int]
     created_at: datetime
@@ -318,6 +320,13 @@ class Workflow:
     type: str | None = None
     paused_at: datetime | None = None
     paused_by: str | None = None
+
+    @property
+    def last_number(self) -> int:
+        return NODES_MAX + self.generated if self.generated else self.nodes
+
+    def has_node(self, number: int) -> bool:
+        return 1 <= number <= self.nodes - self.generated or NODES_MAX < number <= self.last_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,6 +489,7 @@ def workflow_from(row: Any) -> Workflow:
         name=row["name"],
         state=State.RUNNING if row["state"] is None else State(row["state"]),
         nodes=row["nodes"],
+        generated=row["generated"],
         edges=row["edges"],
         counts=counts,
         created_at=row["created_at"],

@@ -55,7 +55,7 @@ SELECT held.key, held.request_hash, held.task_id
 -- name: read_workflows
 -- As their tenant sees them; of a live one, what its nodes that have not ended do at this instant.
 SELECT workflows.id, workflows.tenant, workflows.name, workflows.state, workflows.nodes,
-       workflows.edges, workflows.live, workflows.completed, workflows.failed, workflows.skipped,
+       workflows.generated, workflows.edges, workflows.live, workflows.completed, workflows.failed, workflows.skipped,
        workflows.cancelled, workflows.created_at, workflows.deadline_at, workflows.ended_at,
        workflows.on_failure, workflows.stop_reason, workflows.tags, workflows.callback,
        workflows.type, workflows.type_version, workflows.paused_at, workflows.paused_by,

@@ -23,8 +23,11 @@ CREATE UNIQUE INDEX workflow_nodes_compensating
 
 -- `root`: the first of a chain of resumes, which execution keys name. `parent_node`: the node of another
 -- workflow that stands for this one, `depth` of them above each other. `next_workflow`: what waits for the
--- end of this one. `compensating_at`: since then, what completed is being undone.
+-- end of this one. `compensating_at`: since then, what completed is being undone. `generated`: of `nodes`,
+-- those that duly made itself: items of maps, and what undoes. They are numbered from 10,001 on, the nodes
+-- of the graph from 1, each without gaps, so that a graph is read without its items.
 ALTER TABLE duly.workflows
+    ADD COLUMN generated integer NOT NULL DEFAULT 0,
     ADD COLUMN depth smallint NOT NULL DEFAULT 0,
     ADD COLUMN type_version integer,
     ADD COLUMN paused_at timestamptz,
@@ -401,6 +404,7 @@ ALTER TABLE duly.timers
 ALTER TABLE duly.workflows
     DROP CONSTRAINT workflows_on_failure_check,
     DROP CONSTRAINT workflows_check1,
+    DROP COLUMN generated,
     DROP COLUMN depth,
     DROP COLUMN type_version,
     DROP COLUMN paused_at,
