@@ -20,6 +20,7 @@ from duly.store.ready_tickets import lease_tickets
 from duly.store.reap import reap_leases
 from duly.store.settle import Settler
 from duly.store.workflow_control import stop_workflow
+from duly.store.workflow_pauses import pause_workflow, unpause_workflow
 from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene
 
 SceneCall = Callable[[Database, Scene], Awaitable[str]]
@@ -96,6 +97,22 @@ async def stop(database: Database, scene: Scene) -> str:
     async with database.transaction() as session:
         is_stopped = await stop_workflow(session, scene.tenant, scene.workflow, reason, Released())
     return "stopped" if is_stopped else NOTHING
+
+
+async def pause(database: Database, scene: Scene) -> str:
+    assert scene.workflow is not None
+    async with database.transaction() as session:
+        is_paused = await pause_workflow(session, scene.tenant, scene.workflow, "operator")
+    return "paused" if is_paused else NOTHING
+
+
+async def unpause(database: Database, scene: Scene) -> str:
+    """What it sets free is told to the doorbell, and must be what is due."""
+    assert scene.workflow is not None
+    released = Released()
+    async with database.transaction() as session:
+        is_unpaused = await unpause_workflow(session, scene.tenant, scene.workflow, released)
+    return f"unpaused {len(released.timers)}" if is_unpaused else NOTHING
 
 
 async def expire(database: Database, scene: Scene) -> str:

@@ -21,6 +21,7 @@ from duly.store.lease import ACCEPTED_ASYNC, Beat, Lease, extend_leases, lease_t
 from duly.store.ready_tickets import publish_tickets
 from duly.store.settle import Settler
 from duly.store.submit import Stored, Submitter
+from duly.store.workflow_pauses import pause_workflow
 from duly.store.workflows import NodeStart, Started, WorkflowStart, WorkflowStarter
 
 HOLDERS = {"first": UUID(int=1), "second": UUID(int=2)}
@@ -35,8 +36,9 @@ READ_TASKS = """
 SELECT id, payload IS NULL AS is_blank, replay_of FROM duly.tasks WHERE tenant = $1 ORDER BY id"""
 READ_TIMERS = """
 SELECT id, fence, attempt, losses, holder, cancel_requested, confirmed, priority, queue,
-       due_at IS NULL AND coalesce(parents_pending, 0) = 0 AS is_stranded, parents_pending,
-       parents_completed, parents_failed, parents_skipped
+       due_at IS NULL AND held_due_at IS NULL AND coalesce(parents_pending, 0) = 0 AS is_stranded,
+       held_due_at IS NOT NULL AS is_held, due_at IS NOT NULL AND holder IS NULL AS may_start,
+       parents_pending, parents_completed, parents_failed, parents_skipped
   FROM duly.timers WHERE tenant = $1 ORDER BY id"""
 READ_ATTEMPTS = """
 SELECT id, fence, charged, holder, outcome, state, reason, error, result
@@ -45,7 +47,8 @@ READ_LETTERS = """
 SELECT id, reason, attempts, replayed_as IS NOT NULL AS is_replayed
   FROM duly.dead_letters WHERE tenant = $1 ORDER BY id"""
 READ_WORKFLOWS = """
-SELECT state, live, completed, failed, skipped, cancelled, stop_reason
+SELECT state, live, completed, failed, skipped, cancelled, stop_reason,
+       paused_at IS NOT NULL AS is_paused
   FROM duly.workflows WHERE tenant = $1"""
 READ_REST = """
 SELECT (SELECT count(*) FROM duly.tombstones WHERE tenant = $1) AS tombstones,
@@ -190,6 +193,15 @@ class Stage:
         scene.fence += 1
         return scene
 
+    async def held_node(self) -> Scene:
+        """The same, and its workflow is paused; the other parent runs on."""
+        scene = await self.free_node()
+        assert scene.workflow is not None
+        async with self.database.transaction() as session:
+            await pause_workflow(session, scene.tenant, scene.workflow, "operator")
+        scene.fence += 1
+        return scene
+
     async def facts(self, scene: Scene) -> "Facts":
         """Everything the tables say of the scene's tenant, in names instead of random ids."""
         tables = []
@@ -241,6 +253,10 @@ def assert_invariants(scene: Scene, facts: Facts) -> None:
             held = [row["fence"] for row in timers + attempts if row["holder"] is not None]
             assert sorted(held) == sorted(scene.granted), f"granted {scene.granted}: {facts}"
     known = {task["id"] for task in facts.tasks}
+    is_paused = any(workflow["is_paused"] for workflow in facts.workflows)
+    for timer in facts.timers:
+        wrong = timer["may_start" if is_paused else "is_held"]
+        assert not wrong, f"is due in a pause, or held without one: {facts}"
     for workflow in facts.workflows:
         assert workflow["live"] == len(facts.timers), f"live nodes: {facts}"
         assert (workflow["state"] is None) == (workflow["live"] > 0), f"how it stands: {facts}"
