@@ -487,6 +487,7 @@ DECLARE
     ended_workflows uuid[];
     released duly.timers[];
     stepping duly.timers[];
+    sources_ended uuid[];
     doomed uuid[];
 BEGIN
     LOOP
@@ -503,8 +504,17 @@ BEGIN
                        count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
                        count(*) FILTER (WHERE node.state = 'FAILED') AS failed,
                        count(*) FILTER (WHERE node.state = 'SKIPPED') AS skipped,
-                       count(*) FILTER (WHERE node.state = 'CANCELLED') AS cancelled
+                       count(*) FILTER (WHERE node.state = 'CANCELLED') AS cancelled,
+                       count(item.map_number) FILTER (WHERE node.state = 'FAILED') AS items_failed,
+                       count(item.map_number) FILTER (WHERE node.state = 'CANCELLED') AS items_cancelled,
+                       count(*) FILTER (WHERE node.state = 'FAILED' AND item.map_number IS NULL)
+                           AS nodes_failed
                   FROM unnest(wave, wave_states) AS node(id, state)
+                  LEFT JOIN LATERAL (
+                       SELECT made.map_number FROM duly.workflow_nodes AS made
+                        WHERE node.state IN ('FAILED', 'CANCELLED')
+                          AND duly.node_number(node.id) > 10000
+                          AND made.shard = duly.shard_of(node.id) AND made.id = node.id) AS item ON true
                  GROUP BY 1
             ), counted AS (
                 UPDATE duly.workflows
@@ -513,37 +523,40 @@ BEGIN
                        failed = workflows.failed + counts.failed,
                        skipped = workflows.skipped + counts.skipped,
                        cancelled = workflows.cancelled + counts.cancelled,
+                       items_failed = workflows.items_failed + counts.items_failed,
+                       items_cancelled = workflows.items_cancelled + counts.items_cancelled,
                        stop_reason = duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
-                                                            counts.failed),
+                                                            counts.nodes_failed),
                        compensating_at = CASE WHEN workflows.live = counts.ended AND duly.is_undone(
                                workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.failed)
+                               counts.nodes_failed)
                            THEN coalesce(workflows.compensating_at, duly.now())
                            ELSE workflows.compensating_at END,
                        ended_at = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
                                workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.failed)
+                               counts.nodes_failed)
                            THEN duly.now() END,
                        state = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
                                workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.failed)
+                               counts.nodes_failed)
                            THEN duly.workflow_end(
                                duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
-                                                      counts.failed),
-                               workflows.failed + counts.failed,
-                               workflows.cancelled + counts.cancelled,
+                                                      counts.nodes_failed),
+                               workflows.failed - workflows.items_failed + counts.nodes_failed,
+                               workflows.cancelled - workflows.items_cancelled
+                                   + counts.cancelled - counts.items_cancelled,
                                workflows.skipped + counts.skipped) END
                   FROM counts
                  WHERE workflows.shard = duly.shard_of(counts.workflow)
                    AND workflows.id = counts.workflow
              RETURNING workflows.id, workflows.live, workflows.stop_reason, workflows.paused_at,
-                       workflows.ended_at, workflows.compensating_at, counts.failed
+                       workflows.ended_at, workflows.compensating_at, counts.nodes_failed
             )
             SELECT array_agg(counted.id) FILTER (
                        WHERE live > 0 AND (stop_reason IS NULL OR compensating_at IS NOT NULL)),
                    array_agg(counted.id) FILTER (WHERE paused_at IS NOT NULL),
                    array_agg(counted.id) FILTER (
-                       WHERE live > 0 AND stop_reason = 'failure' AND failed > 0
+                       WHERE live > 0 AND stop_reason = 'failure' AND nodes_failed > 0
                          AND compensating_at IS NULL),
                    array_agg(counted.id) FILTER (WHERE live = 0 AND ended_at IS NULL),
                    array_agg(counted.id) FILTER (WHERE ended_at IS NOT NULL)
@@ -573,10 +586,30 @@ BEGIN
         END IF;
         EXIT WHEN active IS NULL;
 
+        IF 'CANCELLED' = ANY (wave_states) THEN
+            RETURN QUERY
+            INSERT INTO duly.workflow_timers AS held (shard, tenant, workflow, kind, node, due_at)
+            SELECT maps.shard, maps.tenant, maps.workflow, 'map', maps.node, duly.now()
+              FROM unnest(wave, wave_states) AS ended(id, state)
+              JOIN duly.workflow_maps AS maps
+                ON maps.shard = duly.shard_of(ended.id)
+               AND maps.workflow = duly.workflow_of(ended.id)
+               AND maps.node = duly.node_number(ended.id)
+             WHERE ended.state = 'CANCELLED'
+               AND duly.node_number(ended.id) <= 10000
+               AND duly.workflow_of(ended.id) = ANY (active)
+                ON CONFLICT (shard, workflow, kind, node) DO UPDATE
+               SET due_at = least(held.due_at, excluded.due_at), fence = held.fence + 1
+         RETURNING held.workflow, held.tenant, held.shard, NULL::smallint, NULL::integer, held.due_at,
+                   NULL::smallint, NULL, NULL, NULL::integer, NULL;
+        END IF;
+
         -- Only nodes that wait: a release comes once, and parents that end later change nothing. Of an
-        -- open map, the items are such parents, and a cancelled one counts as skipped, which no item is.
+        -- open map, the items are such parents, and a cancelled one counts as skipped, which no item is;
+        -- the end of its other parents is only told.
         WITH child AS (
-            SELECT parent.shard, duly.node_id(node.id, edge.number) AS id, count(*) AS ended,
+            SELECT parent.shard, duly.node_id(node.id, edge.number) AS id,
+                   parent.map_number IS NOT NULL AS is_item, count(*) AS ended,
                    count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
                    count(*) FILTER (WHERE node.state IN ('FAILED', 'CANCELLED')
                                       AND (parent.map_number IS NULL OR node.state = 'FAILED'))
@@ -590,15 +623,14 @@ BEGIN
              CROSS JOIN LATERAL unnest(parent.children) AS edge(number)
              WHERE duly.workflow_of(node.id) = ANY (active)
                AND edge.number >= first_child
-             GROUP BY 1, 2
+             GROUP BY 1, 2, 3
         ), judged AS (
             SELECT timers.shard, timers.id, rule.delay_ms, rule.is_step,
                    duly.workflow_of(child.id) = ANY (coalesce(paused, '{}')) AS is_paused,
-                   timers.started_at IS NOT NULL AS is_open_map,
-                   timers.items_mark IS NOT NULL
-                       AND (child.failed > 0
+                   child.is_item, timers.started_at IS NOT NULL AS is_open_map,
+                   coalesce(timers.parents_failed + child.failed > timers.items_failed_max
                             OR timers.parents_pending > timers.items_mark
-                               AND timers.parents_pending - child.ended <= timers.items_mark)
+                               AND timers.parents_pending - child.ended <= timers.items_mark, false)
                        AS wants_items,
                    timers.parents_pending - child.ended AS pending,
                    timers.parents_completed + child.completed AS completed,
@@ -627,16 +659,27 @@ BEGIN
                        duly.now() + judged.delay_ms * interval '1 millisecond' END
               FROM judged
              WHERE timers.shard = judged.shard AND timers.id = judged.id
+               AND (timers.started_at IS NOT NULL) = judged.is_item
                AND timers.parents_pending IS NOT NULL
          RETURNING timers AS timer, judged.verdict, judged.is_step, judged.is_paused,
                    judged.wants_items
         )
         SELECT array_agg(timer) FILTER (WHERE verdict = 1 AND NOT is_step AND NOT is_paused),
                array_agg(timer) FILTER (WHERE is_step AND (verdict = 1 OR verdict = 0 AND wants_items)),
-               array_agg((timer).id) FILTER (WHERE verdict = -1)
-          INTO released, stepping, doomed
+               array_agg((timer).id) FILTER (WHERE verdict = -1),
+               (SELECT array_agg(judged.id) FROM judged
+                 WHERE judged.is_open_map AND NOT judged.is_item)
+          INTO released, stepping, doomed, sources_ended
           FROM counted;
 
+        IF sources_ended IS NOT NULL THEN
+            stepping := stepping || ARRAY(
+                SELECT timers FROM unnest(sources_ended) AS asked(id)
+                  JOIN duly.timers
+                    ON timers.shard = duly.shard_of(asked.id) AND timers.id = asked.id
+                 WHERE timers.id <> ALL (coalesce(ARRAY(SELECT step.id FROM unnest(stepping) AS step),
+                                                  '{}')));
+        END IF;
         IF stepping IS NOT NULL THEN
             RETURN QUERY
             WITH armed AS (
@@ -1529,6 +1572,7 @@ CREATE TABLE duly.timers (
     parents_failed integer,
     parents_skipped integer,
     items_mark integer,
+    items_failed_max integer,
     held_due_at timestamp with time zone,
     CONSTRAINT timers_check CHECK (((holder IS NULL) = (lease_until IS NULL))),
     CONSTRAINT timers_check2 CHECK (((holder IS NOT NULL) OR (NOT cancel_requested))),
@@ -1570,6 +1614,35 @@ CREATE TABLE duly.workers (
 );
 
 ALTER TABLE ONLY duly.workers FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE duly.workflow_map_pages (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    node integer NOT NULL,
+    first_index integer NOT NULL,
+    items integer NOT NULL,
+    workflow uuid NOT NULL,
+    content text NOT NULL,
+    CONSTRAINT workflow_map_pages_items_check CHECK ((items > 0))
+);
+
+ALTER TABLE ONLY duly.workflow_map_pages FORCE ROW LEVEL SECURITY;
+
+CREATE TABLE duly.workflow_maps (
+    shard smallint NOT NULL,
+    tenant integer NOT NULL,
+    node integer NOT NULL,
+    made integer DEFAULT 0 NOT NULL,
+    handed integer DEFAULT 0 NOT NULL,
+    total integer,
+    workflow uuid NOT NULL,
+    reason text,
+    detail text,
+    CONSTRAINT workflow_maps_check CHECK ((made <= COALESCE(total, handed)))
+)
+WITH (fillfactor='50', autovacuum_vacuum_scale_factor='0.05', autovacuum_vacuum_cost_delay='0');
+
+ALTER TABLE ONLY duly.workflow_maps FORCE ROW LEVEL SECURITY;
 
 CREATE TABLE duly.workflow_nodes (
     shard smallint NOT NULL,
@@ -1665,6 +1738,8 @@ CREATE TABLE duly.workflows (
     callback text,
     tags jsonb,
     generated integer DEFAULT 0 NOT NULL,
+    items_failed integer DEFAULT 0 NOT NULL,
+    items_cancelled integer DEFAULT 0 NOT NULL,
     depth smallint DEFAULT 0 NOT NULL,
     type_version integer,
     paused_at timestamp with time zone,
@@ -1794,6 +1869,12 @@ ALTER TABLE ONLY duly.webhook_secrets
 
 ALTER TABLE ONLY duly.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (tenant, id);
+
+ALTER TABLE ONLY duly.workflow_map_pages
+    ADD CONSTRAINT workflow_map_pages_pkey PRIMARY KEY (shard, workflow, node, first_index);
+
+ALTER TABLE ONLY duly.workflow_maps
+    ADD CONSTRAINT workflow_maps_pkey PRIMARY KEY (shard, workflow, node);
 
 ALTER TABLE ONLY duly.workflow_nodes
     ADD CONSTRAINT workflow_nodes_pkey PRIMARY KEY (shard, id);
@@ -1927,6 +2008,10 @@ CREATE POLICY every_row ON duly.webhook_secrets TO duly_owner, duly_engine, duly
 
 CREATE POLICY every_row ON duly.workers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.workflow_map_pages TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
+CREATE POLICY every_row ON duly.workflow_maps TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
 CREATE POLICY every_row ON duly.workflow_nodes TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.workflow_signals TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
@@ -1989,6 +2074,10 @@ CREATE POLICY own_rows ON duly.webhook_secrets TO duly_tenant USING (((tenant + 
 
 CREATE POLICY own_rows ON duly.workers TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
+CREATE POLICY own_rows ON duly.workflow_map_pages TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
+CREATE POLICY own_rows ON duly.workflow_maps TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
 CREATE POLICY own_rows ON duly.workflow_nodes TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.workflow_signals TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
@@ -2030,6 +2119,10 @@ ALTER TABLE duly.tombstones ENABLE ROW LEVEL SECURITY;
 ALTER TABLE duly.webhook_secrets ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.workers ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.workflow_map_pages ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.workflow_maps ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.workflow_nodes ENABLE ROW LEVEL SECURITY;
 
@@ -2188,6 +2281,14 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.webhook_secrets TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workers TO duly_engine;
 GRANT SELECT ON TABLE duly.workers TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_map_pages TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_map_pages TO duly_tenant;
+GRANT SELECT ON TABLE duly.workflow_map_pages TO duly_purger;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_maps TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_maps TO duly_tenant;
+GRANT SELECT ON TABLE duly.workflow_maps TO duly_purger;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_nodes TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_nodes TO duly_tenant;

@@ -190,6 +190,14 @@ WITH ended AS (
      WHERE workflow_nodes.shard = old.shard
        AND workflow_nodes.id > old.id
        AND workflow_nodes.id <= duly.node_id(old.id, 16777215)
+), maps AS (
+    DELETE FROM duly.workflow_maps
+     USING old
+     WHERE workflow_maps.shard = old.shard AND workflow_maps.workflow = old.id
+), pages AS (
+    DELETE FROM duly.workflow_map_pages
+     USING old
+     WHERE workflow_map_pages.shard = old.shard AND workflow_map_pages.workflow = old.id
 ), timers AS (
     DELETE FROM duly.workflow_timers
      USING old

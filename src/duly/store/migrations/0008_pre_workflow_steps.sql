@@ -25,9 +25,12 @@ CREATE UNIQUE INDEX workflow_nodes_compensating
 -- workflow that stands for this one, `depth` of them above each other. `next_workflow`: what waits for the
 -- end of this one. `compensating_at`: since then, what completed is being undone. `generated`: of `nodes`,
 -- those that duly made itself: items of maps, and what undoes. They are numbered from 10,001 on, the nodes
--- of the graph from 1, each without gaps, so that a graph is read without its items.
+-- of the graph from 1, each without gaps, so that a graph is read without its items. `items_failed`,
+-- `items_cancelled`: of those that failed or were cancelled, the items, which their map judges.
 ALTER TABLE duly.workflows
     ADD COLUMN generated integer NOT NULL DEFAULT 0,
+    ADD COLUMN items_failed integer NOT NULL DEFAULT 0,
+    ADD COLUMN items_cancelled integer NOT NULL DEFAULT 0,
     ADD COLUMN depth smallint NOT NULL DEFAULT 0,
     ADD COLUMN type_version integer,
     ADD COLUMN paused_at timestamptz,
@@ -49,9 +52,11 @@ CREATE INDEX workflows_within ON duly.workflows (shard, parent_node) WHERE paren
 CREATE INDEX workflows_resumed ON duly.workflows (shard, resumed_from) WHERE resumed_from IS NOT NULL;
 
 -- `held_due_at`: when it was due before its workflow was paused. `items_mark`: of an open map that has
--- more items to come; with so few open ones it makes more.
+-- more items to come; with so few open ones it makes more. `items_failed_max`: with more failed items than
+-- this, it fails.
 ALTER TABLE duly.timers
     ADD COLUMN items_mark integer,
+    ADD COLUMN items_failed_max integer,
     ADD COLUMN held_due_at timestamptz;
 
 ALTER TABLE duly.workflow_timers
@@ -60,6 +65,51 @@ ALTER TABLE duly.workflow_timers
     ADD CONSTRAINT workflow_timers_kind_check
         CHECK (kind IN ('deadline', 'cancel', 'cascade', 'callback', 'step', 'map', 'wait',
                         'compensate', 'child', 'resume', 'next'));
+
+-- Of each map that was opened: how far it is. `total`: how many items it has, once that is known. `handed`:
+-- items that its running parent has handed over. `reason`, `detail`: why it makes no more and will fail.
+CREATE TABLE duly.workflow_maps (
+    shard    smallint NOT NULL,
+    tenant   integer NOT NULL,
+    node     integer NOT NULL,
+    made     integer NOT NULL DEFAULT 0,
+    handed   integer NOT NULL DEFAULT 0,
+    total    integer,
+    workflow uuid NOT NULL,
+    reason   text,
+    detail   text,
+    PRIMARY KEY (shard, workflow, node),
+    CHECK (made <= coalesce(total, handed))
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+-- Items that were handed over and have no task yet: a JSON list, whose first has that place in the map.
+CREATE TABLE duly.workflow_map_pages (
+    shard       smallint NOT NULL,
+    tenant      integer NOT NULL,
+    node        integer NOT NULL,
+    first_index integer NOT NULL,
+    items       integer NOT NULL CHECK (items > 0),
+    workflow    uuid NOT NULL,
+    content     text NOT NULL,
+    PRIMARY KEY (shard, workflow, node, first_index)
+);
+
+DO $$
+DECLARE
+    name text;
+BEGIN
+    FOREACH name IN ARRAY ARRAY['workflow_maps', 'workflow_map_pages'] LOOP
+        EXECUTE format('GRANT SELECT, INSERT, UPDATE, DELETE ON duly.%I TO duly_engine, duly_tenant', name);
+        EXECUTE format('GRANT SELECT ON duly.%I TO duly_purger', name);
+        EXECUTE format('ALTER TABLE duly.%I ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY', name);
+        EXECUTE format('CREATE POLICY every_row ON duly.%I TO CURRENT_USER, duly_engine, duly_purger '
+                       'USING (true) WITH CHECK (true)', name);
+        EXECUTE format('CREATE POLICY own_rows ON duly.%I TO duly_tenant '
+                       'USING (tenant + 0 = duly.current_tenant()) '
+                       'WITH CHECK (tenant + 0 = duly.current_tenant())', name);
+    END LOOP;
+END
+$$;
 
 -- What was told to a workflow from outside, in the order in which it came; kept until a node wants it.
 CREATE TABLE duly.workflow_signals (
@@ -144,7 +194,8 @@ $$;
 
 -- What follows the end of nodes, as before; what came to it: a node that is a `step` gets a timer of that
 -- kind instead of becoming due, one of a paused workflow is held, the end of an item counts for its map and
--- may call for more items, and a workflow that is undone goes on while its children are released. With
+-- may call for more items or fail the map, a map hears when what hands items over to it has ended, and when
+-- it was cancelled by itself, and a workflow that is undone goes on while its children are released. With
 -- `first_child`, the nodes ended before, and only children from that number on are told.
 DROP FUNCTION duly.release_children;
 CREATE FUNCTION duly.release_children(ended_ids uuid[], ended_states text[],
@@ -168,6 +219,7 @@ DECLARE
     ended_workflows uuid[];
     released duly.timers[];
     stepping duly.timers[];
+    sources_ended uuid[];
     doomed uuid[];
 BEGIN
     LOOP
@@ -184,8 +236,17 @@ BEGIN
                        count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
                        count(*) FILTER (WHERE node.state = 'FAILED') AS failed,
                        count(*) FILTER (WHERE node.state = 'SKIPPED') AS skipped,
-                       count(*) FILTER (WHERE node.state = 'CANCELLED') AS cancelled
+                       count(*) FILTER (WHERE node.state = 'CANCELLED') AS cancelled,
+                       count(item.map_number) FILTER (WHERE node.state = 'FAILED') AS items_failed,
+                       count(item.map_number) FILTER (WHERE node.state = 'CANCELLED') AS items_cancelled,
+                       count(*) FILTER (WHERE node.state = 'FAILED' AND item.map_number IS NULL)
+                           AS nodes_failed
                   FROM unnest(wave, wave_states) AS node(id, state)
+                  LEFT JOIN LATERAL (
+                       SELECT made.map_number FROM duly.workflow_nodes AS made
+                        WHERE node.state IN ('FAILED', 'CANCELLED')
+                          AND duly.node_number(node.id) > 10000
+                          AND made.shard = duly.shard_of(node.id) AND made.id = node.id) AS item ON true
                  GROUP BY 1
             ), counted AS (
                 UPDATE duly.workflows
@@ -194,37 +255,40 @@ BEGIN
                        failed = workflows.failed + counts.failed,
                        skipped = workflows.skipped + counts.skipped,
                        cancelled = workflows.cancelled + counts.cancelled,
+                       items_failed = workflows.items_failed + counts.items_failed,
+                       items_cancelled = workflows.items_cancelled + counts.items_cancelled,
                        stop_reason = duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
-                                                            counts.failed),
+                                                            counts.nodes_failed),
                        compensating_at = CASE WHEN workflows.live = counts.ended AND duly.is_undone(
                                workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.failed)
+                               counts.nodes_failed)
                            THEN coalesce(workflows.compensating_at, duly.now())
                            ELSE workflows.compensating_at END,
                        ended_at = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
                                workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.failed)
+                               counts.nodes_failed)
                            THEN duly.now() END,
                        state = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
                                workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.failed)
+                               counts.nodes_failed)
                            THEN duly.workflow_end(
                                duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
-                                                      counts.failed),
-                               workflows.failed + counts.failed,
-                               workflows.cancelled + counts.cancelled,
+                                                      counts.nodes_failed),
+                               workflows.failed - workflows.items_failed + counts.nodes_failed,
+                               workflows.cancelled - workflows.items_cancelled
+                                   + counts.cancelled - counts.items_cancelled,
                                workflows.skipped + counts.skipped) END
                   FROM counts
                  WHERE workflows.shard = duly.shard_of(counts.workflow)
                    AND workflows.id = counts.workflow
              RETURNING workflows.id, workflows.live, workflows.stop_reason, workflows.paused_at,
-                       workflows.ended_at, workflows.compensating_at, counts.failed
+                       workflows.ended_at, workflows.compensating_at, counts.nodes_failed
             )
             SELECT array_agg(counted.id) FILTER (
                        WHERE live > 0 AND (stop_reason IS NULL OR compensating_at IS NOT NULL)),
                    array_agg(counted.id) FILTER (WHERE paused_at IS NOT NULL),
                    array_agg(counted.id) FILTER (
-                       WHERE live > 0 AND stop_reason = 'failure' AND failed > 0
+                       WHERE live > 0 AND stop_reason = 'failure' AND nodes_failed > 0
                          AND compensating_at IS NULL),
                    array_agg(counted.id) FILTER (WHERE live = 0 AND ended_at IS NULL),
                    array_agg(counted.id) FILTER (WHERE ended_at IS NOT NULL)
@@ -254,10 +318,30 @@ BEGIN
         END IF;
         EXIT WHEN active IS NULL;
 
+        IF 'CANCELLED' = ANY (wave_states) THEN
+            RETURN QUERY
+            INSERT INTO duly.workflow_timers AS held (shard, tenant, workflow, kind, node, due_at)
+            SELECT maps.shard, maps.tenant, maps.workflow, 'map', maps.node, duly.now()
+              FROM unnest(wave, wave_states) AS ended(id, state)
+              JOIN duly.workflow_maps AS maps
+                ON maps.shard = duly.shard_of(ended.id)
+               AND maps.workflow = duly.workflow_of(ended.id)
+               AND maps.node = duly.node_number(ended.id)
+             WHERE ended.state = 'CANCELLED'
+               AND duly.node_number(ended.id) <= 10000
+               AND duly.workflow_of(ended.id) = ANY (active)
+                ON CONFLICT (shard, workflow, kind, node) DO UPDATE
+               SET due_at = least(held.due_at, excluded.due_at), fence = held.fence + 1
+         RETURNING held.workflow, held.tenant, held.shard, NULL::smallint, NULL::integer, held.due_at,
+                   NULL::smallint, NULL, NULL, NULL::integer, NULL;
+        END IF;
+
         -- Only nodes that wait: a release comes once, and parents that end later change nothing. Of an
-        -- open map, the items are such parents, and a cancelled one counts as skipped, which no item is.
+        -- open map, the items are such parents, and a cancelled one counts as skipped, which no item is;
+        -- the end of its other parents is only told.
         WITH child AS (
-            SELECT parent.shard, duly.node_id(node.id, edge.number) AS id, count(*) AS ended,
+            SELECT parent.shard, duly.node_id(node.id, edge.number) AS id,
+                   parent.map_number IS NOT NULL AS is_item, count(*) AS ended,
                    count(*) FILTER (WHERE node.state = 'COMPLETED') AS completed,
                    count(*) FILTER (WHERE node.state IN ('FAILED', 'CANCELLED')
                                       AND (parent.map_number IS NULL OR node.state = 'FAILED'))
@@ -271,15 +355,14 @@ BEGIN
              CROSS JOIN LATERAL unnest(parent.children) AS edge(number)
              WHERE duly.workflow_of(node.id) = ANY (active)
                AND edge.number >= first_child
-             GROUP BY 1, 2
+             GROUP BY 1, 2, 3
         ), judged AS (
             SELECT timers.shard, timers.id, rule.delay_ms, rule.is_step,
                    duly.workflow_of(child.id) = ANY (coalesce(paused, '{}')) AS is_paused,
-                   timers.started_at IS NOT NULL AS is_open_map,
-                   timers.items_mark IS NOT NULL
-                       AND (child.failed > 0
+                   child.is_item, timers.started_at IS NOT NULL AS is_open_map,
+                   coalesce(timers.parents_failed + child.failed > timers.items_failed_max
                             OR timers.parents_pending > timers.items_mark
-                               AND timers.parents_pending - child.ended <= timers.items_mark)
+                               AND timers.parents_pending - child.ended <= timers.items_mark, false)
                        AS wants_items,
                    timers.parents_pending - child.ended AS pending,
                    timers.parents_completed + child.completed AS completed,
@@ -308,16 +391,27 @@ BEGIN
                        duly.now() + judged.delay_ms * interval '1 millisecond' END
               FROM judged
              WHERE timers.shard = judged.shard AND timers.id = judged.id
+               AND (timers.started_at IS NOT NULL) = judged.is_item
                AND timers.parents_pending IS NOT NULL
          RETURNING timers AS timer, judged.verdict, judged.is_step, judged.is_paused,
                    judged.wants_items
         )
         SELECT array_agg(timer) FILTER (WHERE verdict = 1 AND NOT is_step AND NOT is_paused),
                array_agg(timer) FILTER (WHERE is_step AND (verdict = 1 OR verdict = 0 AND wants_items)),
-               array_agg((timer).id) FILTER (WHERE verdict = -1)
-          INTO released, stepping, doomed
+               array_agg((timer).id) FILTER (WHERE verdict = -1),
+               (SELECT array_agg(judged.id) FROM judged
+                 WHERE judged.is_open_map AND NOT judged.is_item)
+          INTO released, stepping, doomed, sources_ended
           FROM counted;
 
+        IF sources_ended IS NOT NULL THEN
+            stepping := stepping || ARRAY(
+                SELECT timers FROM unnest(sources_ended) AS asked(id)
+                  JOIN duly.timers
+                    ON timers.shard = duly.shard_of(asked.id) AND timers.id = asked.id
+                 WHERE timers.id <> ALL (coalesce(ARRAY(SELECT step.id FROM unnest(stepping) AS step),
+                                                  '{}')));
+        END IF;
         IF stepping IS NOT NULL THEN
             RETURN QUERY
             WITH armed AS (
@@ -388,7 +482,7 @@ CREATE OR REPLACE FUNCTION duly.stop_reason_after(stop_reason text, on_failure t
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN stop_reason IS NULL AND on_failure = 'stop' AND failed > 0 THEN 'failure'
             ELSE stop_reason END;
-DROP TABLE duly.workflow_signals;
+DROP TABLE duly.workflow_signals, duly.workflow_maps, duly.workflow_map_pages;
 UPDATE duly.workflows
    SET ended_at = duly.now(), state = 'FAILED'
  WHERE live = 0 AND ended_at IS NULL;
@@ -400,11 +494,14 @@ ALTER TABLE duly.workflow_timers
         CHECK (kind IN ('deadline', 'cancel', 'cascade', 'callback'));
 ALTER TABLE duly.timers
     DROP COLUMN items_mark,
+    DROP COLUMN items_failed_max,
     DROP COLUMN held_due_at;
 ALTER TABLE duly.workflows
     DROP CONSTRAINT workflows_on_failure_check,
     DROP CONSTRAINT workflows_check1,
     DROP COLUMN generated,
+    DROP COLUMN items_failed,
+    DROP COLUMN items_cancelled,
     DROP COLUMN depth,
     DROP COLUMN type_version,
     DROP COLUMN paused_at,
