@@ -16,9 +16,9 @@ from uuid import uuid4
 
 import uvloop
 
+from benchmarks.store_alone import PIPELINES, StorePipeline
 from duly.bench.machine import machine_facts
 from duly.bench.stage import BATCH, TENANT
-from duly.bench.store_alone import PIPELINES, StorePipeline
 from duly.broker.contract import Delivery
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier

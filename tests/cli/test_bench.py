@@ -58,16 +58,16 @@ def test_an_interrupted_run_shows_what_had_finished_and_leaves_nothing(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     tmp_path.chmod(0o755)
-    arguments = ("-m", "duly", "bench", "wheel", "lone", "--tasks", "20000")
+    arguments = ("-m", "duly", "bench", "drain", "lone", "--tasks", "20000")
     with child(
         *(*arguments, "--plots", str(tmp_path / "plots")), environ={"TMPDIR": str(temporary)}
     ) as running:
-        eventually(lambda: "wheel took" in running.said_on_errors, "one of two is done", WAIT_S)
+        eventually(lambda: "drain took" in running.said_on_errors, "one of two is done", WAIT_S)
         running.signal(number)
         assert running.wait(WAIT_S) == 1
         shown = running.lines
         text = "\n".join(shown.get_nowait() for _ in range(shown.qsize()))
-    assert "\nwheel " in text
+    assert "\ndrain " in text
     assert "\nlone " not in text
     assert "interrupted, 1 of 2 had finished" in running.said_on_errors
     assert "Traceback" not in running.said_on_errors

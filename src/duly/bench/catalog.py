@@ -1,6 +1,7 @@
 """Every scenario that `duly bench` knows. Imports none of them, so that help stays quick.
 
-A new one is a function `run_<name>(stage) -> figures` in a module of this room, and a line here.
+A new one is a function `run_<name>(stage) -> figures` in a module of this package, and a line here.
+What measures a part from inside, without a user in sight, belongs to `benchmarks/` of a checkout.
 """
 
 import importlib
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Scenario:
     name: str
-    # Of the room.
     module: str
     # How many tasks (or rounds), and how many with --quick.
     size: int
@@ -29,7 +29,7 @@ class Scenario:
     is_usual: bool = False
 
     def load(self) -> "Run":
-        module = importlib.import_module(f"duly.bench.{self.module}")
+        module = importlib.import_module(self.module)
         run: Run = getattr(module, "run_" + self.name.replace("-", "_"))
         return run
 
@@ -56,19 +56,21 @@ FURTHER = (
     ("workflow-fan", "workflows", 9_998, 1_000, "one node, thousands after it, and their join"),
     ("workflow-diamonds", "workflows", 40_000, 4_000, "diamonds of 4 nodes, as many as go"),
     ("weights", "throughput", 40_000, 20_000, "share of a tenant with weight 3 beside weight 1"),
-    ("wheel", "throughput", 200_000, 200_000, "memory and rate of entries on the timing wheel"),
     ("read", "over_http", 40_000, 5_000, "GET of a task over HTTP, from 64 callers"),
     ("client", "over_http", 50_000, 10_000, "single submits through the SDK, which batches them"),
     ("create-schedules", "schedules", 10_000, 1_000, "one schedule a call over HTTP, 8 callers"),
-    ("next-fires", "schedules", 500_000, 50_000, "the next instant of a parsed expression"),
     ("hand-over", "cluster", 10, 3, "SIGTERM to one of two processes until the other owns all"),
     ("take-over", "cluster", 5, 1, "the same from kill -9"),
     ("reclaim", "reclaim", 100, 20, "kill -9 of a worker until its tasks start elsewhere"),
-    ("store-submit-batch", "store_alone", 200_000, 50_000, "bulk submit over two connections"),
-    ("store-submit-single", "store_alone", 100_000, 20_000, "64 callers who share commits"),
-    ("store-drain", "store_alone", 200_000, 100_000, "load, lease and settle without a scheduler"),
-    ("store-end-to-end", "store_alone", 200_000, 50_000, "submit and drain without a scheduler"),
 )
-SCENARIOS = {facts[0]: Scenario(*facts, is_usual=True) for facts in USUAL} | {
-    facts[0]: Scenario(*facts) for facts in FURTHER
+
+
+def scenario_of(
+    name: str, module: str, size: int, quick_size: int, what: str, *, is_usual: bool
+) -> Scenario:
+    return Scenario(name, f"duly.bench.{module}", size, quick_size, what, is_usual)
+
+
+SCENARIOS = {facts[0]: scenario_of(*facts, is_usual=True) for facts in USUAL} | {
+    facts[0]: scenario_of(*facts, is_usual=False) for facts in FURTHER
 }

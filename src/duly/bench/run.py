@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from duly.bench.catalog import SCENARIOS, Scenario
+from duly.bench.catalog import Scenario
 from duly.bench.machine import machine_facts
 from duly.bench.stage import BenchOptions, Show, open_stage
 from duly.environment import Environment
@@ -66,7 +66,7 @@ class Interruption:
 
 
 async def run_scenarios(
-    names: Sequence[str],
+    scenarios: Sequence[Scenario],
     order: BenchOptions,
     environment: Environment,
     report: ScenarioReport,
@@ -76,8 +76,7 @@ async def run_scenarios(
     interruption = Interruption()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, interruption.ask)
-    for name in names:
-        scenario = SCENARIOS[name]
+    for scenario in scenarios:
         tasks = order.tasks or (scenario.quick_size if order.is_quick else scenario.size)
         began_at = environment.clock.now()
         try:
@@ -88,7 +87,7 @@ async def run_scenarios(
         except Interrupted:
             return False
         took_s = (environment.clock.now() - began_at).total_seconds()
-        facts = {"scenario": name, "at": began_at.isoformat(), "took_s": round(took_s, 1)}
+        facts = {"scenario": scenario.name, "at": began_at.isoformat(), "took_s": round(took_s, 1)}
         report.results.append({**facts, "tasks": tasks, "backlog": 0, **figures})
         audience.end(report.results[-1])
     return True

@@ -5,11 +5,9 @@ from datetime import timedelta
 import msgspec
 
 from duly.bench.children import duly_up
-from duly.bench.figures import Figures, Meter
+from duly.bench.figures import Figures
 from duly.bench.over_http import Caller, many_callers
 from duly.bench.stage import ScenarioContext
-from duly.domain.recurrence import Recurrence, next_occurrences
-from duly.domain.recurrence_fields import RecurrenceFields, read_recurrence
 
 CALLERS = 8
 ZONE = "Europe/Berlin"
@@ -48,25 +46,3 @@ def definition(name: str, number: int) -> bytes:
             "overlap": "skip",
         }
     )
-
-
-async def run_next_fires(stage: ScenarioContext) -> Figures:
-    """The slowest expression is the figure."""
-    rates = {}
-    for number, text in enumerate(EXPRESSIONS):
-        rates[text] = next_fires_per_s(stage, text, stage.tasks // len(EXPRESSIONS))
-        stage.show(number + 1, len(EXPRESSIONS))
-    return {"tasks_per_s": min(rates.values()), "by_expression": rates}
-
-
-def next_fires_per_s(stage: ScenarioContext, text: str, count: int) -> float:
-    """After instants at random over a year: every schedule is somewhere else."""
-    now, random = stage.environment.clock.now(), stage.environment.random
-    recurrence = read_recurrence(RecurrenceFields(cron=text, timezone=ZONE), now)
-    assert isinstance(recurrence, Recurrence)
-    instants = [now + YEAR * random.random() for _ in range(count)]
-    meter = Meter(stage.environment.clock)
-    for after in instants:
-        next_occurrences(recurrence, after, 1)
-    meter.add(count)
-    return meter.rate

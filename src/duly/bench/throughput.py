@@ -1,20 +1,12 @@
 """How much a whole scheduler in one process gets done: no HTTP, a handler that does nothing."""
 
-import resource
-from datetime import timedelta
-from uuid import UUID
-
 from duly.bench.drive import Driver, submit_and_settle, submit_then_drain
-from duly.bench.figures import Figures, Meter
-from duly.bench.stage import BATCH, TENANT, ScenarioContext
+from duly.bench.figures import Figures
+from duly.bench.stage import BATCH, ScenarioContext
 from duly.execution.attempt import DONE, AttemptResult
-from duly.scheduler.ready_state import ReadyState
 from duly.store.lease import Lease
-from duly.store.load import DueTimer, TimerQueue
 from duly.store.submit import Submitter
 from duly.store.tenants import TenantLimits, create_tenant
-
-WHEEL_SPAN_S = 10.0
 
 
 async def run_drain(stage: ScenarioContext) -> Figures:
@@ -54,18 +46,3 @@ async def run_weights(stage: ScenarioContext) -> Figures:
     window = order[tasks // 10 : tasks * 6 // 10]
     share = window.count(big.id) / len(window)
     return {**driver.meter.figures(), "share": share, "backlog": tasks}
-
-
-async def run_wheel(stage: ScenarioContext) -> Figures:
-    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    now, random = stage.environment.clock.now(), stage.environment.random
-    ready_state, place = ReadyState(now.timestamp()), TimerQueue(TENANT, 632, 2)
-    meter = Meter(stage.environment.clock)
-    for _ in range(stage.tasks):
-        fires_at = now + timedelta(seconds=random.random() * WHEEL_SPAN_S)
-        task_id = UUID(int=random.getrandbits(128))
-        due = DueTimer(*place, task_id, 0, fires_at, 5, None, "bench", None, None, None)
-        ready_state.add((due,), place, now.timestamp())
-    meter.add(stage.tasks)
-    grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
-    return {"tasks_per_s": meter.rate, "memory_mb": grown_kb / 1024}

@@ -98,7 +98,9 @@ def command(
     report = ScenarioReport()
     is_whole = is_drawn = False
     try:
-        is_whole = measure(names * repeat, order, report, is_quiet=as_json)
+        is_whole = measure(
+            [SCENARIOS[name] for name in names] * repeat, order, report, is_quiet=as_json
+        )
     finally:
         # Finished scenarios are reported whatever happened to the rest.
         folder = plots or (None if as_json else Path(PLOTS_FOLDER))
@@ -110,7 +112,7 @@ def command(
 
 
 def measure(
-    names: list[str], order: "BenchOptions", report: "ScenarioReport", *, is_quiet: bool
+    scenarios: list[Scenario], order: "BenchOptions", report: "ScenarioReport", *, is_quiet: bool
 ) -> bool:
     import asyncio
 
@@ -124,10 +126,10 @@ def measure(
     configure_logs("error", "text")
     tune_garbage_collector()
     with (
-        audience(len(names), is_quiet=is_quiet) as listening,
+        audience(len(scenarios), is_quiet=is_quiet) as listening,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        return runner.run(run_scenarios(names, order, system_environment(), report, listening))
+        return runner.run(run_scenarios(scenarios, order, system_environment(), report, listening))
 
 
 @contextlib.contextmanager
