@@ -66,6 +66,7 @@ from duly.store.notify import (
     OWNERSHIP,
     READY,
     SCHEDULES,
+    WORKFLOWS,
     Channel,
     Notifier,
 )
@@ -203,6 +204,7 @@ def make_listeners(
         DOORBELL: scheduler.doorbell.on_notify,
         FREED: scheduler.freed.on_notify,
         SCHEDULES: scheduler.cron_role.on_notify,
+        WORKFLOWS: scheduler.workflows.on_notify,
         CHANGED: changes.on_notify,
         READY: partial(hear_lanes, lease_queue),
     }

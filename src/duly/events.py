@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeAlias, TypeVar
+from uuid import UUID
 
 from duly.domain.lanes import Ticket
 from duly.store.finish import SettleAnswer, Settlement
@@ -112,6 +113,15 @@ class SlotsChanged:
 @dataclass(frozen=True, slots=True)
 class BulkOperationDue:
     """A bulk operation was started, or goes on after its pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodesReleased:
+    """Nodes of workflows are due, or workflows have something to do at once, without an end of a
+    task: a step was decided, a workflow with steps was started, a pause ended."""
+
+    timers: Sequence[DueTimer] = ()
+    workflows: Sequence[UUID] = ()
 
 
 TaskEvent: TypeAlias = (

@@ -22,7 +22,8 @@ from duly.store.stats import StatsBook
 from duly.store.task_logs import LogChunk, append_logs
 from duly.store.tenants import create_tenant
 from duly.store.workers import see_worker
-from duly.store.workflow_control import find_due_timers, run_timer
+from duly.store.workflow_control import run_timer
+from duly.store.workflow_timers import find_due_timers
 from duly.telemetry import Metrics
 from tests.store.recurring import fire_due, schedule
 from tests.store.test_workflows import Flow, begin

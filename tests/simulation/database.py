@@ -34,6 +34,8 @@ from duly.store import (
     settle,
     tenants,
     workflow_control,
+    workflow_nodes,
+    workflow_timers,
     workflows,
 )
 from duly.store.database import Database, translated_faults
@@ -50,7 +52,7 @@ SET_CLOCK = "SELECT set_config('duly.test_now', $1, false)"
 MODULES = (
     *(audit, control, dead_letters, finish, insert, lease, load, ownership, partitions, pools),
     *(purge, read, ready_tickets, reap, retry, fire_schedules, schedules, settle, tenants),
-    *(workflow_control, workflows),
+    *(workflow_control, workflow_nodes, workflow_timers, workflows),
 )
 DEADLOCK = "40P01"
 # In a transaction each statement is short; only single statements are slow.

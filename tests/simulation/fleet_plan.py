@@ -19,7 +19,7 @@ from duly.execution import executor
 from duly.scheduler import cron, dispatcher, gatekeeper, loader, ready_state, reaper
 from duly.scheduler import workflows as workflow_role
 from duly.store import fire_schedules as store_recur
-from duly.store import load, ready_tickets, workflow_control
+from duly.store import load, ready_tickets, workflow_control, workflow_timers
 from duly.store.tenants import TenantLimits
 from tests.simulation.plan import TENANTS_MAX, Actor, FaultKind, Plan
 
@@ -238,7 +238,7 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (workflow_role, "LOOK_S", plan.sweep_s),
         (workflow_role, "AGAIN_S", plan.sweep_s),
         (workflow_role, "TIMERS_AT_ONCE", plan.batch),
-        (workflow_control, "TIMERS_AT_ONCE", plan.batch),
+        (workflow_timers, "TIMERS_AT_ONCE", plan.batch),
         (workflow_control, "CANCELLED_AT_ONCE", cancelled_at_once(plan.seed)),
     ]
 

@@ -1,6 +1,6 @@
 """Numbers of nodes that come later: of the graph, and of those that duly makes itself."""
 
-from duly.store.workflow_control import number_generated, number_nodes
+from duly.store.workflow_nodes import number_generated, number_nodes
 from tests.store.test_workflows import begin
 from tests.store.world import OTHER_TENANT, TENANT, World
 

@@ -10,13 +10,14 @@ from duly.domain.task import Policy
 from duly.domain.workflow import WorkflowStop
 from duly.store.control import ControlAnswer, reschedule_tasks, run_now
 from duly.store.finish import Released
-from duly.store.workflow_control import find_due_timers, stop_workflow
+from duly.store.workflow_control import stop_workflow
 from duly.store.workflow_pauses import (
     QUEUE,
     pause_workflow,
     queue_behind,
     unpause_workflow,
 )
+from duly.store.workflow_timers import find_due_timers
 from tests.store.test_cancel_many import waiting_sessions
 from tests.store.test_workflows import STEADY, Flow, begin, run_timers
 from tests.store.world import HOLDER, TENANT, World

@@ -15,7 +15,8 @@ from duly.domain.workflow import OnFailure, WaitRule, WorkflowStop
 from duly.store.control import cancel_tasks
 from duly.store.finish import Released, Settlement, SettleStatus
 from duly.store.submit import Mismatch, Replayed
-from duly.store.workflow_control import find_due_timers, run_timer, stop_workflow
+from duly.store.workflow_control import run_timer, stop_workflow
+from duly.store.workflow_timers import find_due_timers
 from duly.store.workflows import (
     NodeStart,
     Started,

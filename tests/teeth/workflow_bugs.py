@@ -7,7 +7,7 @@ of `tests/interleaving`: a seed runs one transaction at a time.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from duly.store import control, finish, insert, retry, workflow_control, workflows
+from duly.store import control, finish, insert, retry, workflow_control, workflow_timers, workflows
 from duly.store.database import Session
 from duly.store.workflow_callbacks import WorkflowCallbacks
 from tests.teeth.planted import Both, Bug, Slip
@@ -102,7 +102,7 @@ WORKFLOW_BUGS: list[Bug | Slip | Both] = [
     ),
     Bug(
         "a deadline is never looked at",
-        workflow_control.SQL,
+        workflow_timers.SQL,
         "find_due_timers",
         "AND shard = ANY",
         "AND kind <> 'deadline' AND shard = ANY",

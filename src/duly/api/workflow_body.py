@@ -9,6 +9,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TypeVar, get_type_hints
 
 import msgspec
@@ -28,9 +29,9 @@ from duly.api.request import Call
 from duly.api.task_rules import TaskRules
 from duly.api.tasks import target_problems
 from duly.api.wire import NULL, TaskDefaults, TaskRequest
+from duly.api.workflow_nodes import NodeRequest, kind_problems, spec_of, spec_problems
 from duly.api.workflow_wire import (
     CallbackRequest,
-    NodeRequest,
     OccurrenceWorkflow,
     WorkflowRequest,
     WorkflowTypeRequest,
@@ -210,7 +211,7 @@ class WorkflowChecks:
         if problems:
             raise invalid(problems)
         nodes = [
-            NodeStart(name, task, parents, children, WAIT_RULES[node.when])
+            NodeStart(name, task, parents, children, WAIT_RULES[node.when], spec_of(node))
             for (name, node), task, parents, children in zip(
                 request.nodes.items(), tasks, graph.parents, graph.children, strict=True
             )
@@ -239,30 +240,50 @@ class WorkflowChecks:
     async def tasks_of(
         self, call: Call, request: WorkflowRequest, pace: WorkSlicer, *, is_open: bool
     ) -> list[Submission]:
-        requests = [node.task_request(request.defaults) for node in request.nodes.values()]
+        """Of each node its task, or the one that stands for it."""
+        refuse_kinds(request)
+        runs = [node for node in request.nodes.values() if node.is_task]
+        requests = [node.task_request(request.defaults) for node in runs]
         answers = await self.rules.check_all(call.credential, call.tenant, requests)
         if is_open:
             answers = await self.without_payloads(call.tenant, requests, answers)
-        now, problems, tasks = self.environment.clock.now(), [], []
-        for name, node, asked, defaults in zip(
-            request.nodes, request.nodes.values(), requests, answers, strict=True
-        ):
-            await pace.step(len(asked.payload))
+        checked = zip(requests, answers, strict=True)
+        now = self.environment.clock.now()
+        problems: list[Problem] = []
+        tasks: list[Submission] = []
+        for name, node in request.nodes.items():
+            await pace.step(len(node.payload) + len(node.if_))
+            found = list(spec_problems(node, now))
+            if node.is_task:
+                found += self.task_of(call.tenant, node, *next(checked), now, tasks)
+            elif not found:
+                tasks.append(node.stand_in(call.tenant))
             at = f"/nodes/{pointer_name(name)}"
-            if not isinstance(defaults, TaskDefaults):
-                problems.append(Problem(at + defaults.pointer, defaults.reason))
-                continue
-            task = asked.submission(call.tenant, defaults=defaults)
-            found = submission_problems(task, now, self.rules.outbound) + target_problems(asked)
-            if node.envelope and task.url is None:
-                found.append(Problem("/envelope", "belongs to a webhook"))
             problems += [Problem(at + each.pointer, each.reason) for each in found]
             if len(problems) >= ERRORS_MAX:
                 break
-            tasks.append(enveloped(task) if node.envelope else task)
         if problems:
             raise invalid(problems[:ERRORS_MAX])
         return tasks
+
+    def task_of(
+        self,
+        tenant: int,
+        node: NodeRequest,
+        asked: TaskRequest,
+        defaults: TaskDefaults | Problem,
+        now: datetime,
+        tasks: list[Submission],
+    ) -> list[Problem]:
+        """Adds the task of a node to the others; what is wrong with it."""
+        if not isinstance(defaults, TaskDefaults):
+            return [defaults]
+        task = asked.submission(tenant, defaults=defaults)
+        found = submission_problems(task, now, self.rules.outbound) + target_problems(asked)
+        if node.envelope and task.url is None:
+            found.append(Problem("/envelope", "belongs to a webhook"))
+        tasks.append(enveloped(task) if node.envelope else task)
+        return found
 
     async def without_payloads(
         self,
@@ -297,11 +318,25 @@ class WorkflowChecks:
         return [Problem(f"/callback{each.pointer}", each.reason) for each in found]
 
 
+def refuse_kinds(request: WorkflowRequest) -> None:
+    """Of nodes that do not say what they run, nothing else can be checked."""
+    problems: list[Problem] = []
+    for name, node in request.nodes.items():
+        at = f"/nodes/{pointer_name(name)}"
+        problems += [Problem(at + each.pointer, each.reason) for each in kind_problems(node)]
+        if len(problems) >= ERRORS_MAX:
+            break
+    if problems:
+        raise invalid(problems[:ERRORS_MAX])
+
+
 def with_payload(request: WorkflowRequest) -> WorkflowRequest:
     """Nodes without a payload of their own get that of the workflow."""
     if request.payload == NULL:
         return request
-    without = {name: node for name, node in request.nodes.items() if node.payload == NULL}
+    without = {
+        name: node for name, node in request.nodes.items() if node.is_task and node.payload == NULL
+    }
     if len(without) * len(request.payload) > SHARED_BYTES_MAX:
         reason = f"is that of {len(without)} nodes: more than {SHARED_BYTES_MAX} bytes in all"
         raise invalid([Problem("/payload", reason)])

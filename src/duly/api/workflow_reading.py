@@ -13,6 +13,7 @@ from duly.api.workflow_wire import (
     NodeExplanation,
     WorkflowExplanation,
     WorkflowView,
+    kind_of,
     when_of,
     workflow_view,
 )
@@ -83,7 +84,13 @@ class WorkflowReading:
         nodes = await self.all_nodes()
         names = {node.number: node.name for node in nodes}
         views = [
-            GraphNode(node.name, node.state, [names[p] for p in node.parents], when_of(node))
+            GraphNode(
+                node.name,
+                node.state,
+                [names[p] for p in node.parents],
+                when_of(node),
+                kind_of(node),
+            )
             for node in nodes
         ]
         return GraphView(self.workflow.id, self.workflow.name, self.workflow.state, views)

@@ -11,71 +11,25 @@ from duly.api.wire import (
     NULL,
     IdempotencyKey,
     Instant,
-    KeyText,
     Limit,
     Page,
-    Priority,
-    RetryOptions,
-    Seconds,
     Tags,
     Target,
     TaskDefaults,
-    TaskRequest,
     TypeName,
 )
+from duly.api.workflow_nodes import NodeName, NodeRequest, When
 from duly.domain import limits
 from duly.domain.states import State
-from duly.domain.workflow import NODE_NAME_CHARACTERS_MAX, NODES_MAX, OnFailure
+from duly.domain.workflow import NODES_MAX, OnFailure
 from duly.domain.workflow_types import VERSION_PATTERN
 from duly.store.workflows import Workflow, WorkflowNode
 
-NODE_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
-NodeName = Annotated[str, Meta(pattern=NODE_NAME_PATTERN, max_length=NODE_NAME_CHARACTERS_MAX)]
 TypeReferenceText = Annotated[
     str, Meta(pattern=f"^{limits.TYPE_PATTERN.pattern}(@{VERSION_PATTERN.pattern})?$")
 ]
-When = Literal["all_completed", "none_failed", "all_done", "any_completed", "any_failed"]
+NodeKindName = Literal["task", "map", "wait", "workflow"]
 WAIT_S_MAX = 60.0
-
-
-class NodeRequest(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
-    """One node: a task, the nodes it comes after, and the rule by which these let it run.
-    `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`."""
-
-    type: TypeName
-    after: list[NodeName] = []
-    when: When = "all_completed"
-    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
-    delay_s: Seconds | None = None
-    target: Target | None = None
-    priority: Priority | None = None
-    retry: RetryOptions | None = None
-    timeout_s: Annotated[float, Meta(ge=limits.TIMEOUT_S_MIN, le=limits.TIMEOUT_S_MAX)] | None = (
-        None
-    )
-    jitter_s: Annotated[float, Meta(ge=0, le=limits.JITTER_S_MAX)] | None = None
-    concurrency_key: KeyText | None = None
-    concurrency_limit: Annotated[int, Meta(ge=1, le=limits.CONCURRENCY_LIMIT_MAX)] | None = None
-    tags: Tags | None = None
-    envelope: bool = False
-
-    def task_request(self, defaults: TaskDefaults) -> TaskRequest:
-        """The task it is, with what the workflow says for all of its nodes."""
-        return TaskRequest(
-            type=self.type,
-            payload=self.payload,
-            delay_s=self.delay_s,
-            target=self.target or defaults.target,
-            priority=defaults.priority if self.priority is None else self.priority,
-            retry=self.retry or defaults.retry,
-            timeout_s=defaults.timeout_s if self.timeout_s is None else self.timeout_s,
-            jitter_s=defaults.jitter_s if self.jitter_s is None else self.jitter_s,
-            concurrency_key=self.concurrency_key,
-            concurrency_limit=self.concurrency_limit,
-            tags=self.tags,
-        )
 
 
 class CallbackRequest(
@@ -174,6 +128,7 @@ class WorkflowNodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     name: str
     state: State
     when: When
+    kind: NodeKindName = "task"
     type: str | None = None
     parents: int = 0
     parents_pending: int | None = None
@@ -189,6 +144,7 @@ class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
     state: State
     after: list[str] = []
     when: When = "all_completed"
+    kind: NodeKindName = "task"
 
 
 class GraphView(msgspec.Struct, frozen=True):
@@ -301,6 +257,11 @@ def when_of(node: WorkflowNode) -> When:
     return when
 
 
+def kind_of(node: WorkflowNode) -> NodeKindName:
+    kind: NodeKindName = node.spec.kind.name.lower()  # type: ignore[assignment]
+    return kind
+
+
 def node_view(node: WorkflowNode) -> WorkflowNodeView:
     return WorkflowNodeView(
         id=node.id,
@@ -308,6 +269,7 @@ def node_view(node: WorkflowNode) -> WorkflowNodeView:
         state=node.state,
         type=node.type,
         when=when_of(node),
+        kind=kind_of(node),
         parents=len(node.parents),
         parents_pending=node.parents_pending,
         delay_s=node.delay_s,

@@ -48,7 +48,7 @@ from duly.domain.ids import is_node, node_id_of, node_number
 from duly.domain.states import TERMINAL, State
 from duly.domain.workflow import WorkflowStop
 from duly.events import TaskEvents, TasksRescheduled
-from duly.store.control import cancelled_tasks
+from duly.store.control import publish_released
 from duly.store.database import Database, Session
 from duly.store.finish import Released
 from duly.store.load import hints_of
@@ -265,7 +265,7 @@ class WorkflowRoutes:
         return kept_without_tags(workflow, 202 if workflow.ended_at is None else 200)
 
     def after_cancel(self, workflow: Workflow, released: Released) -> None:
-        self.events.publish(cancelled_tasks(workflow.tenant, released.cancelled, released))
+        publish_released(self.events, workflow.tenant, released)
         if workflow.ended_at is not None:
             self.waiting.tell(workflow.id)
 
@@ -287,11 +287,12 @@ class WorkflowRoutes:
         released = Released()
         if await unpause_workflow(call.session, call.tenant, workflow.id, released):
             call.note("workflow.unpause", str(workflow.id), name=workflow.name)
-            call.after.append(partial(self.after_unpause, released))
+            call.after.append(partial(self.after_unpause, call.tenant, released))
         return kept_without_tags(await self.found(call.session, call))
 
-    def after_unpause(self, released: Released) -> None:
+    def after_unpause(self, tenant: int, released: Released) -> None:
         self.events.publish(TasksRescheduled(hints_of(released.timers)))
+        publish_released(self.events, tenant, Released(workflows=released.workflows))
 
     async def found(self, session: Session, call: Call) -> Workflow:
         workflow_id = workflow_id_of(call)

@@ -8,6 +8,7 @@ from duly.domain.fairness import AGING_S
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.environment import Environment
 from duly.events import (
+    NodesReleased,
     SettlementsReplayed,
     SlotsChanged,
     TaskEvents,
@@ -87,6 +88,8 @@ class Scheduler:
         events.subscribe(TasksRescheduled, self.doorbell.on_rescheduled)
         events.subscribe(TasksFinished, self.doorbell.on_finished)
         events.subscribe(TasksFinished, self.workflows.on_finished)
+        events.subscribe(NodesReleased, self.doorbell.on_released)
+        events.subscribe(NodesReleased, self.workflows.on_released)
         events.subscribe(SlotsChanged, self.dispatcher.on_slots)
         events.subscribe(SlotsChanged, self.loader.on_slots)
         events.subscribe(SlotsChanged, self.cron_role.on_slots)
@@ -136,7 +139,7 @@ def make_scheduler(
         Freed(dispatcher, send),
         CronRole(database, environment, coordinator, time, schedule_firer, metrics, send),
         submitter,
-        WorkflowRole(database, environment, coordinator, doorbell, callbacks, events),
+        WorkflowRole(database, environment, coordinator, callbacks, events, send),
     )
     scheduler.subscribe(events)
     return scheduler

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import msgspec
 
-from duly.events import TasksFinished, TasksRescheduled, TasksStored
+from duly.events import NodesReleased, TasksFinished, TasksRescheduled, TasksStored
 from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.loader import Loader
@@ -54,6 +54,9 @@ class Doorbell:
         for answer in event.answers:
             if answer.released:
                 self.ring_timers(answer.released)
+
+    def on_released(self, event: NodesReleased) -> None:
+        self.ring_timers(event.timers)
 
     def ring_timers(self, timers: Sequence[DueTimer]) -> None:
         ours = [due for due in timers if self.scope.owns(due.tenant, due.shard) is not None]

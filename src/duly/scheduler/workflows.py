@@ -1,29 +1,31 @@
 """The role that does what workflows have to do without a caller: deadlines, the rest of large
-cancels and cascades, callbacks.
+cancels and cascades, callbacks, and the steps of nodes that are no plain tasks.
 
 | event | what happens |
 |---|---|
 | a node's end stops or ends its workflow in this process | it is told here, and looks at once |
-| in another process | the next look finds it |
+| in another process | that one tells us; where notifications are lost, the next look finds it |
 | a deadline comes | the look before it saw it ahead, and the next one is at that instant |
 | killed between two commits | the timer is still there, and found by the next look |
 | two processes do one timer | the first deletes it in its commit; the second does nothing |
 | one timer cannot be done | logged, and tried again after a pause; the others go on |
 """
 
+from collections.abc import Sequence
 from uuid import UUID
 
 from duly.coordinator.ownership import Coordinator
 from duly.domain.errors import DulyError
-from duly.domain.ids import shards_of
+from duly.domain.ids import shard_of, shards_of, slot_of
 from duly.environment import Environment
-from duly.events import TaskEvents, TasksFinished
+from duly.events import NodesReleased, TaskEvents, TasksFinished
 from duly.role import Wakeup
-from duly.scheduler.doorbell import Doorbell
-from duly.store.control import cancelled_tasks
+from duly.store.control import publish_released
 from duly.store.database import Database
+from duly.store.notify import WORKFLOWS, Send
 from duly.store.workflow_callbacks import WorkflowCallbacks
-from duly.store.workflow_control import TIMERS_AT_ONCE, WorkflowTimer, find_due_timers, run_timer
+from duly.store.workflow_control import run_timer
+from duly.store.workflow_timers import TIMERS_AT_ONCE, WorkflowTimer, find_due_timers
 from duly.telemetry import get_logger
 
 # How late what another process left to do may begin; and how far ahead deadlines are seen.
@@ -46,21 +48,38 @@ class WorkflowRole:
         database: Database,
         environment: Environment,
         coordinator: Coordinator,
-        doorbell: Doorbell,
         callbacks: WorkflowCallbacks,
         events: TaskEvents,
+        send: Send | None,
     ) -> None:
         self.database = database
         self.environment = environment
         self.coordinator = coordinator
-        self.doorbell = doorbell
         self.callbacks = callbacks
         self.events = events
+        self.send = send
         self.resting: dict[tuple[UUID, str, int], float] = {}
         self.wakeup = Wakeup()
 
     def on_finished(self, event: TasksFinished) -> None:
-        if any(answer.workflows_due for answer in event.answers):
+        for answer in event.answers:
+            if answer.workflows_due:
+                self.expect(answer.workflows_due)
+
+    def on_released(self, event: NodesReleased) -> None:
+        self.expect(event.workflows)
+
+    def expect(self, workflows: Sequence[UUID]) -> None:
+        """They have something to do now: look, or tell who owns their slots."""
+        slots = {slot_of(shard_of(workflow)) for workflow in workflows}
+        if not slots.isdisjoint(self.coordinator.owned):
+            self.wakeup.wake()
+        others = slots.difference(self.coordinator.owned)
+        if others and self.send is not None:
+            self.send(WORKFLOWS, [str(slot) for slot in sorted(others)])
+
+    def on_notify(self, rings: list[str]) -> None:
+        if any(ring.isdigit() and int(ring) in self.coordinator.owned for ring in rings):
             self.wakeup.wake()
 
     async def tick(self) -> float:
@@ -90,14 +109,9 @@ class WorkflowRole:
             )
             self.resting[key_of(timer)] = self.environment.clock.monotonic() + AGAIN_S
             return
-        if released.cancelled:
-            self.events.publish(cancelled_tasks(timer.tenant, released.cancelled, released))
-        elif released.timers:
-            self.doorbell.ring_timers(released.timers)
+        publish_released(self.events, timer.tenant, released)
         if after is not None:
             await after()
-        if released.workflows:
-            self.wakeup.wake()
 
     async def close(self) -> None:
         """Nothing is held: what is due stays due."""

@@ -18,7 +18,7 @@ from uuid import UUID
 
 from duly.domain.ids import address_of, shard_of
 from duly.domain.states import Outcome, State
-from duly.events import TasksFinished
+from duly.events import NodesReleased, TaskEvents, TasksFinished
 from duly.store.database import Session
 from duly.store.finish import (
     Released,
@@ -94,6 +94,29 @@ def cancelled_tasks(
     if answers and released is not None:
         answers[0] = told(answer, released)
     return TasksFinished(ended, answers)
+
+
+def publish_released(events: TaskEvents, tenant: int, released: Released) -> None:
+    """After the commit of a transaction that ended nodes of workflows, released or began them."""
+    ends = [unleased_end(node_id, end.outcome) for node_id, end in released.ended]
+    ends += [unleased_end(node_id, Outcome.CANCELLED) for node_id in released.cancelled]
+    answers = [
+        SettleAnswer(
+            SettleStatus.SETTLED,
+            end.state,
+            tenant=tenant,
+            reason=None if end.reason is None else end.reason.value,
+        )
+        for _, end in released.ended
+    ]
+    answers += [SettleAnswer(SettleStatus.SETTLED, State.CANCELLED, tenant=tenant)] * len(
+        released.cancelled
+    )
+    if ends:
+        answers[0] = told(answers[0], released)
+        events.publish(TasksFinished(ends, answers))
+    elif released.timers or released.workflows:
+        events.publish(NodesReleased(tuple(released.timers), tuple(released.workflows)))
 
 
 async def reschedule_tasks(

@@ -96,7 +96,7 @@ WITH chosen AS (
            id AS replay_of, NULL::text AS traceparent
       FROM chosen
 ),
--- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text rows=stored rule=NULL::smallint pending=NULL::integer
+-- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text rows=stored rule=NULL::smallint pending=NULL::integer is_step=false
 , placed AS (
     INSERT INTO duly.placements (tenant, shard, queue)
     SELECT DISTINCT tenant, shard, duly.timer_queue(pool, priority) AS queue

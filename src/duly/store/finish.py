@@ -10,6 +10,7 @@ recorded, and a failure leaves a dead letter.
 
 Nodes of workflows end by the same ways in commits of their own (`finish_..._nodes`), which also
 release their children (`duly.release_children`), in the one round trip. No node has a `start_by`.
+A node that no holder runs (a wait, a map, a workflow), or that its `if` skips, ends by `end_node`.
 
 | event | what happens |
 |---|---|
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -93,10 +94,23 @@ class Released:
     workflows: list[UUID] = field(default_factory=list)
     # Nodes that a cancel ended.
     cancelled: list[UUID] = field(default_factory=list)
+    # Nodes that ended without a lease, and how (`end_node`).
+    ended: list[tuple[UUID, "NodeEnd"]] = field(default_factory=list)
 
     def note(self, rows: Sequence[Any]) -> None:
         self.timers += [due_from(row) for row in rows if row["queue"] is not None]
         self.workflows += [row["id"] for row in rows if row["queue"] is None]
+
+
+class NodeEnd(NamedTuple):
+    """How a node ends that no holder runs. A failure has a reason, for its dead letter."""
+
+    outcome: Outcome
+    state: State
+    reason: FailureReason | None = None
+    error: str | None = None
+    # JSON: what children, predicates and callers read as its result.
+    result: str | None = None
 
 
 STALE = SettleAnswer(SettleStatus.STALE)
@@ -260,6 +274,27 @@ async def finish_cancelled(
         rows = await session.fetch(SQL.finish_cancelled, tenant, shards, plain)
         answers |= {row["id"]: row["answer"] for row in rows}
     return answers
+
+
+async def end_node(session: Session, node_id: UUID, end: NodeEnd, released: Released) -> bool:
+    """The one end of a node without a lease: a wait that got its signal or timed out, a map that
+    closed, a workflow within a workflow that ended, a task that its `if` skips.
+
+    The caller's transaction holds the lock of the workflow (`workflow_control.run_timer`, or
+    `lock_workflow` before anything else) and deletes what `workflow_timers` has for the node. This
+    deletes the node's timer, writes its record, counts it and releases, arms or skips its children;
+    `released` learns of all that, and `control.publish_released` tells it after the commit. False:
+    it has ended (was cancelled), or its parents have not decided; then nothing was changed.
+    """
+    assert (end.state is State.FAILED) == (end.reason is not None)
+    reason = None if end.reason is None else end.reason.value
+    told = end.outcome.value, end.state.value, reason, end.error, end.result
+    rows = await session.fetch(SQL.finish_node, shard_of(node_id), node_id, *told)
+    released.note([row for row in rows if not row["is_end"]])
+    if not any(row["is_end"] for row in rows):
+        return False
+    released.ended.append((node_id, end))
+    return True
 
 
 def completed_answer(group: Any) -> SettleAnswer:

@@ -29,7 +29,7 @@ placed AS (
 -- The insert move: a task and its timer for each row of `arriving`. The timer comes only from the
 -- RETURNING of the task that won its id: the same ids again are refused as a whole, so that nothing is
 -- stored twice and nothing that has ended is revived. With a holder, what is due is stored as its lease.
--- A node that waits for its parents (`pending`) is due at no instant.
+-- A node that waits for its parents (`pending`), or for a step of its own, is due at no instant.
 stored AS (
     INSERT INTO duly.tasks (shard, id, tenant, pool, priority, timeout_ms, created_at, run_at,
                             start_by, type, payload, policy, url, execution_key, tags, replay_of,
@@ -48,7 +48,7 @@ stored AS (
     SELECT shard, id, tenant,
            CASE WHEN lease_until IS NULL THEN duly.timer_queue(pool, priority) ELSE 0 END,
            pool, priority, timeout_ms,
-           CASE WHEN :pending IS NULL THEN coalesce(lease_until, greatest(run_at, created_at)) END,
+           CASE WHEN :pending IS NULL AND NOT :is_step THEN coalesce(lease_until, greatest(run_at, created_at)) END,
            start_by, type, duly.concurrency_key_of(policy), duly.concurrency_limit_of(policy),
            coalesce(:host, duly.host_of(url)), (lease_until IS NOT NULL)::integer,
            CASE WHEN lease_until IS NOT NULL THEN :holder END,
@@ -87,7 +87,7 @@ WITH
 , arriving AS (
 -- include: insert.sent_tasks
 ),
--- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows=stored rule=NULL::smallint pending=NULL::integer
+-- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows=stored rule=NULL::smallint pending=NULL::integer is_step=false
 SELECT duly.now() AS now
 
 -- name: insert_nodes
@@ -98,7 +98,7 @@ WITH
 , arriving AS (
 -- include: insert.sent_tasks
 ),
--- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows="stored JOIN duly.workflow_nodes USING (shard, id, tenant)" rule="CASE WHEN cardinality(parents) > 0 THEN wait_rule END" pending="nullif(cardinality(parents), 0)"
+-- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows="stored JOIN duly.workflow_nodes USING (shard, id, tenant)" rule="CASE WHEN cardinality(parents) > 0 THEN wait_rule END" pending="nullif(cardinality(parents), 0)" is_step=is_step
 SELECT duly.now() AS now
 
 -- name: insert_keyed
@@ -119,7 +119,7 @@ WITH bounded AS MATERIALIZED (
 -- include: insert.sent_tasks
      WHERE sent.id NOT IN (SELECT lost.id FROM lost)
 ),
--- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows=stored rule=NULL::smallint pending=NULL::integer
+-- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows=stored rule=NULL::smallint pending=NULL::integer is_step=false
 SELECT duly.now() AS now, ARRAY(SELECT lost.id FROM lost) AS lost
 
 -- name: read_stored

@@ -21,7 +21,7 @@ WITH placed AS (
            NULL::jsonb AS tags, NULL::uuid AS replay_of, NULL::text AS traceparent
       FROM far CROSS JOIN generate_series(1, $4::integer) AS number
 ),
--- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text rows=stored rule=NULL::smallint pending=NULL::integer
+-- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text rows=stored rule=NULL::smallint pending=NULL::integer is_step=false
 SELECT count(*) AS stored FROM stored
 
 -- name: tidy_timers

@@ -38,6 +38,7 @@ READY = "duly_ready"
 SCHEDULES = "duly_schedules"
 CHANGED = "duly_changed"
 BULK = "duly_bulk"
+WORKFLOWS = "duly_workflows"
 # PostgreSQL refuses a payload of 8,000 bytes.
 PAYLOAD_BYTES_MAX = 7999
 SEPARATOR = "\n"

@@ -5,10 +5,12 @@ Defaults of task types were filled in when it was kept.
 
 import msgspec
 
+from duly.domain.node_spec import STAND_IN_TYPES
 from duly.domain.task import Submission
 from duly.domain.workflow import OnFailure, WaitRule
 from duly.domain.workflow_types import TypeReference
 from duly.store.policies import decode_policy, encode_policy
+from duly.store.workflow_nodes import decode_spec, encode_spec
 from duly.store.workflows import NodeStart, WorkflowStart
 
 NO_PAYLOAD = "null"
@@ -35,6 +37,8 @@ class NodeTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     children: list[int] = []
     rule: int = 0
     delay_s: float = 0.0
+    # As it is stored with the node.
+    spec: str | None = None
 
 
 class WorkflowTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -130,6 +134,7 @@ def workflow_template_of(start: WorkflowStart) -> WorkflowTemplate:
             list(node.children),
             int(node.rule),
             node.task.delay_s,
+            encode_spec(node.spec),
         )
         for node in start.nodes
     ]
@@ -142,16 +147,7 @@ def start_from(
     template: WorkflowTemplate, tenant: int, payload: str | None = None
 ) -> WorkflowStart:
     """A node without a payload of its own gets that of the workflow."""
-    nodes = [
-        NodeStart(
-            node.name,
-            with_payload(task_from(node.task, tenant, node.delay_s), payload),
-            node.parents,
-            node.children,
-            WaitRule(node.rule),
-        )
-        for node in template.nodes
-    ]
+    nodes = [node_from(node, tenant, payload) for node in template.nodes]
     return WorkflowStart(
         tenant=tenant,
         name=template.name,
@@ -161,6 +157,13 @@ def start_from(
         callback=template.callback,
         tags=template.tags,
     )
+
+
+def node_from(node: NodeTemplate, tenant: int, payload: str | None) -> NodeStart:
+    task, spec = task_from(node.task, tenant, node.delay_s), decode_spec(node.spec)
+    if spec.kind not in STAND_IN_TYPES:
+        task = with_payload(task, payload)
+    return NodeStart(node.name, task, node.parents, node.children, WaitRule(node.rule), spec)
 
 
 def with_payload(task: Submission, payload: str | None) -> Submission:

@@ -10,41 +10,28 @@
 | the deadline passes as the last node ends | the end deletes the timer: one of the two happened |
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 from uuid import UUID
 
 from duly.domain.ids import NODE_NUMBER_MAX, node_id_of, shard_of
-from duly.domain.workflow import NODES_MAX, WorkflowStop
+from duly.domain.workflow import WorkflowStop
 from duly.store.control import cancel_tasks, ended_by_cancel
 from duly.store.database import Database, Session
 from duly.store.finish import Released
 from duly.store.statements import statements_beside
 from duly.store.workflow_pauses import PARKED, QUEUE, park, unpause_workflow
-from duly.store.workflows import TimerKind
+from duly.store.workflow_steps import run_step
+from duly.store.workflow_timers import TimerKind, WorkflowTimer, arm, take_timer
+from duly.store.workflow_waits import run_wait
 
 SQL = statements_beside(__file__)
-# Nodes that one commit cancels, and timers that one look finds.
+# Nodes that one commit cancels.
 CANCELLED_AT_ONCE = 1000
-TIMERS_AT_ONCE = 100
 
 # Stores the task that tells of a workflow's end, in this transaction; what follows its commit.
 CallBack = Callable[[Session, "EndedWorkflow"], Awaitable[Callable[[], Awaitable[None]]]]
-
-
-class WorkflowTimer(NamedTuple):
-    """Something that a workflow has to do, in `wait_s`; the fence tells a repeated one from a new
-    one."""
-
-    shard: int
-    tenant: int
-    workflow: UUID
-    kind: str
-    node: int
-    fence: int
-    cursor: str | None
-    wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,48 +75,6 @@ async def cancel_nodes(
         released.workflows.append(workflow_id)
 
 
-async def arm(
-    session: Session,
-    tenant: int,
-    workflow_id: UUID,
-    kind: TimerKind,
-    *,
-    in_s: float = 0.0,
-    cursor: str | None = None,
-) -> None:
-    await session.fetch(
-        SQL.arm, shard_of(workflow_id), tenant, workflow_id, kind.value, 0, in_s, cursor
-    )
-
-
-async def number_nodes(
-    session: Session, tenant: int, workflow_id: UUID, count: int, edges: int
-) -> int | None:
-    """The first of so many numbers for new nodes of the graph, whose rows follow in this
-    transaction. None: the workflow has ended."""
-    rows = await session.fetch(
-        SQL.number_nodes, shard_of(workflow_id), workflow_id, tenant, count, 0, edges
-    )
-    return rows[0]["first_node"] if rows else None
-
-
-async def number_generated(
-    session: Session, tenant: int, workflow_id: UUID, count: int, edges: int = 0
-) -> int | None:
-    """The same for nodes that duly makes itself: items of maps, and what undoes."""
-    rows = await session.fetch(
-        SQL.number_nodes, shard_of(workflow_id), workflow_id, tenant, 0, count, edges
-    )
-    return NODES_MAX + rows[0]["first_generated"] if rows else None
-
-
-async def find_due_timers(
-    database: Database, shards: Sequence[int], ahead_s: float = 0.0
-) -> list[WorkflowTimer]:
-    rows = await database.fetch(SQL.find_due_timers, list(shards), TIMERS_AT_ONCE, ahead_s)
-    return [WorkflowTimer(*row) for row in rows]
-
-
 async def run_timer(
     database: Database, timer: WorkflowTimer, call_back: CallBack
 ) -> tuple[Released, Callable[[], Awaitable[None]] | None]:
@@ -142,10 +87,7 @@ async def run_timer(
             key = timer.shard, timer.workflow, timer.kind, timer.node, timer.fence
             await park(session, *key)
             return released, None
-        taken = await session.fetch(
-            SQL.take_timer, timer.shard, timer.workflow, timer.kind, timer.node, timer.fence
-        )
-        if taken and row is not None:
+        if await take_timer(session, timer) and row is not None:
             after = await do(session, timer, row, released, call_back)
     return released, after
 
@@ -171,6 +113,10 @@ async def do(
             assert timer.cursor is not None
             skipped = [node_id_of(timer.workflow, int(n)) for n in timer.cursor.split()]
             released.note(await session.fetch(SQL.cascade, skipped))
+        case TimerKind.STEP:
+            await run_step(session, timer, row, released)
+        case TimerKind.WAIT:
+            await run_wait(session, timer, row, released)
         case TimerKind.NEXT:
             # It waits for this end, unless its owner has paused or unpaused it since.
             following = row["next_workflow"]

@@ -17,7 +17,7 @@ from duly.domain.ids import NODE_NUMBER_MAX, node_id_of, shard_of
 from duly.store.database import Session
 from duly.store.finish import Released
 from duly.store.statements import statements_beside
-from duly.store.workflows import TimerKind
+from duly.store.workflow_timers import TimerKind
 
 SQL = statements_beside(__file__)
 # Who paused a workflow of a schedule that waits for the end of the one before it.

@@ -15,7 +15,6 @@ Ends and releases of nodes are part of the finish move (`finish.sql`, `duly.rele
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -32,11 +31,12 @@ from duly.domain.ids import (
     node_octets,
     shard_of,
 )
+from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, NodeSpec
 from duly.domain.states import State, live_state
 from duly.domain.task import WEBHOOK_POOL, Submission, timer_queue
 from duly.domain.workflow import NODES_MAX, OnFailure, WaitRule, WorkflowStop
 from duly.environment import CrashPoint
-from duly.events import TasksStored
+from duly.events import NodesReleased, TasksStored
 from duly.store.database import SERIALIZATION_FAILURE, Database, Session
 from duly.store.idempotency import find_replay
 from duly.store.insert import KEY_TTL_S, InsertRow, insert_nodes, jittered_start, lanes_of
@@ -52,6 +52,7 @@ from duly.store.submit import (
     stored_at,
 )
 from duly.store.unnest import columns
+from duly.store.workflow_nodes import decode_spec, encode_spec
 
 SQL = statements_beside(__file__)
 PAGE_MAX = 200
@@ -61,31 +62,17 @@ SEARCHED_MAX = 20_000
 LAST_WORKFLOW = UUID(int=2**128 - 1)
 
 
-class TimerKind(StrEnum):
-    """What `workflow_timers` are for."""
-
-    DEADLINE = "deadline"
-    CANCEL = "cancel"
-    CASCADE = "cascade"
-    CALLBACK = "callback"
-    STEP = "step"
-    MAP = "map"
-    WAIT = "wait"
-    COMPENSATE = "compensate"
-    CHILD = "child"
-    RESUME = "resume"
-    NEXT = "next"
-
-
 @dataclass(frozen=True, slots=True)
 class NodeStart:
-    """One node: its task, the numbers of its parents and children, and when it runs."""
+    """One node: its task (of other kinds, one that stands for it), the numbers of its parents and
+    children, and when it runs."""
 
     name: str
     task: Submission
     parents: Sequence[int] = ()
     children: Sequence[int] = ()
     rule: WaitRule = WaitRule.ALL_COMPLETED
+    spec: NodeSpec = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +139,7 @@ class WorkflowStarter:
         raise StatementRefused(problem="its key changes hands", code=SERIALIZATION_FAILURE)
 
     async def publish_stored(self, won: list[PlacedStart], now: datetime) -> None:
-        """The roots are due; who waits is heard of when its parents end."""
+        """The roots are due, or have their step; who waits is heard of when its parents end."""
         submitter = self.submitter
         rows = [row for each in won for row in each.rows]
         submitter.placements |= lanes_of(rows)
@@ -160,12 +147,15 @@ class WorkflowStarter:
         roots = [row for each in won for row in each.rows if not is_waiting(each, row)]
         timers = near_timers(roots, {row.ordinal: stored_at(row, now) for row in roots})
         submitter.events.publish(TasksStored(rows, timers, now))
+        stepping = tuple(each.id for each in won if root_steps(each))
+        if stepping:
+            submitter.events.publish(NodesReleased(workflows=stepping))
 
     async def store(
         self, session: Session, placed: list[PlacedStart]
     ) -> tuple[list[PlacedStart], datetime]:
         keyed = [each for each in placed if each.start.idempotency_key is not None]
-        graphs = [*workflow_columns(placed), *node_columns(placed)]
+        graphs = [*workflow_columns(placed), *node_columns(placed), *step_columns(placed)]
         if keyed:
             claims = sorted((*key_of(each.start), each.start.asked, each.id) for each in keyed)
             ttls = [KEY_TTL_S] * len(claims)
@@ -191,7 +181,7 @@ class WorkflowStarter:
             (start.tenant, node.task.pool)
             for start in starts
             for node in start.nodes
-            if node.task.url is None
+            if is_pooled(node)
         }
         pools = await submitter.pools.resolve(wanted, session) if wanted else {}
         environment = submitter.environment
@@ -219,7 +209,7 @@ class WorkflowStarter:
         pools: dict[tuple[int, str], int],
     ) -> InsertRow:
         task = node.task._replace(execution_key=f"{workflow_id}:{node.name}")
-        pool = WEBHOOK_POOL if task.url is not None else pools[task.tenant, task.pool]
+        pool = pools[task.tenant, task.pool] if is_pooled(node) else WEBHOOK_POOL
         _, delay_s = jittered_start(task, self.submitter.environment.random)
         node_id = pgproto.UUID(node_octets(workflow_id, number))
         queue = timer_queue(pool, task.priority)
@@ -256,7 +246,19 @@ def key_of(start: WorkflowStart) -> tuple[int, int, str]:
 
 
 def is_waiting(placed: PlacedStart, row: InsertRow) -> bool:
-    return bool(placed.start.nodes[row.ordinal - placed.rows[0].ordinal].parents)
+    node = placed.start.nodes[row.ordinal - placed.rows[0].ordinal]
+    return bool(node.parents) or node.spec.is_step
+
+
+def is_pooled(node: NodeStart) -> bool:
+    """Whether workers run it; a stand-in for a node of another kind is run by no consumer."""
+    return node.task.url is None and node.spec.kind not in STAND_IN_TYPES
+
+
+def root_steps(placed: PlacedStart) -> list[tuple[NodeStart, InsertRow]]:
+    """Nodes without parents of which a step decides at once."""
+    nodes = zip(placed.start.nodes, placed.rows, strict=True)
+    return [(node, row) for node, row in nodes if node.spec.is_step and not node.parents]
 
 
 def workflow_columns(placed: list[PlacedStart]) -> list[Any]:
@@ -288,6 +290,28 @@ def node_columns(placed: list[PlacedStart]) -> list[Any]:
         [round(row.delay_s * 1000) for _, _, row in nodes],
         [array_text(node.parents) for _, node, _ in nodes],
         [array_text(node.children) for _, node, _ in nodes],
+        *spec_columns([node.spec for _, node, _ in nodes]),
+    ]
+
+
+def spec_columns(specs: Sequence[NodeSpec]) -> list[Any]:
+    """Kind, whether it is a step, and the spec; nothing where all nodes are plain tasks."""
+    if all(spec is PLAIN for spec in specs):
+        return [[], [], []]
+    return [
+        [None if spec is PLAIN else int(spec.kind) for spec in specs],
+        [None if spec is PLAIN else spec.is_step for spec in specs],
+        [encode_spec(spec) for spec in specs],
+    ]
+
+
+def step_columns(placed: list[PlacedStart]) -> list[Any]:
+    rows = [row for each in placed for _, row in root_steps(each)]
+    return [
+        [row.shard for row in rows],
+        [row.id for row in rows],
+        [row.task.tenant for row in rows],
+        [round(row.delay_s * 1000) for row in rows],
     ]
 
 
@@ -350,6 +374,7 @@ class WorkflowNode:
     now: datetime
     # When it was due before its workflow was paused.
     held_due_at: datetime | None = None
+    spec: NodeSpec = PLAIN
 
 
 class Parent(NamedTuple):
@@ -511,11 +536,12 @@ def node_from(row: Any) -> WorkflowNode:
     else:
         state = State(row["state"])
     has_run = row["started_at"] is not None
+    spec = decode_spec(row["spec"])
     return WorkflowNode(
         id=row["id"],
         name=row["name"],
         number=int.from_bytes(row["id"].bytes[13:]),
-        type=row["type"],
+        type=None if spec.kind in STAND_IN_TYPES else row["type"],
         state=state,
         rule=WaitRule(row["wait_rule"]),
         delay_s=row["delay_ms"] / 1000,
@@ -528,6 +554,7 @@ def node_from(row: Any) -> WorkflowNode:
         reason=row["reason"],
         now=row["now"],
         held_due_at=row["held_due_at"],
+        spec=spec,
     )
 
 

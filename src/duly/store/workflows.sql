@@ -1,6 +1,6 @@
 -- fragment: graphs
 -- The rows of new workflows with their graphs, of those whose id `stands`. A workflow of another with
--- the same id is refused as a whole.
+-- the same id is refused as a whole. Plain nodes need no kind; a step without parents is armed at once.
 begun AS (
     INSERT INTO duly.workflows (shard, id, tenant, name, nodes, live, edges, created_at, deadline_at,
                                 on_failure, callback, tags, type, type_version)
@@ -18,11 +18,20 @@ begun AS (
     INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
     SELECT shard, tenant, id, 'deadline', deadline_at FROM begun WHERE deadline_at IS NOT NULL
 ), graphs AS (
-    INSERT INTO duly.workflow_nodes (shard, id, tenant, name, wait_rule, delay_ms, parents, children)
-    SELECT shard, id, tenant, name, wait_rule, delay_ms, parents::integer[], children::integer[]
+    INSERT INTO duly.workflow_nodes (shard, id, tenant, name, wait_rule, delay_ms, parents, children,
+                                     kind, is_step, spec)
+    SELECT shard, id, tenant, name, wait_rule, delay_ms, parents::integer[], children::integer[],
+           coalesce(kind, 0), coalesce(is_step, false), spec
       FROM unnest($13::smallint[], $14::uuid[], $15::integer[], $16::text[], $17::smallint[],
-                  $18::bigint[], $19::text[], $20::text[])
-           AS sent(shard, id, tenant, name, wait_rule, delay_ms, parents, children)
+                  $18::bigint[], $19::text[], $20::text[], $21::smallint[], $22::boolean[], $23::text[])
+           AS sent(shard, id, tenant, name, wait_rule, delay_ms, parents, children, kind, is_step, spec)
+     WHERE :node_stands
+), steps AS (
+    INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, node, due_at)
+    SELECT shard, tenant, duly.workflow_of(id), 'step', duly.node_number(id),
+           duly.now() + delay_ms * interval '1 millisecond'
+      FROM unnest($24::smallint[], $25::uuid[], $26::integer[], $27::bigint[])
+           AS sent(shard, id, tenant, delay_ms)
      WHERE :node_stands
 )
 
@@ -38,9 +47,9 @@ SELECT NULL::uuid AS id WHERE false
 WITH bounded AS MATERIALIZED (
     SELECT set_config('lock_timeout', '1s', true)
 ),
--- include: insert.claimed_keys shards=$21 tenants=$22 keys=$23 hashes=$24 ids=$25 ttls=$26
+-- include: insert.claimed_keys shards=$28 tenants=$29 keys=$30 hashes=$31 ids=$32 ttls=$33
 , lost AS (
-    SELECT unnest($25::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
+    SELECT unnest($32::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
 ),
 -- include: workflows.graphs stands="sent.id NOT IN (SELECT lost.id FROM lost)" node_stands="duly.workflow_of(sent.id) NOT IN (SELECT lost.id FROM lost)"
 SELECT lost.id FROM lost
@@ -64,8 +73,7 @@ SELECT workflows.id, workflows.tenant, workflows.name, workflows.state, workflow
   JOIN duly.workflows
     ON workflows.shard = asked.shard AND workflows.id = asked.id AND workflows.tenant + 0 = $1
  CROSS JOIN LATERAL (
-       SELECT count(*) FILTER (WHERE timers.parents_pending IS NOT NULL
-                                  OR timers.held_due_at IS NOT NULL) AS waiting,
+       SELECT count(*) FILTER (WHERE timers.due_at IS NULL) AS waiting,
               count(*) FILTER (WHERE timers.holder IS NOT NULL) AS running,
               count(*) FILTER (WHERE timers.holder IS NULL AND timers.due_at > duly.now())
                   AS scheduled,
@@ -95,7 +103,7 @@ SELECT id, looked_at, is_match
 
 -- name: read_nodes
 -- Nodes of one workflow after a number, in that order: the graph, and how each stands at one instant.
-SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.children,
+SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.children, node.spec,
        timers.id IS NOT NULL AS is_live, timers.due_at, timers.holder, timers.attempt,
        timers.parents_pending, timers.held_due_at, timers.started_at AS live_started_at, tasks.type,
        last.state, last.outcome, last.reason, last.started_at, last.ended_at,

@@ -1,0 +1,179 @@
+"""Nodes of workflows on the wire, by kind: what each may have, and the typed spec that is stored.
+
+A kind to come: its member in `NodeRequest` and in `RUNS` (or beside `type`, as a map of tasks is),
+what of the other members belongs to it in `FOREIGN`, and its part of `spec_of` and `spec_problems`.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from duly.api.wire import (
+    NULL,
+    Instant,
+    KeyText,
+    Priority,
+    RetryOptions,
+    Seconds,
+    Tags,
+    Target,
+    TaskDefaults,
+    TaskRequest,
+    TypeName,
+)
+from duly.domain import limits
+from duly.domain.access import Access
+from duly.domain.limits import Problem, run_at_reason
+from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, NodeSpec, OnTimeout, WaitSpec
+from duly.domain.predicate import PredicateRefused, parse_predicate
+from duly.domain.task import Submission
+from duly.domain.workflow import NODE_NAME_CHARACTERS_MAX
+
+NODE_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+NodeName = Annotated[str, Meta(pattern=NODE_NAME_PATTERN, max_length=NODE_NAME_CHARACTERS_MAX)]
+SignalName = Annotated[str, Meta(pattern=NODE_NAME_PATTERN, max_length=NODE_NAME_CHARACTERS_MAX)]
+When = Literal["all_completed", "none_failed", "all_done", "any_completed", "any_failed"]
+
+
+class WaitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a node waits for. With `signal`: until one of that name is sent by a credential with the
+    role or a higher one; after `timeout_s` it is skipped, fails, or completes (`continue`). Without
+    a signal: for `delay_s` from when its parents let it begin, or until an instant."""
+
+    signal: SignalName | None = None
+    role: Literal["producer", "operator", "admin"] = "producer"
+    timeout_s: Annotated[float, Meta(ge=0, le=limits.DELAY_S_MAX)] | None = None
+    on_timeout: OnTimeout = OnTimeout.FAIL
+    delay_s: Seconds | None = None
+    until: Instant | None = None
+
+    def spec(self) -> WaitSpec:
+        given = msgspec.structs.asdict(self) | {"role": Access(self.role)}
+        return WaitSpec(**given)
+
+
+class NodeRequest(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """One node: what it runs, the nodes it comes after, and the rule by which these let it run. It
+    is a task (`type` and what tasks have) or a wait. `if`: a predicate on the results of its
+    parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its webhook's
+    body is `{"payload", "parents"}`."""
+
+    type: TypeName | None = None
+    wait: WaitRequest | None = None
+    after: list[NodeName] = []
+    when: When = "all_completed"
+    if_: msgspec.Raw = msgspec.field(name="if", default_factory=lambda: NULL)
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+    delay_s: Seconds | None = None
+    target: Target | None = None
+    priority: Priority | None = None
+    retry: RetryOptions | None = None
+    timeout_s: Annotated[float, Meta(ge=limits.TIMEOUT_S_MIN, le=limits.TIMEOUT_S_MAX)] | None = (
+        None
+    )
+    jitter_s: Annotated[float, Meta(ge=0, le=limits.JITTER_S_MAX)] | None = None
+    concurrency_key: KeyText | None = None
+    concurrency_limit: Annotated[int, Meta(ge=1, le=limits.CONCURRENCY_LIMIT_MAX)] | None = None
+    tags: Tags | None = None
+    envelope: bool = False
+
+    @property
+    def is_task(self) -> bool:
+        """Whether a handler runs it, and the rules of its task type hold for it."""
+        return self.type is not None
+
+    def task_request(self, defaults: TaskDefaults) -> TaskRequest:
+        """The task it is, with what the workflow says for all of its nodes."""
+        assert self.type is not None
+        return TaskRequest(
+            type=self.type,
+            payload=self.payload,
+            delay_s=self.delay_s,
+            target=self.target or defaults.target,
+            priority=defaults.priority if self.priority is None else self.priority,
+            retry=self.retry or defaults.retry,
+            timeout_s=defaults.timeout_s if self.timeout_s is None else self.timeout_s,
+            jitter_s=defaults.jitter_s if self.jitter_s is None else self.jitter_s,
+            concurrency_key=self.concurrency_key,
+            concurrency_limit=self.concurrency_limit,
+            tags=self.tags,
+        )
+
+    def stand_in(self, tenant: int) -> Submission:
+        """The task that stands for a node which no handler runs."""
+        kind = STAND_IN_TYPES[spec_of(self).kind]
+        return Submission(tenant=tenant, type=kind, delay_s=self.delay_s or 0.0)
+
+
+# Members that say what a node runs: exactly one of them.
+RUNS = ("type", "wait")
+OF_TASKS = (
+    *("payload", "target", "priority", "retry", "timeout_s", "jitter_s", "concurrency_key"),
+    *("concurrency_limit", "tags", "envelope"),
+)
+# Members that have no meaning for a node which runs something else.
+FOREIGN = {"type": (), "wait": OF_TASKS}
+OF_SIGNALS = ("timeout_s", "on_timeout", "role")
+NOTHING = NodeRequest()
+NO_WAIT = WaitRequest()
+
+
+def spec_of(node: NodeRequest) -> NodeSpec:
+    """Of a node without problems."""
+    if node.is_task and node.if_ == NULL:
+        return PLAIN
+    return NodeSpec(
+        predicate=None if node.if_ == NULL else bytes(node.if_).decode(),
+        wait=None if node.wait is None else node.wait.spec(),
+    )
+
+
+def kind_problems(node: NodeRequest) -> list[Problem]:
+    """What it runs, and whether the rest fits to that."""
+    runs = [name for name in RUNS if getattr(node, name) is not None]
+    if len(runs) != 1:
+        return [
+            Problem("", f"has {' and '.join(runs) or 'nothing to run'}: give one of type, wait")
+        ]
+    return [
+        Problem(f"/{name}", f"does not belong to a node with {runs[0]}")
+        for name in FOREIGN[runs[0]]
+        if getattr(node, name) != getattr(NOTHING, name)
+    ]
+
+
+def spec_problems(node: NodeRequest, now: datetime) -> Iterator[Problem]:
+    if node.if_ != NULL:
+        yield from predicate_problems(node)
+    if node.wait is not None:
+        yield from (
+            Problem(f"/wait{each.pointer}", each.reason) for each in wait_problems(node.wait, now)
+        )
+
+
+def predicate_problems(node: NodeRequest) -> Iterator[Problem]:
+    try:
+        parse_predicate(bytes(node.if_).decode(), node.after)
+    except PredicateRefused as refused:
+        yield from (Problem(f"/if{each.pointer}", each.reason) for each in refused.problems)
+    except (ValueError, RecursionError):
+        yield Problem("/if", "cannot be read")
+
+
+def wait_problems(wait: WaitRequest, now: datetime) -> Iterator[Problem]:
+    ends = [name for name in ("signal", "delay_s", "until") if getattr(wait, name) is not None]
+    if len(ends) != 1:
+        yield Problem("", "needs exactly one of signal, delay_s, until")
+    elif wait.signal is None:
+        for name in OF_SIGNALS:
+            if getattr(wait, name) != getattr(NO_WAIT, name):
+                yield Problem(f"/{name}", "belongs to a wait for a signal")
+    if wait.signal is not None and wait.timeout_s is None and wait.on_timeout != NO_WAIT.on_timeout:
+        yield Problem("/on_timeout", "needs timeout_s")
+    if reason := run_at_reason(wait.until, now):
+        yield Problem("/until", reason)

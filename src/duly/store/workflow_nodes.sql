@@ -1,0 +1,69 @@
+-- name: read_live_node
+-- A node that has not ended, for what is done about it under the lock of its workflow.
+SELECT node.id, node.tenant, node.name, node.spec, timers.run_at, timers.started_at
+  FROM duly.workflow_nodes AS node
+  JOIN duly.timers ON timers.shard = node.shard AND timers.id = node.id
+ WHERE node.shard = $1
+   AND node.id = $2
+   AND timers.holder IS NULL
+
+-- name: read_named_parents
+-- How those parents of a node ended that its `if` names.
+SELECT parent.name, last.state, last.result
+  FROM duly.workflow_nodes AS node
+ CROSS JOIN LATERAL unnest(node.parents) AS edge(number)
+  JOIN duly.workflow_nodes AS parent
+    ON parent.shard = node.shard AND parent.id = duly.node_id(node.id, edge.number)
+  JOIN LATERAL (
+       SELECT * FROM duly.attempts
+        WHERE attempts.shard = parent.shard AND attempts.id = parent.id AND attempts.state IS NOT NULL
+        ORDER BY attempts.fence DESC
+        LIMIT 1) AS last ON true
+ WHERE node.shard = $1
+   AND node.id = $2
+   AND parent.name = ANY ($3::text[])
+
+-- name: release_node
+-- A node whose step has decided is due, once and under the lock of its workflow. It was to run at $3:
+-- neither its parents' time nor that of a pause counts for its lag.
+UPDATE duly.timers
+   SET due_at = duly.now(),
+       run_at = least($3, duly.now())
+ WHERE timers.shard = $1
+   AND timers.id = $2
+   AND timers.holder IS NULL
+   AND timers.due_at IS NULL
+   AND timers.held_due_at IS NULL
+   AND timers.parents_pending IS NULL
+   AND timers.started_at IS NULL
+RETURNING timers.id, timers.tenant, timers.shard, timers.queue, timers.fence, timers.due_at,
+          timers.priority, timers.type, timers.concurrency_key, timers.concurrency_limit, timers.host
+
+-- name: begin_node
+-- A node that no handler runs begins, once and under the lock of its workflow.
+UPDATE duly.timers
+   SET started_at = duly.now(),
+       run_at = least($3, duly.now())
+ WHERE timers.shard = $1
+   AND timers.id = $2
+   AND timers.holder IS NULL
+   AND timers.due_at IS NULL
+   AND timers.held_due_at IS NULL
+   AND timers.parents_pending IS NULL
+   AND timers.started_at IS NULL
+RETURNING timers.id
+
+-- name: number_nodes
+-- Numbers for nodes that come later, under the lock of the row itself: of the graph, and of those that duly
+-- makes itself. All live until they end, which each of them does. An ended workflow gets none.
+UPDATE duly.workflows
+   SET nodes = workflows.nodes + $4 + $5,
+       generated = workflows.generated + $5,
+       live = workflows.live + $4 + $5,
+       edges = workflows.edges + $6
+ WHERE workflows.shard = $1
+   AND workflows.id = $2
+   AND workflows.tenant + 0 = $3
+   AND workflows.ended_at IS NULL
+RETURNING workflows.nodes - workflows.generated - $4 + 1 AS first_node,
+          workflows.generated - $5 + 1 AS first_generated
