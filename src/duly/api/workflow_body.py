@@ -252,7 +252,7 @@ class WorkflowChecks:
         problems: list[Problem] = []
         tasks: list[Submission] = []
         for name, node in request.nodes.items():
-            await pace.step(len(node.payload) + len(node.if_))
+            await pace.step(len(node.payload))
             found = list(spec_problems(node, now))
             if node.is_task:
                 found += self.task_of(call.tenant, node, *next(checked), now, tasks)

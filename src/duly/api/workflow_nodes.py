@@ -4,9 +4,9 @@ A kind to come: its member in `NodeRequest` and in `RUNS` (or beside `type`, as 
 what of the other members belongs to it in `FOREIGN`, and its part of `spec_of` and `spec_problems`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -67,7 +67,7 @@ class NodeRequest(
     wait: WaitRequest | None = None
     after: list[NodeName] = []
     when: When = "all_completed"
-    if_: msgspec.Raw = msgspec.field(name="if", default_factory=lambda: NULL)
+    if_: dict[str, Any] | None = msgspec.field(name="if", default=None)
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
     delay_s: Seconds | None = None
     target: Target | None = None
@@ -125,10 +125,10 @@ NO_WAIT = WaitRequest()
 
 def spec_of(node: NodeRequest) -> NodeSpec:
     """Of a node without problems."""
-    if node.is_task and node.if_ == NULL:
+    if node.is_task and node.if_ is None:
         return PLAIN
     return NodeSpec(
-        predicate=None if node.if_ == NULL else bytes(node.if_).decode(),
+        predicate=None if node.if_ is None else predicate_text(node.if_),
         wait=None if node.wait is None else node.wait.spec(),
     )
 
@@ -148,21 +148,23 @@ def kind_problems(node: NodeRequest) -> list[Problem]:
 
 
 def spec_problems(node: NodeRequest, now: datetime) -> Iterator[Problem]:
-    if node.if_ != NULL:
-        yield from predicate_problems(node)
+    if node.if_ is not None:
+        yield from predicate_problems(node.if_, node.after)
     if node.wait is not None:
         yield from (
             Problem(f"/wait{each.pointer}", each.reason) for each in wait_problems(node.wait, now)
         )
 
 
-def predicate_problems(node: NodeRequest) -> Iterator[Problem]:
+def predicate_problems(predicate: dict[str, Any], parents: Sequence[str]) -> Iterator[Problem]:
     try:
-        parse_predicate(bytes(node.if_).decode(), node.after)
+        parse_predicate(predicate_text(predicate), parents)
     except PredicateRefused as refused:
         yield from (Problem(f"/if{each.pointer}", each.reason) for each in refused.problems)
-    except (ValueError, RecursionError):
-        yield Problem("/if", "cannot be read")
+
+
+def predicate_text(predicate: dict[str, Any]) -> str:
+    return msgspec.json.encode(predicate).decode()
 
 
 def wait_problems(wait: WaitRequest, now: datetime) -> Iterator[Problem]:
