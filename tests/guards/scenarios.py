@@ -17,16 +17,19 @@ from tests.interleaving.calls import (
     cancel,
     expire,
     lease_by,
+    pause,
     postpone,
     promote,
     purge,
     reap,
     replay,
     settle_as,
+    stop,
+    unpause,
 )
 from tests.interleaving.nodes import EXPIRE_KEYS, Nodes, delete_keys, request, with_expired_key
 from tests.interleaving.orders import Race
-from tests.interleaving.pairs import Pair, assert_pair, assert_true
+from tests.interleaving.pairs import Pair, assert_pair, assert_serial, assert_true
 from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene, Stage
 
 Scenario = Callable[[Stage, Race], Awaitable[None]]
@@ -306,3 +309,33 @@ async def a_retry_and_a_cancel_agree(stage: Stage, race: Race) -> None:
 async def a_lease_and_a_cancel_agree(stage: Stage, race: Race) -> None:
     told = {("leased 1", "cancel_requested"), (NOTHING, "cancelled")}
     await assert_pair(Pair("", Stage.ready, lease_by("second"), cancel, told), stage, race)
+
+
+# I7 ---------------------------------------------------------------------------------------------
+
+
+async def a_node_ends_under_the_lock_of_its_workflow(stage: Stage, race: Race) -> None:
+    """An end takes a node and then its children, a cancel of the whole takes all of them."""
+    for setting, call in (
+        (Stage.node, settle_as(Outcome.COMPLETED)),
+        (Stage.node, settle_as(Outcome.REJECTED)),
+        (Stage.free_node, cancel),
+    ):
+        pair = Pair("an end and a cancel of the whole", setting, call, stop, set())
+        seen, _ = await assert_serial(pair, stage, race)
+        assert all("refused" not in answer for answers in seen for answer in answers), seen
+
+
+async def nothing_starts_in_a_pause(stage: Stage, race: Race) -> None:
+    """What is tried again meanwhile is held, also where its statement began before the pause."""
+    release = settle_as(Outcome.RELEASED, retry_in_s=0.0)
+    answers = {("settled again", "paused"), ("settled", "paused")}
+    pair = Pair("a retry and a pause", Stage.node, release, pause, answers)
+    await assert_pair(pair, stage, race)
+
+
+async def what_a_pause_holds_is_due_afterwards(stage: Stage, race: Race) -> None:
+    scene = await stage.held_node()
+    assert await unpause(stage.database, scene) == "unpaused 1"
+    await lease_again(stage, scene)
+    await assert_true(stage, scene)

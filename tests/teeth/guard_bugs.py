@@ -11,6 +11,7 @@ from duly.store import (
     reap,
     retry,
     settle,
+    workflow_pauses,
 )
 from tests.guards import scenarios as acted
 from tests.guards.scenarios import Scenario
@@ -23,6 +24,12 @@ ANY_LEASE = (
     "AND $10::boolean IS NOT NULL",
 )
 ANY_HOLDER = ("AND timers.holder = $4", "AND $4::uuid IS NOT NULL")
+UNDER_LOCK = "AND (SELECT is_locked FROM locked)"
+LATER = "duly.now() + make_interval(secs => done.delay_s)"
+NOT_HELD = (
+    f"(due_at, held_due_at) = (SELECT * FROM duly.due_or_held(timers.id, {LATER}))",
+    f"due_at = {LATER}",
+)
 UNREQUESTED = "AND NOT timers.cancel_requested"
 SAME_HOLDER = "attempts.holder = asked.holder\n                AND"
 FENCE_RISES = "fence = timers.fence + 1,"
@@ -354,6 +361,41 @@ TEETH: list[tuple[str, Scenario, list[Bug]]] = [
         [
             without(finish, "finish_cancelled", "AND timers.holder IS NULL"),
             without(finish, "finish_cancelled", "AND timers.holder IS NOT NULL"),
+        ],
+    ),
+    (
+        "I7",
+        acted.a_node_ends_under_the_lock_of_its_workflow,
+        [
+            without(finish, "finish_completed_nodes", UNDER_LOCK),
+            without(finish, "finish_terminal_nodes", UNDER_LOCK),
+            with_edits(
+                "without the lock",
+                finish,
+                "finish_cancelled_nodes",
+                ("WHERE (SELECT is_locked FROM workflows_locked)", "WHERE true"),
+            ),
+        ],
+    ),
+    (
+        "I7",
+        acted.nothing_starts_in_a_pause,
+        [
+            without(retry, "retry_nodes", UNDER_LOCK),
+            with_edits("that is not held", retry, "retry_nodes", NOT_HELD),
+            without(workflow_pauses, "hold_timers", "AND timers.holder IS NULL"),
+        ],
+    ),
+    (
+        "I7",
+        acted.what_a_pause_holds_is_due_afterwards,
+        [
+            with_edits(
+                "that forgets the instant",
+                workflow_pauses,
+                "release_timers",
+                ("SET due_at = timers.held_due_at,", "SET due_at = NULL,"),
+            ),
         ],
     ),
 ]
