@@ -3,7 +3,7 @@ harness can ask of them. The verdict is the checker's."""
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,6 +14,7 @@ import asyncpg
 
 from duly.domain.task import concurrency_limit_of
 from duly.store.policies import decode_policy
+from duly.store.verify import workflow_tables
 from duly.verify.check import Violation, check, find_overdue
 from duly.verify.history import (
     AttemptRow,
@@ -21,20 +22,46 @@ from duly.verify.history import (
     Effect,
     KeyRow,
     Logs,
+    Operation,
     Tables,
     TaskRow,
     TimerRow,
 )
-from tests.simulation.tables import ATTEMPTS, CAPS, LETTERS, TIMERS
+from tests.simulation.tables import (
+    ATTEMPTS,
+    CAPS,
+    LETTERS,
+    NODES,
+    TIMERS,
+    WORKFLOWS,
+    is_of_workflow,
+)
+from tests.simulation.workflow_model import (
+    STATEMENTS,
+    Terms,
+    WantedWorkflow,
+    WorkflowTables,
+    judge_workflows,
+)
+from tests.simulation.workflow_model import workflow_tables as tables_of_workflows
 
 GRACE = timedelta(seconds=30)
 NOBODY = UUID(int=0)
 TASKS = """SELECT id, tenant, run_at, policy, execution_key, payload::json ->> 'request' AS request
              FROM duly.tasks WHERE tenant = ANY($1::integer[]) ORDER BY id"""
 KEYS = """SELECT tenant, key, task_id FROM duly.idempotency_keys
-           WHERE tenant = ANY($1::integer[])"""
+           WHERE tenant = ANY($1::integer[]) AND NOT duly.is_node(task_id)"""
 OWNERLESS = """SELECT count(*) FROM duly.ownership
                 WHERE kind = 'slot' AND (holder IS NULL OR expires_at <= now())"""
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """The workflows that clients asked for, what became of them, and since when nothing breaks."""
+
+    wanted: list[WantedWorkflow]
+    tables: WorkflowTables
+    healed_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +100,14 @@ async def read_tables(connection: asyncpg.Connection, tenants: list[int]) -> Tab
         dead_letters=tuple(DeadLetterRow(*row) for row in await rows(LETTERS)),
         keys=tuple(KeyRow(*row) for row in await rows(KEYS)),
         caps={row["id"]: row["in_flight_max"] for row in await rows(CAPS)},
+        workflows=workflow_tables(await rows(WORKFLOWS), await rows(NODES)).workflows,
     )
+
+
+async def read_workflow_tables(
+    connection: asyncpg.Connection, tenants: list[int]
+) -> WorkflowTables:
+    return tables_of_workflows(*[await connection.fetch(each, tenants) for each in STATEMENTS])
 
 
 def task_row(row: Any) -> TaskRow:
@@ -84,7 +118,7 @@ def task_row(row: Any) -> TaskRow:
         run_at=row["run_at"],
         max_attempts=policy.retry.max_attempts,
         execution_key=row["execution_key"],
-        request=row["request"],
+        request=None if is_of_workflow(row) else row["request"],
         concurrency_key=policy.concurrency_key,
         concurrency_limit=concurrency_limit_of(policy),
     )
@@ -112,13 +146,28 @@ def effects_of(told: Iterable[Told], tables: Tables) -> tuple[Effect, ...]:
 
 
 def judge(
-    logs: Logs, tables: Tables, batches: Iterable[list[str]], now: datetime
+    logs: Logs,
+    tables: Tables,
+    batches: Iterable[list[str]],
+    now: datetime,
+    flows: Flows | None = None,
 ) -> list[Violation]:
     return [
         *check(logs, tables),
         *find_overdue(tables, now, GRACE),
         *torn_batches(tables, batches),
+        *(judge_flows(logs, flows) if flows else ()),
     ]
+
+
+def judge_flows(logs: Logs, flows: Flows) -> Iterator[Violation]:
+    cancelled = {
+        entry.task
+        for entry in logs.entries
+        if entry.operation is Operation.CANCEL and entry.task is not None
+    }
+    terms = Terms(cancelled, flows.healed_at, is_serial=False)
+    yield from judge_workflows(flows.wanted, flows.tables, terms)
 
 
 def torn_batches(tables: Tables, batches: Iterable[list[str]]) -> list[Violation]:

@@ -14,11 +14,20 @@ import asyncpg
 from duly.verify.check import Violation
 from duly.verify.history import CallPhase, Logs, Tables
 from tests.chaos.cluster import Cluster
-from tests.chaos.evidence import OWNERLESS, Told, effects_of, judge, read_effects, read_tables
+from tests.chaos.evidence import (
+    OWNERLESS,
+    Flows,
+    Told,
+    effects_of,
+    judge,
+    read_effects,
+    read_tables,
+    read_workflow_tables,
+)
 from tests.chaos.injector import Injector
-from tests.chaos.load import Load
 from tests.chaos.plan import make_plan
 from tests.chaos.recovery import figures
+from tests.chaos.workflows import WorkflowLoad
 from tests.simulation.tables import LIVE
 
 HEAL_S = 240.0
@@ -36,6 +45,7 @@ class Result:
     violations: list[Violation]
     logs: Logs
     tables: Tables
+    flows: Flows
     told: list[Told] = field(default_factory=list)
     batches: list[list[str]] = field(default_factory=list)
 
@@ -43,7 +53,7 @@ class Result:
 async def run(seconds: float, seed: int, rate: float, folder: Path) -> Result:
     cluster = Cluster(folder, seed)
     async with cluster.running():
-        load = Load(cluster, rate, seed, folder / "client.jsonl")
+        load = WorkflowLoad(cluster, rate, seed, folder / "client.jsonl")
         injector = Injector(cluster, folder / "faults.jsonl")
         began = time.monotonic()
         async with asyncio.TaskGroup() as group:
@@ -53,36 +63,41 @@ async def run(seconds: float, seed: int, rate: float, folder: Path) -> Result:
             await asyncio.sleep(max(0.0, began + seconds - time.monotonic()))
             load.is_over.set()
             showing.cancel()
-        healed_s, tables, late = await heal(cluster)
+        healed_s, tables, flows, late = await heal(cluster, load)
     told = read_effects(folder)
     logs = Logs(tuple(load.entries), effects_of(told, tables), tuple(injector.faults))
-    violations = [*judge(logs, tables, load.batches, datetime.now(UTC)), *late]
+    violations = [*judge(logs, tables, load.batches, datetime.now(UTC), flows), *late]
     violations += [
         Violation("survival", None, problem)
         for member in cluster.members.values()
         for problem in member.unexplained
     ]
-    report = make_report(cluster, load, injector, told, tables) | {
+    report = make_report(cluster, load, injector, told, tables, flows) | {
         "healed_s": round(healed_s, 2),
         "early_starts": sum(each.invariant == "I12" for each in violations),
         "violations": [str(each) for each in violations],
     }
-    return Result(seed, seconds, report, violations, logs, tables, told, load.batches)
+    return Result(seed, seconds, report, violations, logs, tables, flows, told, load.batches)
 
 
-async def heal(cluster: Cluster) -> tuple[float, Tables, list[Violation]]:
+async def heal(
+    cluster: Cluster, load: WorkflowLoad
+) -> tuple[float, Tables, Flows, list[Violation]]:
     """Nothing is broken any more: every task comes to its end, every slot to an owner."""
     tenants = [tenant.id for tenant in cluster.tenants]
     late: list[Violation] = []
-    began = time.monotonic()
+    began, healed_at = time.monotonic(), datetime.now(UTC)
     connection = await cluster.connect()
     try:
+        async with asyncio.timeout(HEAL_S):
+            await load.unpause_all()
         if not await reaches_zero(connection, LIVE, tenants, HEAL_S):
             late.append(Violation("liveness", None, f"live tasks are left after {HEAL_S:g} s"))
         healed_s = time.monotonic() - began
         if not await reaches_zero(connection, OWNERLESS, None, OWNED_S):
             late.append(Violation("liveness", None, "a slot has no owner after everything healed"))
-        return healed_s, await read_tables(connection, tenants), late
+        flows = Flows(load.wanted, await read_workflow_tables(connection, tenants), healed_at)
+        return healed_s, await read_tables(connection, tenants), flows, late
     finally:
         await connection.close()
 
@@ -100,7 +115,12 @@ async def reaches_zero(
 
 
 def make_report(
-    cluster: Cluster, load: Load, injector: Injector, told: list[Told], tables: Tables
+    cluster: Cluster,
+    load: WorkflowLoad,
+    injector: Injector,
+    told: list[Told],
+    tables: Tables,
+    flows: Flows,
 ) -> dict[str, Any]:
     answers = Counter(f"{entry.operation}_{entry.phase}" for entry in load.entries)
     kinds = Counter(fault.kind for fault in injector.faults)
@@ -112,6 +132,12 @@ def make_report(
         "effects": len(told),
         "attempts": dict(Counter(row.outcome for row in tables.attempts).most_common()),
         "ends": dict(Counter(row.state for row in tables.attempts if row.state).most_common()),
+        "workflows": dict(Counter(row["state"] for row in flows.tables.workflows).most_common()),
+        "nodes": dict(
+            Counter(
+                node.state for nodes in flows.tables.nodes.values() for node in nodes.values()
+            ).most_common()
+        ),
         "dead_letters": len(tables.dead_letters),
         "client_log": dict(sorted(answers.items())),
         "faults": dict(sorted(kinds.items())),
@@ -124,7 +150,7 @@ def make_report(
     }
 
 
-async def show_progress(load: Load, injector: Injector, seconds: float) -> None:
+async def show_progress(load: WorkflowLoad, injector: Injector, seconds: float) -> None:
     """On a terminal only."""
     began = time.monotonic()
     while sys.stderr.isatty():

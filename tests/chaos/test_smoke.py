@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -18,6 +19,7 @@ SECONDS = 33.0
 RATE = 40.0
 KINDS_MIN = 6
 TASKS_MIN = 100
+WORKFLOWS_MIN = 10
 
 
 @pytest.mark.slow
@@ -31,6 +33,8 @@ def test_half_a_minute_of_chaos_breaks_no_promise() -> None:
     assert {"kill", "pause", "crash-postgres", "end-backends"} <= faults
     assert len(faults) >= KINDS_MIN
     assert len(result.tables.tasks) >= TASKS_MIN
+    assert len(result.flows.tables.workflows) >= WORKFLOWS_MIN
+    assert result.tables.workflows
     # On a busy machine no lease may be lost; then callers were left in doubt.
     is_lost = "lease_lost" in result.report["attempts"]
     is_in_doubt = any(entry.phase is CallPhase.UNKNOWN for entry in result.logs.entries)
@@ -41,7 +45,8 @@ def test_half_a_minute_of_chaos_breaks_no_promise() -> None:
 
 def is_noticed(result: Result, spoil: Callable[[Result], Result]) -> bool:
     spoilt = spoil(result)
-    return judge(spoilt.logs, spoilt.tables, spoilt.batches, datetime.now(UTC)) != []
+    found = judge(spoilt.logs, spoilt.tables, spoilt.batches, datetime.now(UTC), spoilt.flows)
+    return found != []
 
 
 def lose_a_task(result: Result) -> Result:
@@ -83,6 +88,43 @@ def store_a_part_of_a_batch(result: Result) -> Result:
     return replace(result, batches=[*result.batches, [result.tables.tasks[0].request or "", "?"]])
 
 
+def lose_a_workflow(result: Result) -> Result:
+    """Answered, and not stored."""
+    known = {workflow for flow in result.flows.wanted for workflow in flow.ids}
+    kept = [row for row in result.flows.tables.workflows if row["id"] not in known]
+    return with_tables(result, workflows=kept)
+
+
+def run_what_was_not_released(result: Result) -> Result:
+    """A node that was skipped or cancelled has started all the same."""
+    at = datetime.now(UTC)
+    nodes = {
+        workflow: {
+            number: node if node.started_at else node._replace(started_at=at, state="SKIPPED")
+            for number, node in some.items()
+        }
+        for workflow, some in result.flows.tables.nodes.items()
+    }
+    return with_tables(result, nodes=nodes)
+
+
+def start_before_the_parents(result: Result) -> Result:
+    at = result.flows.healed_at - timedelta(days=1)
+    nodes = {
+        workflow: {
+            number: node._replace(started_at=at if node.started_at else None)
+            for number, node in some.items()
+        }
+        for workflow, some in result.flows.tables.nodes.items()
+    }
+    return with_tables(result, nodes=nodes)
+
+
+def with_tables(result: Result, **changed: Any) -> Result:
+    tables = result.flows.tables._replace(**changed)
+    return replace(result, flows=replace(result.flows, tables=tables))
+
+
 SPOILERS: dict[str, Callable[[Result], Result]] = {
     spoil.__name__: spoil
     for spoil in (
@@ -92,5 +134,8 @@ SPOILERS: dict[str, Callable[[Result], Result]] = {
         start_early,
         act_without_a_lease,
         store_a_part_of_a_batch,
+        lose_a_workflow,
+        run_what_was_not_released,
+        start_before_the_parents,
     )
 }

@@ -42,13 +42,19 @@ def make_worker(
         holder = holder_of(tenant, worker.session.plan.worker_id)
         effects.write(ctx.id, ctx.fence, str(holder))
 
-    @worker.task("chaos.work")
     async def work(ctx: Context, request: str, seconds: float = 0.0, failures: int = 0) -> str:
         note(ctx)
         await asyncio.sleep(seconds)
         if ctx.attempt <= failures:
             raise ValueError("as it was told")
         return request
+
+    for name in ("chaos.work", "chaos.fail"):
+        worker.task(name)(work)
+
+    @worker.task("chaos.ended")
+    async def hear(ctx: Context, /, **_: object) -> None:
+        note(ctx)
 
     @worker.task("chaos.poison")
     async def die(ctx: Context, request: str) -> None:

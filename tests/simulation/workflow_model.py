@@ -27,6 +27,8 @@ NODES = """SELECT duly.workflow_of(node.id) AS workflow, node.id,
 CALLBACKS = """SELECT execution_key, payload FROM duly.tasks
                 WHERE tenant = ANY($1::integer[]) AND execution_key LIKE '%:end'
                   AND replay_of IS NULL"""
+# What `workflow_tables` is made of, each read for tenants.
+STATEMENTS = (WORKFLOWS, NODES, CALLBACKS)
 ENDS = ("COMPLETED", "FAILED", "SKIPPED", "CANCELLED")
 # Beyond its deadline, or the end of all faults, before a workflow counts as forgotten.
 LATE = timedelta(seconds=30)
@@ -112,9 +114,12 @@ class WorkflowTables(NamedTuple):
 def read_workflow_tables(
     postgres: Postgres, now: datetime, tenants: Iterable[int]
 ) -> WorkflowTables:
-    workflows, nodes, callbacks = (
-        postgres.fetch(now, statement, list(tenants)) for statement in (WORKFLOWS, NODES, CALLBACKS)
-    )
+    return workflow_tables(*(postgres.fetch(now, each, list(tenants)) for each in STATEMENTS))
+
+
+def workflow_tables(
+    workflows: list[Any], nodes: Iterable[Any], callbacks: list[Any]
+) -> WorkflowTables:
     return WorkflowTables(workflows, nodes_by_number(nodes), callbacks)
 
 
@@ -256,7 +261,9 @@ def judge_node(story: Story, node: Node, terms: Terms) -> Iterator[str]:
     if verdict.at is None:
         return
     due_at = verdict.at + timedelta(seconds=story.wanted.delays_s[node.number - 1])
-    if node.started_at < (verdict.at if terms.may_be_moved else due_at):
+    # Of two ends at once, the one that counted last may have begun first: the delay is from there.
+    is_exact = terms.is_serial and not terms.may_be_moved
+    if node.started_at < (due_at if is_exact else verdict.at):
         yield f"started at {node.started_at}, and its parents decided at {verdict.at}"
     if terms.is_serial:
         yield from judge_release(story, verdict.at)
