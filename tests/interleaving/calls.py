@@ -21,7 +21,7 @@ from duly.store.reap import reap_leases
 from duly.store.settle import Settler
 from duly.store.workflow_control import stop_workflow
 from duly.store.workflow_pauses import pause_workflow, unpause_workflow
-from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene
+from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene, run_due_timer
 
 SceneCall = Callable[[Database, Scene], Awaitable[str]]
 NOTHING = "nothing"
@@ -113,6 +113,14 @@ async def unpause(database: Database, scene: Scene) -> str:
     async with database.transaction() as session:
         is_unpaused = await unpause_workflow(session, scene.tenant, scene.workflow, released)
     return f"unpaused {len(released.timers)}" if is_unpaused else NOTHING
+
+
+async def go_on(database: Database, scene: Scene) -> str:
+    """What the workflow has to do without a caller: a step, the end of a wait."""
+    released = await run_due_timer(database, scene)
+    if released is None or released == Released():
+        return NOTHING
+    return f"{len(released.ended)} ended, {len(released.timers)} set free"
 
 
 async def expire(database: Database, scene: Scene) -> str:

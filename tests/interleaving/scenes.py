@@ -1,27 +1,31 @@
 """What a race begins with (a task of a tenant of its own) and what must be true after it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from itertools import count
-from typing import Any
+from typing import Any, Never
 from uuid import UUID
 
 import asyncpg
 
-from duly.domain.ids import node_id_of
+from duly.domain.ids import node_id_of, shard_of
 from duly.domain.lanes import Lane, Ticket
+from duly.domain.node_spec import PLAIN, NodeSpec, WaitSpec
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Policy, Submission
+from duly.domain.workflow import WaitRule
 from duly.environment import Environment
 from duly.store.control import ControlAnswer, cancel_tasks
 from duly.store.database import Database
-from duly.store.finish import Settlement
+from duly.store.finish import Released, Settlement
 from duly.store.lease import ACCEPTED_ASYNC, Beat, Lease, extend_leases, lease_tasks
 from duly.store.ready_tickets import publish_tickets
 from duly.store.settle import Settler
 from duly.store.submit import Stored, Submitter
+from duly.store.workflow_control import run_timer
 from duly.store.workflow_pauses import pause_workflow
+from duly.store.workflow_timers import find_due_timers
 from duly.store.workflows import NodeStart, Started, WorkflowStart, WorkflowStarter
 
 HOLDERS = {"first": UUID(int=1), "second": UUID(int=2)}
@@ -36,7 +40,12 @@ READ_TASKS = """
 SELECT id, payload IS NULL AS is_blank, replay_of FROM duly.tasks WHERE tenant = $1 ORDER BY id"""
 READ_TIMERS = """
 SELECT id, fence, attempt, losses, holder, cancel_requested, confirmed, priority, queue,
-       due_at IS NULL AND held_due_at IS NULL AND coalesce(parents_pending, 0) = 0 AS is_stranded,
+       due_at IS NULL AND held_due_at IS NULL AND coalesce(parents_pending, 0) = 0
+           AND NOT EXISTS (SELECT FROM duly.workflow_timers AS armed
+                            WHERE armed.shard = timers.shard
+                              AND armed.workflow = duly.workflow_of(timers.id)
+                              AND armed.node = duly.node_number(timers.id)) AS is_stranded,
+       started_at IS NOT NULL AND holder IS NULL AS has_begun,
        held_due_at IS NOT NULL AS is_held, due_at IS NOT NULL AND holder IS NULL AS may_start,
        parents_pending, parents_completed, parents_failed, parents_skipped
   FROM duly.timers WHERE tenant = $1 ORDER BY id"""
@@ -50,6 +59,9 @@ READ_WORKFLOWS = """
 SELECT state, live, completed, failed, skipped, cancelled, stop_reason,
        paused_at IS NOT NULL AS is_paused
   FROM duly.workflows WHERE tenant = $1"""
+READ_WORKFLOW_TIMERS = """
+SELECT kind, node, cursor, due_at <= duly.now() AS is_due
+  FROM duly.workflow_timers WHERE tenant = $1 ORDER BY kind, node"""
 READ_REST = """
 SELECT (SELECT count(*) FROM duly.tombstones WHERE tenant = $1) AS tombstones,
        (SELECT count(*) FROM duly.idempotency_keys WHERE tenant = $1) AS keys,
@@ -80,6 +92,20 @@ class Scene:
 
     def grant(self, leases: Sequence[Lease]) -> None:
         self.granted |= {lease.fence for lease in leases}
+
+
+async def run_due_timer(database: Database, scene: Scene) -> Released | None:
+    """What the scene's workflow has to do by now, if there is anything."""
+    assert scene.workflow is not None
+    for timer in await find_due_timers(database, [shard_of(scene.workflow)]):
+        if timer.workflow == scene.workflow:
+            released, _ = await run_timer(database, timer, no_callback)
+            return released
+    return None
+
+
+async def no_callback(*_: object) -> Never:
+    raise AssertionError("no scene has a callback")
 
 
 @dataclass
@@ -162,14 +188,20 @@ class Stage:
         await Settler(self.database, self.environment).settle([end])
         return scene
 
-    async def node(self, lease_s: float = 0.0) -> Scene:
+    async def node(
+        self,
+        lease_s: float = 0.0,
+        spec: NodeSpec = PLAIN,
+        rule: WaitRule = WaitRule.ALL_COMPLETED,
+    ) -> Scene:
         """One of two parents of a node of a workflow, both leased; its lease ran out at once."""
         tenant = next(self.tenants)
         task = Submission(tenant=tenant, type="email", url="https://example.org/")
         nodes = [
             NodeStart("left", task, children=[3]),
             NodeStart("right", task, children=[3]),
-            NodeStart("join", task, parents=[1, 2]),
+            NodeStart("join", task, [1, 2], [4] if spec.is_step else [], rule, spec),
+            *([NodeStart("after", task, [3])] if spec.is_step else []),
         ]
         submitter = Submitter(self.database, self.environment)
         start = WorkflowStart(tenant, "invoice", nodes)
@@ -193,6 +225,25 @@ class Stage:
         scene.fence += 1
         return scene
 
+    async def undecided_node(self) -> Scene:
+        """A node whose `if` is to be decided by a step that is due; another node runs."""
+        spec = NodeSpec(predicate='{"node": "right", "of": "state", "eq": "COMPLETED"}')
+        return await self.scene_of(spec)
+
+    async def timed_node(self) -> Scene:
+        """A wait whose time has come; another node runs."""
+        scene = await self.scene_of(NodeSpec(wait=WaitSpec(delay_s=0.0)))
+        await run_due_timer(self.database, scene)
+        return scene
+
+    async def scene_of(self, spec: NodeSpec) -> Scene:
+        """A node of that kind behind two others, of which the first has completed; and one after
+        it."""
+        scene = await self.node(LEASE_S, spec, WaitRule.ANY_COMPLETED)
+        await self.ended(scene, Outcome.COMPLETED)
+        assert scene.workflow is not None
+        return replace(scene, id=node_id_of(scene.workflow, 3), fence=0, granted=set())
+
     async def held_node(self) -> Scene:
         """The same, and its workflow is paused; the other parent runs on."""
         scene = await self.free_node()
@@ -207,7 +258,7 @@ class Stage:
         tables = []
         for query in (
             *(READ_TASKS, READ_TIMERS, READ_ATTEMPTS, READ_LETTERS),
-            *(READ_WORKFLOWS, READ_REST),
+            *(READ_WORKFLOWS, READ_WORKFLOW_TIMERS, READ_REST),
         ):
             rows = [dict(row) for row in await self.owner.fetch(query, scene.tenant)]
             for row in rows:
@@ -223,13 +274,12 @@ class Facts:
     attempts: list[dict[str, Any]]
     letters: list[dict[str, Any]]
     workflows: list[dict[str, Any]]
+    workflow_timers: list[dict[str, Any]]
     rest: list[dict[str, Any]]
 
     def told(self, scene: Scene) -> str:
         """The same words for the same facts, whatever the ids; to compare two scenes."""
-        text = repr(
-            (self.tasks, self.timers, self.attempts, self.letters, self.workflows, self.rest)
-        )
+        text = repr([getattr(self, each.name) for each in fields(self)])
         ids = [scene.id] + [row["id"] for row in self.tasks if row["id"] != scene.id]
         for position, task_id in enumerate(ids):
             text = text.replace(repr(task_id), f"task {position}")
@@ -260,5 +310,6 @@ def assert_invariants(scene: Scene, facts: Facts) -> None:
     for workflow in facts.workflows:
         assert workflow["live"] == len(facts.timers), f"live nodes: {facts}"
         assert (workflow["state"] is None) == (workflow["live"] > 0), f"how it stands: {facts}"
+        assert workflow["live"] or not facts.workflow_timers, f"has ended: {facts}"
     orphans = [row for row in facts.timers + facts.attempts if row["id"] not in known]
     assert not orphans, f"rows of no task: {facts}"

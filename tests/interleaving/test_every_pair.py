@@ -18,6 +18,7 @@ from tests.interleaving.calls import (
     cancel,
     complete_sibling,
     expire,
+    go_on,
     hand_to_receiver,
     hasten,
     lease_by,
@@ -56,6 +57,9 @@ RACED = {
     "finish_terminal_nodes": {"reject node", "reap node"},
     "retry_nodes": {"release node", "reap node"},
     "finish_cancelled_nodes": {"cancel node", "stop workflow"},
+    "finish_node": {"go on"},
+    "release_node": {"go on"},
+    "begin_node": {"go on"},
     "hold_timers": {"pause workflow"},
     "release_timers": {"unpause workflow"},
 }
@@ -63,7 +67,7 @@ RACED = {
 MAKES_NEW = {"insert_tasks", "insert_nodes", "insert_keyed", "fill_waiting"}
 
 # A reaper leaves what moved under its hands, and a taker what is in another's hand, to a next time.
-PASSING = {"reap", "reap node", "take"}
+PASSING = {"reap", "reap node", "take", "go on"}
 UNHELD: dict[str, SceneCall] = {
     "lease": lease_by("second"),
     "take": take,
@@ -118,6 +122,14 @@ HELD_NODE: dict[str, SceneCall] = {
     "stop workflow": stop,
     "complete other parent": complete_sibling,
 }
+# A node that waits for its step, or in its wait.
+STEP: dict[str, SceneCall] = {
+    "go on": go_on,
+    "cancel node": cancel,
+    "stop workflow": stop,
+    "complete other parent": complete_sibling,
+    "pause workflow": pause,
+}
 
 
 def every_pair(where: str, setting: Setting, calls: dict[str, SceneCall]) -> list[Pair]:
@@ -144,6 +156,8 @@ PAIRS = [
     *every_pair("node", Stage.node, NODE),
     *every_pair("free node", Stage.free_node, FREE_NODE),
     *every_pair("held node", Stage.held_node, HELD_NODE)[: len(HELD_NODE)],
+    *every_pair("undecided node", Stage.undecided_node, STEP)[: len(STEP)],
+    *every_pair("timed node", Stage.timed_node, STEP)[: len(STEP)],
 ]
 
 
@@ -166,5 +180,5 @@ def test_every_statement_that_writes_timers_is_raced() -> None:
         if WRITES.search(text)
     }
     assert written == RACED.keys() | MAKES_NEW
-    known = set().union(*(UNHELD, HELD, ENDED, NODE, HELD_NODE))
+    known = set().union(*(UNHELD, HELD, ENDED, NODE, HELD_NODE, STEP))
     assert set().union(*RACED.values()) <= known
