@@ -56,6 +56,8 @@ class CrashPoint(StrEnum):
     RELAY_AFTER_COMMIT = "relay.after_commit"
     BULK_BEFORE_COMMIT = "bulk.before_commit"
     BULK_AFTER_COMMIT = "bulk.after_commit"
+    CALLBACK_BEFORE_COMMIT = "callback.before_commit"
+    CALLBACK_AFTER_COMMIT = "callback.after_commit"
 
 
 async def never_crash(point: CrashPoint) -> None:

@@ -66,6 +66,9 @@ async def test_a_retry_policy_and_a_pool_arrive(duly: CommandLine) -> None:
     task = await duly.json("tasks", "submit", "x", "--pool", "slow", "--retry", retry)
     assert (task["target"], task["max_attempts"]) == ({"pool": "slow"}, 2)
     assert task["retry"]["backoff"] == "fixed"
+    callback = '{"type": "y", "target": {"pool": "told"}}'
+    told = await duly.json("tasks", "submit", "x", "--pool", "slow", "--callback", callback)
+    assert told["callback"] == {"type": "y", "target": {"pool": "told"}}
 
 
 @pytest.mark.parametrize("source", ["argument", "file", "stdin"])

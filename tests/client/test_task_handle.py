@@ -353,3 +353,30 @@ async def test_shared_clients_are_closed_with_their_loop(duly: RunningDuly) -> N
     opened = await asyncio.to_thread(asyncio.run, submit())
     assert opened.kept == []
     await asyncio.to_thread(forget_shared_clients)
+
+
+async def test_a_handle_is_told_of_the_end_of_another_ones_task(
+    tasks: TaskRegistry, make_worker: Callable[..., Worker]
+) -> None:
+    """A caller that has a handle would have to say its type and pool again, and mistype them."""
+    ends: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    @tasks.task("order.paid")
+    async def on_paid(ctx: Context, payload: dict[str, Any]) -> None:
+        ends.put_nowait(payload)
+
+    @tasks.task("order.pay")
+    async def pay(ctx: Context, order: int) -> dict[str, int]:
+        return {"receipt": order}
+
+    worker = make_worker()
+    worker.include(tasks)
+    async with at_work(worker):
+        task = await pay.options(callback=on_paid).asubmit(7)
+        end = await asyncio.wait_for(ends.get(), WAIT_S)
+    assert end == {
+        "task": task.id,
+        "type": "order.pay",
+        "state": "COMPLETED",
+        "result": {"receipt": 7},
+    }

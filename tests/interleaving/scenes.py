@@ -13,7 +13,7 @@ from duly.domain.lanes import Lane, Ticket
 from duly.domain.node_spec import PLAIN, NodeSpec, WaitSpec
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
-from duly.domain.task import Policy, Submission
+from duly.domain.task import Callback, Policy, Submission
 from duly.domain.workflow import WaitRule
 from duly.environment import Environment
 from duly.store.control import ControlAnswer, cancel_tasks
@@ -65,7 +65,9 @@ SELECT kind, node, cursor, due_at <= duly.now() AS is_due
 READ_REST = """
 SELECT (SELECT count(*) FROM duly.tombstones WHERE tenant = $1) AS tombstones,
        (SELECT count(*) FROM duly.idempotency_keys WHERE tenant = $1) AS keys,
-       (SELECT count(*) FROM duly.pools WHERE tenant = $1) AS pools"""
+       (SELECT count(*) FROM duly.pools WHERE tenant = $1) AS pools,
+       (SELECT count(*) FROM duly.workflow_timers
+         WHERE tenant = $1 AND kind = 'callback' AND due_at <= duly.now()) AS to_be_told"""
 
 
 @dataclass
@@ -162,6 +164,11 @@ class Stage:
     async def expired(self) -> Scene:
         """Leased, and the lease ran out at once."""
         return await self.running(lease_s=0.0)
+
+    async def told(self) -> Scene:
+        """The same, of a task with a callback."""
+        told = Callback("told", "https://example.org/told")
+        return await self.running(Policy(callback=told), lease_s=0.0)
 
     async def prolonged(self) -> Scene:
         """Leased and alive, but the moment to look at the lease has come."""

@@ -9,12 +9,12 @@ from typing import NamedTuple
 from duly.domain.ids import node_id_of
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import TERMINAL
-from duly.domain.task import Policy, Submission
+from duly.domain.task import Callback, Policy, Submission
 from duly.domain.workflow import WAIT_RULES, OnFailure, WorkflowStop
 from duly.store.control import cancelled_tasks
 from duly.store.finish import Released
+from duly.store.policies import encode_callback
 from duly.store.submit import Replayed
-from duly.store.workflow_callbacks import Callback, encode_callback
 from duly.store.workflow_control import stop_workflow
 from duly.store.workflows import (
     NodeStart,

@@ -25,6 +25,12 @@ export interface CadenceView {
   flag: "late_or_skipped" | "overdue" | null;
 }
 
+/** A task made at the end of a task or a workflow: its payload says how that ended. */
+export interface CallbackRequest {
+  type: string;
+  target: Target;
+}
+
 /** The task fires `wait_s` after the last submit of its type and payload, or `key`, but at most `max_wait_s` after the first. It keeps the first one's payload. */
 export interface Debounce {
   wait_s: number;
@@ -49,6 +55,45 @@ export interface GateView {
   until?: string | null;
   unblock?: string | null;
 }
+
+/** One node: what it runs, the nodes it comes after, and the rule by which these let it run. It is a task (`type` and what tasks have) or a wait. `if`: a predicate on the results of its parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`. */
+export interface NodeRequest {
+  type?: string | null;
+  wait?: WaitRequest | null;
+  after?: string[];
+  when?: "all_completed" | "all_done" | "any_completed" | "any_failed" | "none_failed";
+  if?: Record<string, unknown> | null;
+  payload?: unknown;
+  delay_s?: number | null;
+  target?: Target | null;
+  priority?: number | null;
+  retry?: RetryOptions | null;
+  timeout_s?: number | null;
+  jitter_s?: number | null;
+  concurrency_key?: string | null;
+  concurrency_limit?: number | null;
+  tags?: Record<string, string> | null;
+  envelope?: boolean;
+}
+
+/** What each occurrence of a schedule starts: `name` and `nodes`, or a `type`: `name` or `name@version`, without a version the latest. `payload` is that of each node without one of its own. */
+export interface OccurrenceWorkflow {
+  deadline_s?: number | null;
+  on_failure?: OnFailure;
+  defaults?: TaskDefaults;
+  callback?: CallbackRequest | null;
+  tags?: Record<string, string> | null;
+  name?: string | null;
+  nodes?: Record<string, NodeRequest>;
+  type?: string | null;
+  payload?: unknown;
+}
+
+/** What the first failed node means for the others: those that do not depend on it go on, or everything that does not run yet is cancelled. */
+export type OnFailure = "finish_branches" | "stop";
+
+/** How a wait ends that nothing has ended in time. */
+export type OnTimeout = "continue" | "fail" | "skip";
 
 export interface Paused {
   at: string;
@@ -78,7 +123,7 @@ export interface RetryPolicy {
   retry_4xx?: boolean;
 }
 
-/** `task` is what each occurrence submits. The defaults of its type are filled in now, and stay until the schedule is edited. */
+/** `task` is what each occurrence submits, or `workflow` what it starts. The defaults of task types are filled in now, and stay until the schedule is edited. */
 export interface ScheduleRequest {
   cron?: string | null;
   every_s?: number | null;
@@ -97,7 +142,8 @@ export interface ScheduleRequest {
   /** Local dates of its time zone. */
   exclude_dates?: string[];
   name: string;
-  task: TaskRequest;
+  task?: TaskRequest | null;
+  workflow?: OccurrenceWorkflow | null;
 }
 
 /** `next_at` is the nominal time of the next occurrence, `next_due_at` that with the schedule's own jitter. `running` counts its live tasks, where the overlap policy looks at them. Lists leave out the payload of `task`. */
@@ -108,7 +154,8 @@ export interface ScheduleView {
   cron: string | null;
   every_s: number | null;
   timezone: string;
-  task: unknown;
+  task: unknown | null;
+  workflow: unknown | null;
   misfire: "coalesce" | "fire_all" | "skip";
   misfire_window_s: number;
   overlap: "allow" | "cancel_previous" | "queue_one" | "skip";
@@ -147,6 +194,15 @@ export interface Target {
   headers?: Record<string, string>;
 }
 
+/** What a task type fills in where a submission says nothing. */
+export interface TaskDefaults {
+  target?: Target | null;
+  priority?: number | null;
+  retry?: RetryOptions | null;
+  timeout_s?: number | null;
+  jitter_s?: number | null;
+}
+
 /** A submitted task; null means the same as not given. `run_at` or `delay_s`, not both. No text in it, the payload's included, has the character U+0000. */
 export interface TaskRequest {
   type: string;
@@ -166,6 +222,7 @@ export interface TaskRequest {
   unique?: Unique | null;
   debounce?: Debounce | null;
   throttle?: SubmitThrottle | null;
+  callback?: CallbackRequest | null;
 }
 
 /** A task as it stands. */
@@ -205,10 +262,21 @@ export interface TaskView {
   reason?: string | null;
   finished_at?: string | null;
   purged?: boolean;
+  callback?: CallbackRequest | null;
 }
 
 /** One task of its type in `period_s`: of the same payload, or of the same `key`. A submit that comes later in the period is answered with the first one's task. */
 export interface Unique {
   period_s: number;
   key?: string | null;
+}
+
+/** What a node waits for. With `signal`: until one of that name is sent by a credential with the role or a higher one; after `timeout_s` it is skipped, fails, or completes (`continue`). Without a signal: for `delay_s` from when its parents let it begin, or until an instant. */
+export interface WaitRequest {
+  signal?: string | null;
+  role?: "admin" | "operator" | "producer";
+  timeout_s?: number | null;
+  on_timeout?: OnTimeout;
+  delay_s?: number | null;
+  until?: string | null;
 }

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from duly.api.problems import invalid
 from duly.api.request import Call
 from duly.api.schedule_wire import ScheduleFields, ScheduleRequest, encode_task, encode_workflow
-from duly.api.task_rules import judge, permit, read_rules
+from duly.api.task_rules import callback_problems, judge, permit, read_rules
 from duly.api.tasks import target_problems
 from duly.api.wire import TaskRequest
 from duly.domain.addresses import OutboundRules
@@ -155,6 +155,9 @@ async def check_template(
         if problem.pointer not in named
     ]
     found += target_problems(task)
+    if task.callback is not None:
+        told = await read_rules(call.session, call.tenant, task.callback.type)
+        found += callback_problems(told, call.credential, task.callback, outbound)
     # What only a process can tell was told before the call held a connection.
     if isinstance(problem := judge(rules, task), Problem):
         found.append(problem)

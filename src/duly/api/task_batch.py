@@ -127,6 +127,9 @@ class TaskBatchRoutes:
             found = submission_problems(task, now, self.tasks.rules.outbound)
             found += time_problems(request) + target_problems(request)
             found += option_problems(request, is_batch=True)
+            found += await self.tasks.rules.callback_problems(
+                call.credential, call.tenant, request.callback
+            )
             if found:
                 problems += moved(found, ordinal)
             if len(problems) >= ERRORS_MAX:

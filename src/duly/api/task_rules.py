@@ -9,10 +9,11 @@ import msgspec
 
 from duly.api.problems import ApiProblem, Code, invalid, sentence_of
 from duly.api.schema_checks import SchemaChecks
-from duly.api.wire import NO_DEFAULTS, TaskDefaults, TaskRequest
+from duly.api.wire import EARLIEST, NO_DEFAULTS, CallbackRequest, TaskDefaults, TaskRequest
 from duly.domain.access import Credential
 from duly.domain.addresses import STRICT, OutboundRules
-from duly.domain.limits import PAYLOAD_BYTES_MAX, Problem
+from duly.domain.limits import PAYLOAD_BYTES_MAX, Problem, submission_problems
+from duly.domain.task import Policy, Submission
 from duly.environment import Environment
 from duly.store.database import Database, Session
 from duly.store.task_types import find_task_type
@@ -68,6 +69,15 @@ class TaskRules:
                     [problem],
                 )
         return rules.defaults
+
+    async def callback_problems(
+        self, credential: Credential, tenant: int, callback: CallbackRequest | None
+    ) -> list[Problem]:
+        """What is wrong with what tells of an end; ApiProblem if its type may not be submitted."""
+        if callback is None:
+            return []
+        rules = await self.known.get((tenant, callback.type))
+        return callback_problems(rules, credential, callback, self.outbound)
 
     async def payload_problem(self, tenant: int, rules: Rules, task: TaskRequest) -> Problem | None:
         found = judge(rules, task)
@@ -155,6 +165,21 @@ def permit_filter(credential: Credential, task_type: str | None) -> None:
     elif credential.types is not None:
         detail = "this credential is limited to task types; give one of them in filter.type"
         raise ApiProblem(Code.FORBIDDEN, detail, [Problem("/filter/type", "is required")])
+
+
+def callback_problems(
+    rules: Rules, credential: Credential, callback: CallbackRequest, outbound: OutboundRules
+) -> list[Problem]:
+    permit(rules, credential, callback.type)
+    target = callback.target
+    probe = Submission(0, callback.type, url=target.url, policy=Policy(headers=target.headers))
+    # It has no instant of its own.
+    found = submission_problems(probe, EARLIEST, outbound)
+    if (target.url is None) == (target.pool is None):
+        found.append(Problem("/target", "is a url or a pool"))
+    if target.url is None and target.headers:
+        found.append(Problem("/target/headers", "belong to a url"))
+    return [Problem(f"/callback{each.pointer}", each.reason) for each in found]
 
 
 def judge(rules: Rules, task: TaskRequest) -> Problem | PayloadSchema | None:

@@ -215,6 +215,9 @@ class TaskRoutes:
         task = request.submission(call.tenant, key, defaults)
         problems = submission_problems(task, self.environment.clock.now(), self.rules.outbound)
         problems += time_problems(request) + target_problems(request) + option_problems(request)
+        problems += await self.rules.callback_problems(
+            call.credential, call.tenant, request.callback
+        )
         if problems:
             raise invalid(problems)
         return task

@@ -20,6 +20,7 @@ from duly.domain.states import State
 from duly.domain.task import (
     DEFAULT_POLICY,
     DEFAULT_POOL,
+    Callback,
     Policy,
     Submission,
     made_key,
@@ -143,6 +144,19 @@ class SubmitThrottle(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     key: KeyText | None = None
 
 
+class CallbackRequest(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """A task made at the end of a task or a workflow: its payload says how that ended."""
+
+    type: TypeName
+    target: Target
+
+    def callback(self) -> Callback:
+        target = self.target
+        return Callback(self.type, target.url, target.pool or DEFAULT_POOL, target.headers)
+
+
 class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A submitted task; null means the same as not given. `run_at` or `delay_s`, not both. No text
     in it, the payload's included, has the character U+0000."""
@@ -167,6 +181,7 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     unique: Unique | None = None
     debounce: Debounce | None = None
     throttle: SubmitThrottle | None = None
+    callback: CallbackRequest | None = None
 
     def submission(
         self, tenant: int, key: str | None = None, defaults: TaskDefaults = NO_DEFAULTS
@@ -225,7 +240,8 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         jitter_s = self.jitter_s if self.jitter_s is not None else defaults.jitter_s
         headers = {} if target is None else target.headers
         departs = (retry, timeout_s, jitter_s, self.start_by, self.concurrency_key) != NOTHING
-        if not departs and not headers and self.concurrency_limit is None:
+        rest = self.concurrency_limit, self.callback
+        if not departs and not headers and rest == (None, None):
             return DEFAULT_POLICY
         return Policy(
             retry=DEFAULT_POLICY.retry if retry is None else retry.policy(),
@@ -235,6 +251,7 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             concurrency_key=self.concurrency_key,
             concurrency_limit=self.concurrency_limit,
             headers=headers,
+            callback=None if self.callback is None else self.callback.callback(),
         )
 
     def digest(self) -> bytes:
@@ -243,6 +260,9 @@ class TaskRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         facts |= {"idempotency_key": None, "payload": msgspec.json.decode(self.payload)}
         for name in ("run_at", "start_by"):
             facts[name] = None if facts[name] is None else in_utc(facts[name])
+        if self.callback is None:
+            # As it was before there were callbacks: keys stand for what was asked then.
+            del facts["callback"]
         return hashlib.sha256(msgspec.json.encode(facts, order="sorted")).digest()
 
 
@@ -294,6 +314,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     reason: str | None = None
     finished_at: Instant | None = None
     purged: bool = False
+    callback: CallbackRequest | None = None
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -335,6 +356,7 @@ def fresh_view(task: Submission, stored: Stored) -> TaskView:
         execution_key=task.execution_key or submitted_key(task) or str(stored.id),
         tags=task.tags,
         next_at=max(stored.run_at, stored.created_at),
+        callback=callback_view(policy.callback),
     )
 
 
@@ -373,6 +395,7 @@ def task_view(task: Task, *, is_whole: bool = True) -> TaskView:
         reason=task.reason,
         finished_at=task.finished_at,
         purged=task.is_purged,
+        callback=callback_view(policy.callback),
     )
 
 
@@ -382,6 +405,14 @@ def node_fields(task_id: UUID, execution_key: str | None) -> dict[str, Any]:
         return {}
     _, _, name = (execution_key or "").partition(":")
     return {"workflow": workflow_of(task_id), "node": name or None}
+
+
+def callback_view(callback: Callback | None) -> CallbackRequest | None:
+    if callback is None:
+        return None
+    pool = callback.pool if callback.url is None else None
+    target = Target(url=callback.url, pool=pool, headers=callback.headers)
+    return CallbackRequest(type=callback.type, target=target)
 
 
 def target_view(url: str | None, pool: str | None, policy: Policy) -> Target:

@@ -31,13 +31,12 @@ from duly.api.tasks import target_problems
 from duly.api.wire import NULL, TaskDefaults, TaskRequest
 from duly.api.workflow_nodes import NodeRequest, kind_problems, spec_of, spec_problems
 from duly.api.workflow_wire import (
-    CallbackRequest,
     OccurrenceWorkflow,
     WorkflowRequest,
     WorkflowTypeRequest,
 )
 from duly.domain.limits import Problem, key_reason, submission_problems, tags_reason
-from duly.domain.task import DEFAULT_POOL, Policy, Submission
+from duly.domain.task import Policy, Submission
 from duly.domain.workflow import (
     NODES_MAX,
     WAIT_RULES,
@@ -49,8 +48,8 @@ from duly.domain.workflow import (
 )
 from duly.domain.workflow_types import read_reference
 from duly.environment import Environment
+from duly.store.policies import encode_callback
 from duly.store.templates import ScheduledWorkflow, WorkflowTemplate, workflow_template_of
-from duly.store.workflow_callbacks import Callback, encode_callback
 from duly.store.workflow_types import WorkflowType, find_workflow_type, read_definition
 from duly.store.workflows import NodeStart, WorkflowStart
 
@@ -207,7 +206,9 @@ class WorkflowChecks:
         graph = await self.graph_of(request, pace)
         tasks = await self.tasks_of(call, request, pace, is_open=is_open)
         problems = field_problems(request, key) + key_problems(request)
-        problems += self.callback_problems(request.callback)
+        problems += await self.rules.callback_problems(
+            call.credential, call.tenant, request.callback
+        )
         if problems:
             raise invalid(problems)
         nodes = [
@@ -216,13 +217,14 @@ class WorkflowChecks:
                 request.nodes.items(), tasks, graph.parents, graph.children, strict=True
             )
         ]
+        told = request.callback
         return WorkflowStart(
             tenant=call.tenant,
             name=request.name,
             nodes=nodes,
             on_failure=request.on_failure,
             deadline_s=request.deadline_s,
-            callback=callback_text(request.callback),
+            callback=None if told is None else encode_callback(told.callback()),
             tags=request.tags,
             idempotency_key=key,
         )
@@ -299,24 +301,6 @@ class WorkflowChecks:
             for asked, answer in zip(requests, answers, strict=True)
         ]
 
-    def callback_problems(self, callback: CallbackRequest | None) -> list[Problem]:
-        if callback is None:
-            return []
-        target = callback.target
-        probe = Submission(
-            tenant=0,
-            type=callback.type,
-            url=target.url,
-            pool=target.pool or DEFAULT_POOL,
-            policy=Policy(headers=target.headers),
-        )
-        found = submission_problems(probe, self.environment.clock.now(), self.rules.outbound)
-        if (target.url is None) == (target.pool is None):
-            found.append(Problem("/target", "is a url or a pool"))
-        if target.url is None and target.headers:
-            found.append(Problem("/target/headers", "belong to a url"))
-        return [Problem(f"/callback{each.pointer}", each.reason) for each in found]
-
 
 def refuse_kinds(request: WorkflowRequest) -> None:
     """Of nodes that do not say what they run, nothing else can be checked."""
@@ -391,12 +375,3 @@ def key_problems(request: WorkflowRequest) -> list[Problem]:
             reason = f"differs from that of {first[0]!r}; a workflow has one at most"
             return [Problem(f"/nodes/{pointer_name(name)}/concurrency_key", reason)]
     return []
-
-
-def callback_text(callback: CallbackRequest | None) -> str | None:
-    if callback is None:
-        return None
-    target = callback.target
-    return encode_callback(
-        Callback(callback.type, target.url, target.pool or DEFAULT_POOL, target.headers)
-    )

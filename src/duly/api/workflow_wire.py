@@ -9,12 +9,12 @@ from msgspec import Meta
 from duly.api.cursors import Cursor
 from duly.api.wire import (
     NULL,
+    CallbackRequest,
     IdempotencyKey,
     Instant,
     Limit,
     Page,
     Tags,
-    Target,
     TaskDefaults,
     TypeName,
 )
@@ -30,15 +30,6 @@ TypeReferenceText = Annotated[
 ]
 NodeKindName = Literal["task", "map", "wait", "workflow"]
 WAIT_S_MAX = 60.0
-
-
-class CallbackRequest(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
-    """A task made at the end of a workflow: its payload says how that ended."""
-
-    type: TypeName
-    target: Target
 
 
 class WorkflowFields(

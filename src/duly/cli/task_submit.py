@@ -34,8 +34,14 @@ ONE_TASK_FLAGS = [
     ),
     click.option("--jitter", type=duration, metavar="DURATION", help="Random delay up to this."),
     click.option("--idempotency-key", metavar="TEXT", help="Equal keys give one task."),
+    click.option(
+        "--callback",
+        type=json_document,
+        metavar="JSON",
+        help='Told of its end: {"type": ..., "target": ...}.',
+    ),
 ]
-ONE_TASK_OPTIONS = ("delay", "run_at", "start_by", "jitter", "idempotency_key")
+ONE_TASK_OPTIONS = ("delay", "run_at", "start_by", "jitter", "idempotency_key", "callback")
 # Of a task, or of all that a schedule makes.
 TEMPLATE_FLAGS = [
     click.option("--pool", metavar="NAME", help="The worker pool that runs it."),
@@ -126,6 +132,7 @@ def task_of(task_type: str, payload: Raw | None, **options: Any) -> Json:
         concurrency_key=options["concurrency_key"],
         concurrency_limit=options["concurrency_limit"],
         idempotency_key=options["idempotency_key"],
+        callback=options["callback"],
         tags=tags or None,
     )
 

@@ -47,6 +47,7 @@ class SubmitOptions(TypedDict, total=False):
     unique: `{"period_s": ...}`: one task of its type and payload in that time; with "key", of it.
     debounce: `{"wait_s": ...}`: fires that long after the last such submit; "max_wait_s", "key".
     throttle: `{"limit": ..., "period_s": ...}`: at most so many of its type start in that time.
+    callback: told of its end: a typed handle, or `{"type": ..., "target": {...}}`.
     """
 
     run_at: datetime
@@ -66,6 +67,7 @@ class SubmitOptions(TypedDict, total=False):
     unique: Mapping[str, Any]
     debounce: Mapping[str, Any]
     throttle: Mapping[str, Any]
+    callback: "Mapping[str, Any] | TypedTask"
 
 
 class TypedTask(Protocol):
@@ -231,6 +233,8 @@ def task_fields(options: Mapping[str, Any]) -> dict[str, Any]:
     target = {name: fields.pop(name) for name in ("pool", "url") if name in fields}
     if target:
         fields["target"] = {**fields.get("target", {}), **target}
+    if fields.get("callback") is not None:
+        fields["callback"] = callback_fields(fields["callback"])
     return fields
 
 

@@ -20,8 +20,6 @@ from duly.client.clock import monotonic
 from duly.client.registry import TaskRegistry
 from duly.client.server import find_server
 from duly.domain.errors import ConfigurationError
-from duly.domain.limits import LEASE_S_MAX, POOL_PATTERN
-from duly.domain.task import BAND_NAMES
 
 if TYPE_CHECKING:
     from duly.client.middleware import Middleware
@@ -62,7 +60,7 @@ class Worker(TaskRegistry):
         api_key: str | None = None,
         *,
         pools: Sequence[str] = ("default",),
-        bands: Sequence[str] = tuple(BAND_NAMES),
+        bands: Sequence[str] = ("high", "normal", "low"),
         concurrency: int = 100,
         prefetch: int | None = None,
         processes: int | None = None,
@@ -186,6 +184,8 @@ class Worker(TaskRegistry):
     def plan(self) -> "Plan":
         from duly.client.session import Plan
         from duly.client.wire import new_key
+        from duly.domain.limits import LEASE_S_MAX, POOL_PATTERN
+        from duly.domain.task import BAND_NAMES
 
         if not self.handlers:
             raise ConfigurationError(

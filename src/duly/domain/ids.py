@@ -5,7 +5,7 @@ when the task is due. There are 1,024 shards for ever; owners hold slots, which 
 
 | 48 bits | 4 | 10 | 1 | 1 | 2 | 38 | 24 |
 |---|---|---|---|---|---|---|---|
-| milliseconds | version 7 | shard | is a node | random | variant | random | random, or number |
+| milliseconds | version 7 | shard | is a node | callback | variant | random | random, or number |
 
 The ids of a workflow and its nodes have the node bit, and agree in all but the number: 0 is the
 workflow. So an id says whose node a task is, and all nodes of one are a range of any primary key.
@@ -26,10 +26,12 @@ MILLISECONDS_MAX = 2**48 - 1
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 VERSION = 7 << 12
 VARIANT = 2 << 62
-# One bit behind the node bit, and all behind the variant.
-RANDOM_MASK = 1 << 64 | (1 << 62) - 1
-RANDOM_BITS = 65
+RANDOM_BITS = 62
 NODE_BIT = 2 << 64
+# The end of a plain task may have to be told; in ids of workflows and nodes it means nothing.
+CALLBACK_BIT = 1 << 64
+# Of a whole batch at a time: which bits of byte 7 say that its ends have consequences.
+MARKS = 3
 NODE_NUMBER_BITS = 24
 NODE_NUMBER_MAX = (1 << NODE_NUMBER_BITS) - 1
 NO_NUMBER = bytes(NODE_NUMBER_BITS // 8)
@@ -37,19 +39,19 @@ NO_NUMBER = bytes(NODE_NUMBER_BITS // 8)
 GOLDEN = 2654435761
 
 
-def make_task_id(placed_ms: int, shard: int, random: Random) -> UUID:
+def make_task_id(placed_ms: int, shard: int, random: Random, mark: int = 0) -> UUID:
     """`placed_ms` is the placement time in milliseconds, reckoned once for a whole batch."""
-    return UUID(bytes=make_octets(placed_ms, shard, random))
+    return UUID(bytes=make_octets(placed_ms, shard, random, mark))
 
 
-def make_octets(placed_ms: int, shard: int, random: Random) -> bytes:
-    """The same as it is written: Python's own UUID takes longer to make than all of this."""
-    bits = random.getrandbits(RANDOM_BITS) & RANDOM_MASK
-    return (fixed_bits(placed_ms, shard) | bits).to_bytes(16)
+def make_octets(placed_ms: int, shard: int, random: Random, mark: int = 0) -> bytes:
+    """The same as it is written: Python's own UUID takes longer to make than all of this. `mark`:
+    `CALLBACK_BIT` of a task whose end is told."""
+    return (fixed_bits(placed_ms, shard) | mark | random.getrandbits(RANDOM_BITS)).to_bytes(16)
 
 
 def make_workflow_id(placed_ms: int, shard: int, random: Random) -> UUID:
-    bits = random.getrandbits(RANDOM_BITS) & RANDOM_MASK & ~NODE_NUMBER_MAX
+    bits = random.getrandbits(RANDOM_BITS) & ~NODE_NUMBER_MAX
     return UUID(bytes=(fixed_bits(placed_ms, shard) | NODE_BIT | bits).to_bytes(16))
 
 
@@ -57,9 +59,15 @@ def is_node(task_id: UUID) -> bool:
     return task_id.bytes[7] & 2 != 0
 
 
-def includes_node(ids: Sequence[UUID]) -> bool:
-    """Without a call for each: asked of every batch of settlements, where nodes are few."""
-    bits = [task_id.bytes[7] & 2 for task_id in ids]
+def has_callback(task_id: UUID) -> bool:
+    """Of a plain task. Ids that were made before there were callbacks say it by chance."""
+    return task_id.bytes[7] & MARKS == 1
+
+
+def includes_marked(ids: Sequence[UUID]) -> bool:
+    """Whether any is a node or has a callback. Without a call for each: asked of every batch of
+    settlements, where these are few."""
+    bits = [task_id.bytes[7] & MARKS for task_id in ids]
     return any(bits)
 
 

@@ -22,6 +22,16 @@ WEBHOOK_POOL = 0
 END_OF_HOST = re.compile(r"[/?#]")
 
 
+@dataclass(frozen=True, slots=True)
+class Callback:
+    """A task made at the end of a task or a workflow, to tell of it: a webhook, or for a pool."""
+
+    type: str
+    url: str | None = None
+    pool: str = DEFAULT_POOL
+    headers: dict[str, str] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """How a task is executed; stored as it was asked and never changed."""
@@ -35,6 +45,7 @@ class Policy:
     headers: dict[str, str] = field(default_factory=dict)
     # Of workflow nodes: the webhook's body has the payload beside the results of the parents.
     envelope: bool = False
+    callback: Callback | None = None
 
 
 DEFAULT_POLICY = Policy()

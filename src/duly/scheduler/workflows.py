@@ -1,5 +1,6 @@
 """The role that does what workflows have to do without a caller: deadlines, the rest of large
-cancels and cascades, callbacks, and the steps of nodes that are no plain tasks.
+cancels and cascades, callbacks, the steps of nodes that are no plain tasks. And what tells of the
+ends of single tasks.
 
 | event | what happens |
 |---|---|
@@ -16,13 +17,14 @@ from uuid import UUID
 
 from duly.coordinator.ownership import Coordinator
 from duly.domain.errors import DulyError
-from duly.domain.ids import shard_of, shards_of, slot_of
+from duly.domain.ids import has_callback, includes_marked, shard_of, shards_of, slot_of
 from duly.environment import Environment
 from duly.events import NodesReleased, TaskEvents, TasksFinished
 from duly.role import Wakeup
 from duly.store.control import publish_released
 from duly.store.database import Database
 from duly.store.notify import WORKFLOWS, Send
+from duly.store.task_callbacks import DueCallback, tell_ends
 from duly.store.workflow_callbacks import WorkflowCallbacks
 from duly.store.workflow_control import run_timer
 from duly.store.workflow_timers import TIMERS_AT_ONCE, WorkflowTimer, find_due_timers
@@ -62,6 +64,10 @@ class WorkflowRole:
         self.wakeup = Wakeup()
 
     def on_finished(self, event: TasksFinished) -> None:
+        if includes_marked([settlement.id for settlement in event.ended]):
+            told = [settlement.id for settlement in event.ended if has_callback(settlement.id)]
+            if told:
+                self.expect(told)
         for answer in event.answers:
             if answer.workflows_due:
                 self.expect(answer.workflows_due)
@@ -90,8 +96,10 @@ class WorkflowRole:
         now_s = self.environment.clock.monotonic()
         self.resting = {key: until for key, until in self.resting.items() if until > now_s}
         due = [timer for timer in found if timer.wait_s <= 0]
-        for timer in due:
-            if key_of(timer) not in self.resting:
+        able = [timer for timer in due if key_of(timer) not in self.resting]
+        await self.tell([timer for timer in able if has_callback(timer.workflow)])
+        for timer in able:
+            if not has_callback(timer.workflow):
                 await self.run(timer)
         is_full = len(due) == TIMERS_AT_ONCE and len(self.resting) < RESTING_MAX
         if is_full and len(self.resting) < len(due):
@@ -99,15 +107,32 @@ class WorkflowRole:
         waits = [timer.wait_s for timer in found if timer.wait_s > 0]
         return max(PAUSE_S_MIN, min([LOOK_S, *waits]))
 
+    async def tell(self, timers: list[WorkflowTimer]) -> None:
+        """Of the ends of single tasks: all in one commit, or each alone where that fails."""
+        if not timers:
+            return
+        due = [DueCallback(timer.shard, timer.workflow, timer.fence) for timer in timers]
+        try:
+            after = await tell_ends(self.database, self.callbacks.submitter, due)
+        except DulyError as error:
+            if len(timers) == 1:
+                self.rest(timers[0], error)
+                return
+            for timer in timers:
+                await self.tell([timer])
+        else:
+            await after()
+
+    def rest(self, timer: WorkflowTimer, error: DulyError) -> None:
+        workflow = str(timer.workflow)
+        log.warning("workflow timer failed", kind=timer.kind, workflow=workflow, error=str(error))
+        self.resting[key_of(timer)] = self.environment.clock.monotonic() + AGAIN_S
+
     async def run(self, timer: WorkflowTimer) -> None:
         try:
             released, after = await run_timer(self.database, timer, self.callbacks.store)
         except DulyError as error:
-            workflow = str(timer.workflow)
-            log.warning(
-                "workflow timer failed", kind=timer.kind, workflow=workflow, error=str(error)
-            )
-            self.resting[key_of(timer)] = self.environment.clock.monotonic() + AGAIN_S
+            self.rest(timer, error)
             return
         publish_released(self.events, timer.tenant, released)
         if after is not None:

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import msgspec
 
-from duly.domain.ids import make_task_id, milliseconds, shard_of
+from duly.domain.ids import CALLBACK_BIT, make_task_id, milliseconds, shard_of
 from duly.domain.task import Policy
 from duly.environment import Environment
 from duly.store.database import Session
@@ -259,6 +259,8 @@ async def replay_dead_letters(
             milliseconds(placement.clamp(start_at + timedelta(seconds=delay_s))),
             shard,
             environment.random,
+            # Whether they have a callback is seen where their letters are read.
+            CALLBACK_BIT,
         )
         for shard, delay_s in zip(shards, delays_s, strict=True)
     ]

@@ -97,6 +97,8 @@ WITH chosen AS (
       FROM chosen
 ),
 -- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text rows=stored rule=NULL::smallint pending=NULL::integer is_step=false
+,
+-- include: insert.callbacks
 , placed AS (
     INSERT INTO duly.placements (tenant, shard, queue)
     SELECT DISTINCT tenant, shard, duly.timer_queue(pool, priority) AS queue

@@ -132,15 +132,17 @@ class AttemptEnd:
 
 
 async def finish_completed(
-    database: Database, items: list[tuple[int, Settlement]]
+    database: Database, items: list[tuple[int, Settlement]], *, calls_back: bool = False
 ) -> dict[int, SettleAnswer]:
-    """Those of the numbered settlements that ended their task; sorted by address."""
+    """Those of the numbered settlements that ended their task; sorted by address. `calls_back`:
+    the ends of some may have to be told."""
     done = [settlement for _, settlement in items]
     shards, ids, fences, holders = key_columns(done)
     results = [item.result for item in done]
-    groups = await database.fetch(
-        SQL.finish_completed, ids, *runs(shards, fences, holders, results)
-    )
+    statement = SQL.finish_completed
+    if calls_back:
+        statement = SQL.finish_completed_with_callbacks
+    groups = await database.fetch(statement, ids, *runs(shards, fences, holders, results))
     if len(groups) == 1 and groups[0]["ended"] == len(items):
         # All of one tenant, and all of them ended: the usual case, and one answer.
         return dict.fromkeys([ordinal for ordinal, _ in items], completed_answer(groups[0]))

@@ -24,6 +24,19 @@ dead AS (
      WHERE ended.state = 'FAILED'
 )
 
+-- fragment: callbacks
+-- What tells of these ends becomes due in their commit: of those whose id says that there may be
+-- something to tell, and for which it was asked.
+told AS (
+    UPDATE duly.workflow_timers
+       SET due_at = duly.now(), fence = workflow_timers.fence + 1
+      FROM ended
+     WHERE duly.has_callback(ended.id)
+       AND workflow_timers.shard = ended.shard
+       AND workflow_timers.workflow = ended.id
+       AND workflow_timers.kind = 'callback'
+)
+
 -- fragment: completed
 -- Settlements come in runs of neighbours that agree in everything but their ids, and each run is one
 -- pass of the index; its bounds, and the array of one shard, are for planners as in lease_tasks. For
@@ -127,6 +140,20 @@ SELECT tenant, has_key, count(*) AS ended,
   FROM ended
  GROUP BY tenant, has_key
 
+-- name: finish_completed_with_callbacks
+-- The same where the ends of some may have to be told. Apart, so that no other batch pays for it.
+WITH ended AS (
+-- include: finish.completed allowed=true
+),
+-- include: finish.attempt_record
+,
+-- include: finish.callbacks
+SELECT tenant, has_key, count(*) AS ended,
+       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(id) END AS ids,
+       CASE WHEN count(*) < cardinality($1::uuid[]) THEN array_agg(fence) END AS fences
+  FROM ended
+ GROUP BY tenant, has_key
+
 -- name: finish_completed_nodes
 -- The same for nodes of workflows, which never share a commit with plain tasks: under the lock of their
 -- workflows they end, and their children count it.
@@ -147,6 +174,8 @@ WITH ended AS (
 -- include: finish.attempt_record
 ,
 -- include: finish.dead_letter
+,
+-- include: finish.callbacks
 SELECT id, fence, state, tenant, has_key, reason FROM ended
 
 -- name: finish_terminal_nodes
@@ -181,6 +210,8 @@ WITH ended AS (
 -- include: finish.attempt_record
 ,
 -- include: finish.dead_letter
+,
+-- include: finish.callbacks
 SELECT id FROM ended
 
 -- name: finish_cancelled
@@ -193,6 +224,8 @@ SELECT id FROM ended
 -- key by the tenant's index, which on a small table looks as good, and from walking all keys in order.
 WITH
 -- include: finish.cancelled allowed=true
+,
+-- include: finish.callbacks
 SELECT id, 'cancelled' AS answer FROM ended
  UNION ALL
 SELECT id, 'cancel_requested' FROM requested

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgspec
 
-from duly.domain.ids import key_shard, milliseconds, shard_of
+from duly.domain.ids import includes_marked, key_shard, milliseconds, shard_of
 from duly.domain.task import Submission, host_of, submitted_key
 from duly.store.database import Session
 from duly.store.lease import Lease
@@ -163,10 +163,13 @@ async def insert_tasks(
 ) -> Inserted:
     """All rows but those that lost the key they claim. What is due is leased to the consumer."""
     asked = sent_columns(rows, new_queues, consumer)
+    calls_back = includes_marked([row.id for row in rows])
     if not claims:
-        (row,) = await session.fetch(SQL.insert_tasks, *asked)
+        statement = SQL.insert_tasks_with_callbacks if calls_back else SQL.insert_tasks
+        (row,) = await session.fetch(statement, *asked)
         return Inserted(rows, row["now"])
-    (row,) = await session.fetch(SQL.insert_keyed, *asked, *columns(claims, 6))
+    statement = SQL.insert_keyed_with_callbacks if calls_back else SQL.insert_keyed
+    (row,) = await session.fetch(statement, *asked, *columns(claims, 6))
     lost = frozenset(row["lost"])
     return Inserted([entry for entry in rows if entry.id not in lost], row["now"])
 

@@ -61,6 +61,15 @@ stored AS (
               FROM :rows) AS due
 )
 
+-- fragment: callbacks
+-- The timer that tells of a task's end. It is due when the task has ended, and never before.
+told AS (
+    INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
+    SELECT shard, tenant, id, 'callback', 'infinity'
+      FROM stored
+     WHERE duly.has_callback(id) AND policy::jsonb ? 'callback'
+)
+
 -- fragment: claimed_keys
 -- The ids that won the idempotency key they claim. Needs `bounded`, which bounds the wait for a key.
 claimed AS (
@@ -88,6 +97,18 @@ WITH
 -- include: insert.sent_tasks
 ),
 -- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows=stored rule=NULL::smallint pending=NULL::integer is_step=false
+SELECT duly.now() AS now
+
+-- name: insert_tasks_with_callbacks
+-- The same where the ends of some are to be told. Apart, so that no other batch pays for it.
+WITH
+-- include: insert.new_queues
+, arriving AS (
+-- include: insert.sent_tasks
+),
+-- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows=stored rule=NULL::smallint pending=NULL::integer is_step=false
+,
+-- include: insert.callbacks
 SELECT duly.now() AS now
 
 -- name: insert_nodes
@@ -120,6 +141,25 @@ WITH bounded AS MATERIALIZED (
      WHERE sent.id NOT IN (SELECT lost.id FROM lost)
 ),
 -- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows=stored rule=NULL::smallint pending=NULL::integer is_step=false
+SELECT duly.now() AS now, ARRAY(SELECT lost.id FROM lost) AS lost
+
+-- name: insert_keyed_with_callbacks
+-- The same where the ends of some are to be told.
+WITH bounded AS MATERIALIZED (
+    SELECT set_config('lock_timeout', CASE WHEN $21::uuid IS NULL THEN '1s' ELSE '50ms' END, true)
+),
+-- include: insert.claimed_keys shards=$24 tenants=$25 keys=$26 hashes=$27 ids=$28 ttls=$29
+, lost AS (
+    SELECT unnest($28::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
+),
+-- include: insert.new_queues
+, arriving AS (
+-- include: insert.sent_tasks
+     WHERE sent.id NOT IN (SELECT lost.id FROM lost)
+),
+-- include: insert.task_and_timer holder=$21::uuid lease_s=$22 host=$17::text rows=stored rule=NULL::smallint pending=NULL::integer is_step=false
+,
+-- include: insert.callbacks
 SELECT duly.now() AS now, ARRAY(SELECT lost.id FROM lost) AS lost
 
 -- name: read_stored

@@ -9,9 +9,10 @@ from dataclasses import asdict, fields
 import msgspec
 
 from duly.domain.retry import RetryPolicy
-from duly.domain.task import DEFAULT_POLICY, Policy
+from duly.domain.task import DEFAULT_POLICY, Callback, Policy
 
 DECODER = msgspec.json.Decoder(Policy)
+CALLBACK_DECODER = msgspec.json.Decoder(Callback)
 
 
 def encode_policy(policy: Policy) -> str | None:
@@ -37,3 +38,12 @@ def encode_retry(retry: RetryPolicy) -> dict[str, object]:
 
 def decode_policy(text: str | None) -> Policy:
     return DEFAULT_POLICY if text is None else DECODER.decode(text)
+
+
+def encode_callback(callback: Callback) -> str:
+    """Of a workflow, which has no policy."""
+    return msgspec.json.encode(callback).decode()
+
+
+def decode_callback(text: str) -> Callback:
+    return CALLBACK_DECODER.decode(text)

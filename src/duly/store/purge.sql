@@ -27,7 +27,7 @@ RETURNING id
 -- how long it was tried, of a webhook its host.
 UPDATE duly.tasks
    SET payload = NULL, execution_key = NULL, tags = NULL,
-       policy = nullif((policy::jsonb - ARRAY['headers', 'concurrency_key', 'concurrency_limit'])::text,
+       policy = nullif((policy::jsonb - ARRAY['headers', 'concurrency_key', 'concurrency_limit', 'callback'])::text,
                        '{}'),
        url = substring(url FROM '^[A-Za-z]+://[^/?#]+')
   FROM unnest($1::smallint[], $2::uuid[]) AS chosen(shard, id)

@@ -250,6 +250,10 @@ CREATE FUNCTION duly.fan_in(rule smallint, pending bigint, completed bigint, fai
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE rule WHEN 0 THEN CASE WHEN ((failed + skipped) > 0) THEN '-1'::integer WHEN (pending = 0) THEN 1 ELSE 0 END WHEN 1 THEN CASE WHEN (failed > 0) THEN '-1'::integer WHEN (pending = 0) THEN 1 ELSE 0 END WHEN 2 THEN CASE WHEN (pending = 0) THEN 1 ELSE 0 END WHEN 3 THEN CASE WHEN (completed > 0) THEN 1 WHEN (pending = 0) THEN '-1'::integer ELSE 0 END WHEN 4 THEN CASE WHEN (failed > 0) THEN 1 WHEN (pending = 0) THEN '-1'::integer ELSE 0 END ELSE NULL::integer END;
 
+CREATE FUNCTION duly.has_callback(id uuid) RETURNS boolean
+    LANGUAGE sql IMMUTABLE PARALLEL SAFE
+    RETURN ((get_byte(uuid_send(id), 7) & 3) = 1);
+
 CREATE FUNCTION duly.host_of(url text) RETURNS text
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN (strpos(url, '://'::text) > 0) THEN NULLIF(lower(split_part(split_part(split_part(substr(url, (strpos(url, '://'::text) + 3)), '/'::text, 1), '?'::text, 1), '#'::text, 1)), ''::text) ELSE NULL::text END;
@@ -305,7 +309,7 @@ $$;
 
 CREATE FUNCTION duly.make_task_id(placed timestamp with time zone, shard smallint, random uuid) RETURNS uuid
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN (((("left"(replace((duly.id_bound(placed))::text, '-'::text, ''::text), 12) || '7'::text) || lpad(to_hex((((shard)::integer << 2) | (get_byte(uuid_send(random), 0) & 1))), 3, '0'::text)) || "right"(replace((random)::text, '-'::text, ''::text), 16)))::uuid;
+    RETURN (((("left"(replace((duly.id_bound(placed))::text, '-'::text, ''::text), 12) || '7'::text) || lpad(to_hex(((shard)::integer << 2)), 3, '0'::text)) || "right"(replace((random)::text, '-'::text, ''::text), 16)))::uuid;
 
 CREATE FUNCTION duly.members_given(object jsonb) RETURNS jsonb
     LANGUAGE sql IMMUTABLE PARALLEL SAFE

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from duly.domain.fingerprint import fingerprint
-from duly.domain.ids import in_address_order, includes_node, is_node, shard_of
+from duly.domain.ids import in_address_order, includes_marked, is_node, shard_of
 from duly.domain.retry import Failure, GiveUp, decide
 from duly.domain.states import UNCHARGED, FailureReason, Outcome, State
 from duly.environment import CrashPoint, Environment
@@ -87,13 +87,14 @@ class Settler:
 
     async def complete(self, items: list[tuple[int, Settlement]]) -> dict[int, SettleAnswer]:
         """Nodes of workflows never share a commit with plain tasks."""
-        if not includes_node([item.id for _, item in items]):
+        if not includes_marked([item.id for _, item in items]):
             return await finish_completed(self.database, items)
         nodes = [item for item in items if is_node(item[1].id)]
-        answers = await finish_completed_nodes(self.database, nodes)
+        answers = await finish_completed_nodes(self.database, nodes) if nodes else {}
         if len(nodes) < len(items):
             plain = [item for item in items if not is_node(item[1].id)]
-            answers |= await finish_completed(self.database, plain)
+            calls_back = includes_marked([item.id for _, item in plain])
+            answers |= await finish_completed(self.database, plain, calls_back=calls_back)
         return answers
 
     async def decide_ends(self, items: list[tuple[int, Settlement]]) -> dict[int, AttemptEnd]:

@@ -23,7 +23,7 @@ import msgspec
 from asyncpg.pgproto import pgproto
 
 from duly.domain.errors import DatabaseUnavailable, StatementRefused
-from duly.domain.ids import key_shard, make_octets, milliseconds, tenant_shard
+from duly.domain.ids import CALLBACK_BIT, key_shard, make_octets, milliseconds, tenant_shard
 from duly.domain.lanes import Ticket
 from duly.domain.task import (
     WEBHOOK_POOL,
@@ -223,6 +223,9 @@ class Submitter:
         await self.learn_tenants()
         placement = await self.current_range(session or self.database)
         wanted = {(task.tenant, task.pool) for task in tasks if task.url is None}
+        told = [task for task in tasks if task.policy.callback is not None]
+        if told:
+            wanted |= pools_of_callbacks(told)
         numbers = await self.pools.resolve(wanted, session) if wanted else {}
         now, random = self.environment.clock.now(), self.environment.random
         now_ms = milliseconds(placement.clamp(now))
@@ -233,7 +236,8 @@ class Submitter:
             placed_ms = now_ms if is_now else future_ms(task, now, placement)
             pool = WEBHOOK_POOL if task.url is not None else numbers[task.tenant, task.pool]
             # The driver's own: made, hashed and written many times faster than Python's.
-            task_id = pgproto.UUID(make_octets(placed_ms, shard, random))
+            mark = CALLBACK_BIT if told and task.policy.callback is not None else 0
+            task_id = pgproto.UUID(make_octets(placed_ms, shard, random, mark))
             lane, run_at, delay_s = timer_queue(pool, task.priority), task.run_at, task.delay_s
             if task.policy.jitter_s:
                 run_at, delay_s = jittered_start(task, random)
@@ -391,6 +395,15 @@ class GroupCommit:
     async def close(self) -> None:
         for stream in (self.plain, *list(self.keyed.values())):
             await stream.close()
+
+
+def pools_of_callbacks(tasks: Sequence[Submission]) -> set[tuple[int, str]]:
+    """Made with the tasks: the transactions that tell of their ends cannot make any."""
+    return {
+        (task.tenant, callback.pool)
+        for task in tasks
+        if (callback := task.policy.callback) is not None and callback.url is None
+    }
 
 
 def in_order(answers: dict[int, SubmitAnswer]) -> list[SubmitAnswer]:

@@ -4,19 +4,11 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from duly.domain.task import DEFAULT_POOL, Policy, Submission
+from duly.domain.task import Policy, Submission
 from duly.store.database import Session
+from duly.store.policies import decode_callback
 from duly.store.submit import Submitter
 from duly.store.workflow_control import EndedWorkflow
-
-
-class Callback(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is asked for at the end of a workflow: a webhook, or a task for a pool."""
-
-    type: str
-    url: str | None = None
-    pool: str = DEFAULT_POOL
-    headers: dict[str, str] = {}
 
 
 class CallbackPayload(msgspec.Struct, frozen=True):
@@ -55,11 +47,3 @@ def submission_of(ended: EndedWorkflow) -> Submission:
         policy=Policy(headers=callback.headers),
         execution_key=f"{ended.id}:end",
     )
-
-
-def encode_callback(callback: Callback) -> str:
-    return msgspec.json.encode(callback).decode()
-
-
-def decode_callback(text: str) -> Callback:
-    return msgspec.json.decode(text, type=Callback)

@@ -41,6 +41,7 @@ from duly.store.database import SERIALIZATION_FAILURE, Database, Session
 from duly.store.idempotency import find_replay
 from duly.store.insert import KEY_TTL_S, InsertRow, insert_nodes, jittered_start, lanes_of
 from duly.store.partitions import RETENTION_S
+from duly.store.policies import decode_callback
 from duly.store.statements import statements_beside
 from duly.store.submit import (
     CLAIM_TRIES_MAX,
@@ -183,6 +184,9 @@ class WorkflowStarter:
             for node in start.nodes
             if is_pooled(node)
         }
+        # Those of callbacks as well: the transactions that tell of an end cannot make any.
+        told = [(s.tenant, decode_callback(s.callback)) for s in starts if s.callback is not None]
+        wanted |= {(tenant, callback.pool) for tenant, callback in told if callback.url is None}
         pools = await submitter.pools.resolve(wanted, session) if wanted else {}
         environment = submitter.environment
         placed_ms = milliseconds(placement.clamp(environment.clock.now()))
