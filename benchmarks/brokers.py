@@ -70,8 +70,10 @@ async def measure(name: str, database: Database, tasks: int) -> dict[str, Any]:
 async def fresh_tickets(database: Database, tasks: int) -> Tickets:
     """New tasks, all due; what earlier measurements leased is not due any more."""
     await StorePipeline(database, Environment(), lambda _done, _total: None).submit_bulk(tasks)
-    places = await list_placements(database, 0, 1023, BEFORE_ALL)
-    due = await load_due(database, {place: Cursor() for place in places}, 0.0, tasks)
+    timer_queues = await list_placements(database, 0, 1023, BEFORE_ALL)
+    due = await load_due(
+        database, {timer_queue: Cursor() for timer_queue in timer_queues}, 0.0, tasks
+    )
     assert len(due) == tasks
     # No deadline of their own, so that a slow machine measures leases and not voids.
     return [Delivery(LANE, Ticket(timer.id, timer.fence)) for timer in due]
@@ -121,12 +123,12 @@ async def timed(work: Any) -> float:
 async def run(tasks: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="duly-bench-") as folder:
         settings = Settings(data_dir=folder)
-        async with open_target(settings, Environment()) as place:
-            await prepare_target(place, settings, Environment())
-            database = await Database.open(place.engine_url, POOL_CONNECTIONS)
+        async with open_target(settings, Environment()) as timer_queue:
+            await prepare_target(timer_queue, settings, Environment())
+            database = await Database.open(timer_queue.engine_url, POOL_CONNECTIONS)
             try:
                 results = [await measure(name, database, tasks) for name in CARRIERS]
-                settings_used = await read_server_settings(place.owner_url)
+                settings_used = await read_server_settings(timer_queue.owner_url)
             finally:
                 await database.close()
     facts = {**machine_facts(), "postgresql": settings_used}

@@ -77,13 +77,13 @@ class StorePipeline:
         """Load from cursors until that many were handed on."""
         handed = 0
         while handed < tasks:
-            for place in await list_placements(self.database, 0, SHARDS - 1):
-                self.cursors.setdefault(place, Cursor())
+            for timer_queue in await list_placements(self.database, 0, SHARDS - 1):
+                self.cursors.setdefault(timer_queue, Cursor())
             due = await load_due(self.database, self.cursors, 0.0, PAGE)
             for start in range(0, len(due), BATCH):
                 await queue.put(due[start : start + BATCH])
             for timer in due:
-                self.cursors[timer.place] = Cursor(timer.due_at, timer.id)
+                self.cursors[timer.timer_queue] = Cursor(timer.due_at, timer.id)
             handed += len(due)
             if not due:
                 await asyncio.sleep(EMPTY_PAUSE_S)

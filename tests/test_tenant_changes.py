@@ -22,7 +22,7 @@ def change(*tenants: int) -> TasksFinished:
 async def test_a_thousand_changes_are_two_signals_to_other_processes() -> None:
     """A NOTIFY for each task would be a second commit for each task."""
     sent: list[tuple[str, list[str]]] = []
-    changes = TenantChanges(lambda channel, rings: sent.append((channel, rings)))
+    changes = TenantChanges(lambda channel, hints: sent.append((channel, hints)))
     for _ in range(1000):
         changes.on_event(change(OURS))
     assert sent == [(CHANGED, [str(OURS)])]

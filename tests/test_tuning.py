@@ -22,7 +22,7 @@ async def test_what_is_set_is_what_the_parts_do(database: Database) -> None:
     tuning = tuning_of(settings)
     parts = make_parts(database, Environment(), Metrics(), is_alone=True, tuning=tuning)
     dispatcher = parts.scheduler.dispatcher
-    assert (dispatcher.lane_depth, dispatcher.ready_state.come_back_max) == (20, 10)
+    assert (dispatcher.lane_depth, dispatcher.ready_state.readmit_max) == (20, 10)
     assert dispatcher.ready_state.queue_of((1, 1)).aging_s == 7.0
     (maintenance,) = [role for role in parts.roles if isinstance(role, Maintenance)]
     services = {service.name: service for service in maintenance.make()}

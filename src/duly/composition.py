@@ -22,8 +22,8 @@ from duly.api.http_limits import HttpLimits
 from duly.api.routes import ApiRoutes
 from duly.api.server import HttpServer, make_server
 from duly.broker.assembly import carrier_roles, default_carrier, is_carrier_up
-from duly.broker.bell import LaneHints, hear_lanes
 from duly.broker.contract import Carrier, LeasingCarrier
+from duly.broker.lane_hints import LaneHints, on_lane_hints
 from duly.broker.lease_queue import LeaseQueue
 from duly.coordinator.ownership import Coordinator
 from duly.coordinator.postgres import PostgresOwnership
@@ -143,7 +143,7 @@ def make_parts(
     # Behind a transaction-mode pooler there is no LISTEN: loads and polls find everything.
     notifier = None if is_alone or database.is_pooled else Notifier(database)
     carrier = carrier or default_carrier(database, environment, is_alone=is_alone)
-    on_published = LaneHints(notifier.ring).tell if notifier is not None else None
+    on_published = LaneHints(notifier.send).send if notifier is not None else None
     lease_queue = LeaseQueue(carrier, database, environment, events, on_published)
     scheduler = make_scheduler(
         database,
@@ -152,13 +152,13 @@ def make_parts(
         lease_queue,
         metrics,
         events,
-        send=notifier.ring if notifier is not None else None,
+        send=notifier.send if notifier is not None else None,
         aging_s=tuning.aging_s,
         lane_depth=tuning.lane_depth,
     )
     breakers = make_breakers(database, environment, scheduler)
     settling = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
-    changes = TenantChanges(notifier.ring if notifier is not None else None)
+    changes = TenantChanges(notifier.send if notifier is not None else None)
     subscribe_process(events, changes, stats, breakers, metrics)
     notify_bulk_operations(events, notifier)
     connect_metrics(metrics, scheduler, lease_queue)
@@ -176,7 +176,7 @@ def make_parts(
         events.subscribe(BulkOperationDue, bulk.on_due)
         listeners[BULK] = bulk.on_notify
     if notifier is not None:
-        ticking.append(Channel(database, environment, listeners, coordinator.look))
+        ticking.append(Channel(database, environment, listeners, coordinator.refresh))
     return Parts(
         *(events, changes, ticking, lease_queue, scheduler.submitter, scheduler),
         *(stats, settling, workers, breakers, notifier),
@@ -191,8 +191,8 @@ def make_breakers(database: Database, environment: Environment, scheduler: Sched
 def notify_bulk_operations(events: TaskEvents, notifier: Notifier | None) -> None:
     """Tell the process that drives bulk operations, where it is another one, that one is due."""
     if notifier is not None:
-        ring = partial(notifier.ring, BULK, ["due"])
-        events.subscribe(BulkOperationDue, lambda _event: ring())
+        send = partial(notifier.send, BULK, ["due"])
+        events.subscribe(BulkOperationDue, lambda _event: send())
 
 
 def make_listeners(
@@ -202,11 +202,11 @@ def make_listeners(
     return {
         OWNERSHIP: scheduler.coordinator.on_notify,
         DOORBELL: scheduler.doorbell.on_notify,
-        FREED: scheduler.freed.on_notify,
+        FREED: scheduler.freed_capacity.on_notify,
         SCHEDULES: scheduler.cron_role.on_notify,
         WORKFLOWS: scheduler.workflows.on_notify,
         CHANGED: changes.on_notify,
-        READY: partial(hear_lanes, lease_queue),
+        READY: partial(on_lane_hints, lease_queue),
     }
 
 

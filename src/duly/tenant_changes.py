@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from duly.domain.errors import Overloaded
 from duly.events import TaskEvent
-from duly.store.notify import CHANGED, Paced, Send
+from duly.store.notify import CHANGED, PacedHints, Send
 
 PACE_S = 1.0
 TENANTS_MAX = 10_000
@@ -44,8 +44,8 @@ class TenantChanges:
         """`send`: to other processes, where there are any."""
         self.subscribers: dict[int, list[TenantSubscription]] = {}
         self.subscriber_count = 0
-        self.here = Paced(self.notify_subscribers, CHANGED, PACE_S, TENANTS_MAX)
-        self.elsewhere = None if send is None else Paced(send, CHANGED, PACE_S, TENANTS_MAX)
+        self.here = PacedHints(self.notify_subscribers, CHANGED, PACE_S, TENANTS_MAX)
+        self.elsewhere = None if send is None else PacedHints(send, CHANGED, PACE_S, TENANTS_MAX)
         self.is_closed = False
 
     @contextlib.contextmanager
@@ -71,16 +71,16 @@ class TenantChanges:
             changed = [str(tenant) for tenant in event.tenants]
             self.note_here(changed)
             if self.elsewhere is not None:
-                self.elsewhere.ring(changed)
+                self.elsewhere.add(changed)
 
-    def on_notify(self, rings: list[str]) -> None:
+    def on_notify(self, hints: list[str]) -> None:
         """Tenants of which another process committed something."""
-        self.note_here([ring for ring in rings if ring.isdecimal()])
+        self.note_here([hint for hint in hints if hint.isdecimal()])
 
     def note_here(self, changed: Sequence[str]) -> None:
         waited_for = [tenant for tenant in changed if int(tenant) in self.subscribers]
         if waited_for:
-            self.here.ring(waited_for)
+            self.here.add(waited_for)
 
     def notify_subscribers(self, _channel: str, changed: list[str]) -> None:
         for tenant in changed:

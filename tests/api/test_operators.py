@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.store.ownership import SLOT, Node, claim_seats, keep_seats
+from duly.store.ownership import SLOT, Node, claim_assignments, keep_assignments
 from tests.api.conftest import Front
 
 LEASE_S, TICKET_S = 15.0, 10.0
@@ -19,8 +19,8 @@ LOSE = "UPDATE duly.ownership SET expires_at = duly.now() WHERE number = 1"
 
 
 async def start_node(front: Front, slots: int) -> None:
-    await keep_seats(front.database, NODE, {}, LEASE_S, TICKET_S)
-    await claim_seats(front.database, NODE.id, SLOT, slots, {}, LEASE_S, TICKET_S)
+    await keep_assignments(front.database, NODE, {}, LEASE_S, TICKET_S)
+    await claim_assignments(front.database, NODE.id, SLOT, slots, {}, LEASE_S, TICKET_S)
 
 
 async def add_worker(
@@ -63,7 +63,7 @@ async def test_nodes_come_by_page(front: Front) -> None:
     """A crash loop leaves thousands of them."""
     for number in (3, 1, 2):
         node = Node(UUID(int=number), f"n{number}", "1", ())
-        await keep_seats(front.database, node, {}, LEASE_S, TICKET_S)
+        await keep_assignments(front.database, node, {}, LEASE_S, TICKET_S)
     first = (await front.call("GET", "/v1/nodes?limit=2", key=front.admin)).json
     assert [node["name"] for node in first["items"]] == ["n1", "n2"]
     path = f"/v1/nodes?limit=2&cursor={first['next_cursor']}"

@@ -9,7 +9,7 @@ import pytest
 from duly.api.problems import ApiProblem
 from duly.api.rate_limit import TOKEN_LEASE_S, Throttle
 from duly.environment import Environment
-from duly.store.ownership import Node, keep_seats
+from duly.store.ownership import Node, keep_assignments
 from duly.store.tenants import TenantLimits, create_tenant, update_tenant
 from duly.testing.clock import ManualClock
 from tests.pressure.counting import CountingDatabase
@@ -55,7 +55,7 @@ async def processes(engine_url: str) -> AsyncIterator[Processes]:
     tenant = await create_tenant(database, "acme")
     assert tenant is not None
     for number in (1, 2):
-        await keep_seats(database, Node(UUID(int=number), "n", "0", ("api",)), {}, 60.0, 10.0)
+        await keep_assignments(database, Node(UUID(int=number), "n", "0", ("api",)), {}, 60.0, 10.0)
     assert isinstance(database, CountingDatabase)
     yield Processes(database, tenant.id)
     await database.close()

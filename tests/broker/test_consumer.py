@@ -36,13 +36,13 @@ async def test_a_consumer_reserved_in_the_turn_its_time_runs_out_waits_on() -> N
     waiter = waiting()
     running = asyncio.create_task(waiter.wait(LONG_S))
     await asyncio.sleep(0)
-    waiter.rouse()
+    waiter.end_wait()
     waiter.is_reserved = True
     await asyncio.sleep(0)
     assert not running.done()
     waiter.take([])
     await running
-    assert waiter.is_told
+    assert waiter.is_woken
 
 
 async def test_a_consumer_that_is_told_leaves_no_timer_behind() -> None:
@@ -58,7 +58,7 @@ async def test_a_consumer_that_is_told_leaves_no_timer_behind() -> None:
     loop.call_later = note  # type: ignore[assignment,method-assign]
     running = asyncio.create_task(waiter.wait(LONG_S))
     await asyncio.sleep(0)
-    waiter.tell()
+    waiter.wake()
     await running
     (timer,) = made
     assert timer.cancelled()

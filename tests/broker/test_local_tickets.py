@@ -79,7 +79,7 @@ async def test_tickets_lost_on_the_way_to_the_table_block_nothing(stage: Stage) 
 
     stage.world.database.fetch = broken  # type: ignore[method-assign]
     stage.world.node_clock.advance(KEPT_S / 2)
-    queue.watch_local()
+    queue.schedule_local_check()
     await until(lambda: queue.depth(LANE) == 0)
     del stage.world.database.fetch
     stage.world.node_clock.advance(KEPT_S / 2)

@@ -65,7 +65,7 @@ class TestPostgres(Conformance):
         (ticket,) = await stage.submit(1)
         consumer = await stage.wait_in_turn(1)
         ringing = other_process(stage)
-        ringing.on_published = stage.queue.look
+        ringing.on_published = stage.queue.on_arrivals
         loop = asyncio.get_running_loop()
         before = loop.time()
         await ringing.publish([Delivery(LANE, ticket)])
@@ -134,7 +134,7 @@ class TestPostgres(Conformance):
             raise DatabaseUnavailable(address="here", problem="gone")
 
         stage.world.database.fetch = broken  # type: ignore[method-assign]
-        stage.queue.look([LANE])
+        stage.queue.on_arrivals([LANE])
         with pytest.raises(DatabaseUnavailable):
             await consumer
         del stage.world.database.fetch

@@ -207,7 +207,7 @@ async def test_a_consumer_that_waits_hears_of_another_processs_ticket(stage: Sta
         tickets = await stage.submit(1)
         consumer = await stage.wait_in_turn(1)
         await until(lambda: bool(carrier.subscriptions))
-        stage.queue.look_at = asyncio.get_running_loop().time() + 60.0
+        stage.queue.tick_at = asyncio.get_running_loop().time() + 60.0
         await other.publish(deliveries(tickets))
         async with asyncio.timeout(5.0):
             assert ids(await consumer) == ids(tickets)

@@ -171,7 +171,7 @@ async def test_a_consumer_that_waits_hears_of_another_processs_ticket(
         consumer = await stage.wait_in_turn(1)
         await until(lambda: carrier.subscription is not None)
         # So long that only the hint explains an answer in time.
-        stage.queue.look_at = asyncio.get_running_loop().time() + 60.0
+        stage.queue.tick_at = asyncio.get_running_loop().time() + 60.0
         await other.publish(deliveries(tickets))
         async with asyncio.timeout(5.0):
             assert ids(await consumer) == ids(tickets)

@@ -32,7 +32,7 @@ async def run(url: str, number: int, lease_s: float) -> None:
     store = PostgresOwnership(database, lease_s=lease_s, ticket_s=lease_s)
     coordinator = Coordinator(store, environment, node)
     listeners = {OWNERSHIP: coordinator.on_notify}
-    channel = Channel(database, environment, listeners, coordinator.look)
+    channel = Channel(database, environment, listeners, coordinator.refresh)
     coordinator.events.subscribe(SlotsChanged, lambda _: say({"held": len(coordinator.owned)}))
     loops = [RoleLoop(role, environment, metrics) for role in (coordinator, channel)]
     async with asyncio.TaskGroup() as group:

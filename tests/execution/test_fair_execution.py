@@ -180,8 +180,8 @@ async def at_rest(engine: Engine) -> None:
     scheduler = engine.scheduler
     await until(
         lambda: (
-            scheduler.dispatcher.is_at_rest()
-            and all(map(scheduler.loader.has_read, scheduler.loader.places))
+            scheduler.dispatcher.is_idle()
+            and all(map(scheduler.loader.is_loaded, scheduler.loader.timer_queues))
             and engine.parts.lease_queue.waiting() > 1
         )
     )

@@ -11,13 +11,13 @@ from duly.environment import Environment
 from duly.execution.attempt import DONE, AttemptResult
 from duly.scheduler.dispatcher import DISPATCH_MAX
 from duly.scheduler.loader import PAGE
-from duly.scheduler.ready_state import PLACE_ENTRIES_MAX
+from duly.scheduler.ready_state import QUEUE_ENTRIES_MAX
 from duly.store.lease import Lease
 from duly.store.submit import Stored
 from duly.testing.engine import Engine
 from tests.pressure.counting import CountingDatabase
 from tests.pressure.crowd import Crowd, count_timers, gather_crowd
-from tests.pressure.watching import Watcher, fullest_place, task, until
+from tests.pressure.watching import Watcher, fullest_queue, task, until
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ WORK_S = 0.02
 RUNNING_MAX = 100
 # What lies in the lane goes first (a third of a second); the backlog itself does not.
 WAIT_MAX_S = 15.0
-IN_MEMORY_MAX = PLACE_ENTRIES_MAX + PAGE + LANE_DEPTH_MAX + 2 * DISPATCH_MAX + RUNNING_MAX
+IN_MEMORY_MAX = QUEUE_ENTRIES_MAX + PAGE + LANE_DEPTH_MAX + 2 * DISPATCH_MAX + RUNNING_MAX
 
 
 async def test_another_tenant_does_not_wait_behind_a_huge_backlog(
@@ -52,7 +52,7 @@ async def test_another_tenant_does_not_wait_behind_a_huge_backlog(
             assert isinstance(answer, Stored)
             waited_s = await until(lambda: answer.id in watcher.started)  # noqa: B023 (awaited)
             assert waited_s < WAIT_MAX_S
-            assert fullest_place(engine) <= PLACE_ENTRIES_MAX + PAGE
+            assert fullest_queue(engine) <= QUEUE_ENTRIES_MAX + PAGE
             assert len(ready_state.known) <= IN_MEMORY_MAX
         assert await count_timers(owner, NOISY) > BACKLOG / 10, "the backlog was gone too soon"
 

@@ -5,13 +5,13 @@ import pytest
 
 from duly.environment import Environment
 from duly.scheduler.loader import PAGE
-from duly.scheduler.ready_state import PARKED_MAX, PLACE_ENTRIES_MAX
+from duly.scheduler.ready_state import PARKED_MAX, QUEUE_ENTRIES_MAX
 from duly.store.submit import Stored
 from duly.store.tenants import PauseKind, clear_pause, create_tenant, set_pause
 from duly.testing.engine import Engine
 from tests.pressure.counting import CountingDatabase
 from tests.pressure.crowd import Crowd, gather_crowd, keys_of_one_shard
-from tests.pressure.watching import Watcher, fullest_place, task, until
+from tests.pressure.watching import Watcher, fullest_queue, task, until
 
 pytestmark = pytest.mark.slow
 
@@ -41,14 +41,14 @@ async def test_a_blocked_key_hides_nobody_and_loses_nothing(
     async with Engine(pool, Environment(), watcher) as engine:
         await until(lambda: len(watcher.leases) >= KEY_LIMIT)
         assert await until(lambda: len(watcher.leases) > KEY_LIMIT) < BEHIND_MAX_S
-        await until(lambda: fullest_place(engine) <= PARKED_MAX)
+        await until(lambda: fullest_queue(engine) <= PARKED_MAX)
         answer = await engine.group_commit.submit(task(TENANT, FREE))
         assert isinstance(answer, Stored)
         assert await until(lambda: answer.id in watcher.started) < RUNG_MAX_S
         assert len(watcher.leases) == KEY_LIMIT + 2, "the blocked key went above its limit"
         watcher.let_go.set()
         await until(lambda: len(watcher.leases) >= CROWD + 2)
-        assert fullest_place(engine) <= PLACE_ENTRIES_MAX + PAGE
+        assert fullest_queue(engine) <= QUEUE_ENTRIES_MAX + PAGE
     assert len({lease.id for lease in watcher.leases}) == len(watcher.leases) == CROWD + 2
 
 

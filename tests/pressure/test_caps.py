@@ -58,7 +58,7 @@ async def test_work_done_elsewhere_frees_its_cap_before_its_ticket_is_void(
     tenant = await capped_tenant(pool)
     watcher = Watcher()
     async with owner_and_worker(pool, tenant, watcher) as (owner, worker):
-        worker.scheduler.freed.bell = None
+        worker.scheduler.freed_capacity.hints = None
         await owner.submitter.submit([task(tenant.id) for _ in range(CAP)])
         await until(lambda: len(watcher.leases) == CAP)
         await owner.submitter.submit([task(tenant.id) for _ in range(TASKS)])

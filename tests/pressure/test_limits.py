@@ -102,9 +102,12 @@ async def test_a_limit_that_comes_and_goes_moves_the_tasks_between_nodes(
             await store_over_shards(pool, tenant, is_keyed=False)
             await until(lambda: len(watcher.leases) == TASKS)
         await until(lambda: all(tenant.id in each.scheduler.loader.at_home for each in engines))
-        places = [
-            {p for p in engine.scheduler.loader.places if p.tenant == tenant.id}
+        timer_queues = [
+            {p for p in engine.scheduler.loader.timer_queues if p.tenant == tenant.id}
             for engine in engines
         ]
         owner = [engine.scheduler.coordinator.owns(home) is not None for engine in engines]
-        assert sorted(zip(owner, map(bool, places), strict=True)) == [(False, False), (True, True)]
+        assert sorted(zip(owner, map(bool, timer_queues), strict=True)) == [
+            (False, False),
+            (True, True),
+        ]

@@ -52,6 +52,6 @@ async def until(condition: Callable[[], bool], patience_s: float = PATIENCE_S) -
     return time.monotonic() - began
 
 
-def fullest_place(engine: Engine) -> int:
+def fullest_queue(engine: Engine) -> int:
     """Entries in memory of the place that has the most."""
-    return max(engine.scheduler.dispatcher.ready_state.per_place.values(), default=0)
+    return max(engine.scheduler.dispatcher.ready_state.per_queue.values(), default=0)

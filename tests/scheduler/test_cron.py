@@ -15,7 +15,7 @@ from duly.domain.occurrence_plan import GRACE_S
 from duly.environment import Environment
 from duly.execution.attempt import DONE
 from duly.execution.attempt import AttemptResult as Done
-from duly.scheduler.cron import AGAIN_S, LOOK_S, CronRole
+from duly.scheduler.cron import AGAIN_S, LOAD_S, CronRole
 from duly.store.audit import list_audit
 from duly.store.database import Database
 from duly.store.lease import Lease
@@ -239,9 +239,13 @@ async def test_a_schedule_that_lost_a_conflict_is_looked_at_again_at_once(code: 
     clock = ManualClock()
     cron_role = CronRole(nothing, Environment(clock=clock), nothing, nothing, nothing, Metrics())
     unlucky: Any = SimpleNamespace(schedule=SimpleNamespace(id=UUID(int=7)))
-    cron_role.look_at = clock.monotonic() + LOOK_S
-    await cron_role.halve([unlucky], StatementRefused(problem="not you", code=code))
-    assert cron_role.resting[UUID(int=7)] <= cron_role.look_at <= clock.monotonic() + AGAIN_S
+    cron_role.look_ahead_at = clock.monotonic() + LOAD_S
+    await cron_role.split_batch([unlucky], StatementRefused(problem="not you", code=code))
+    assert (
+        cron_role.deferred_until[UUID(int=7)]
+        <= cron_role.look_ahead_at
+        <= clock.monotonic() + AGAIN_S
+    )
 
 
 async def test_a_pool_too_many_fails_no_neighbour(

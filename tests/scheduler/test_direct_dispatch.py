@@ -74,11 +74,11 @@ class Consumer:
         scheduler, executor = self.engine.scheduler, self.engine.executor
         await until(
             lambda: (
-                scheduler.dispatcher.is_at_rest()
+                scheduler.dispatcher.is_idle()
                 and bool(scheduler.loader.slots)
                 and scheduler.loader.placements_at > 0.0
                 # Also a place that the last task made: until it is read, others may come first.
-                and all(map(scheduler.loader.has_read, scheduler.loader.places))
+                and all(map(scheduler.loader.is_loaded, scheduler.loader.timer_queues))
                 # Of those who wait for webhooks, the last one is reserved for nobody.
                 and executor.lease_queue.waiting() > 1
             )
@@ -188,7 +188,7 @@ def others_wait(consumer: Consumer) -> None:
 
 
 def unread(consumer: Consumer) -> None:
-    for state in consumer.engine.scheduler.loader.places.values():
+    for state in consumer.engine.scheduler.loader.timer_queues.values():
         state.is_caught_up = False
 
 

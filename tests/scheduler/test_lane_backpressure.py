@@ -9,7 +9,7 @@ import pytest
 
 from duly.domain.lanes import Lane, queue_of
 from duly.domain.task import HIGH, LOW, NORMAL, WEBHOOK_POOL, timer_queue
-from duly.scheduler.lane_backpressure import Member
+from duly.scheduler.lane_backpressure import TenantPool
 from duly.scheduler.ready_state import ReadyState, ReadyTimer
 from duly.store.load import DueTimer, TimerQueue
 
@@ -29,14 +29,14 @@ class Crowd:
         self.picks = 0
         pick = self.ready_state.turns.pick
 
-        def counted() -> Member | None:
+        def counted() -> TenantPool | None:
             self.picks += 1
             return pick()
 
         self.ready_state.turns.pick = counted  # type: ignore[method-assign]
 
-    def add(self, member: Member, band: int = NORMAL, count: int = 1) -> None:
-        tenant, pool = member
+    def add(self, tenant_pool: TenantPool, band: int = NORMAL, count: int = 1) -> None:
+        tenant, pool = tenant_pool
         for _ in range(count):
             self.number += 1
             lane = timer_queue(pool, PRIORITIES[band])
@@ -50,14 +50,14 @@ class Crowd:
         chosen: list[ReadyTimer] = []
         self.ready_state.readmit()
         while (entry := self.ready_state.next_ready(NOW)) is not None:
-            lane = queue_of(Lane(*entry.member, entry.band))
+            lane = queue_of(Lane(*entry.tenant_pool, entry.band))
             room = self.rooms.setdefault(lane, ROOM)
             if room == 0:
                 self.ready_state.put_back(entry)
                 self.ready_state.close(lane)
                 continue
             self.rooms[lane] = room - 1
-            self.ready_state.held.served(entry.member)
+            self.ready_state.backpressure.served(entry.tenant_pool)
             chosen.append(entry)
         return chosen
 
@@ -75,7 +75,7 @@ class Crowd:
         return served
 
 
-def webhooks(tenant: int) -> Member:
+def webhooks(tenant: int) -> TenantPool:
     return tenant, WEBHOOK_POOL
 
 
@@ -187,7 +187,7 @@ def test_a_full_lane_of_one_pool_stops_nobody_else() -> None:
     crowd.add((1, 8), count=5)
     crowd.add((2, 7), count=5)
     crowd.add(webhooks(1), count=5)
-    served = Counter(entry.member for entry in crowd.dispatch())
+    served = Counter(entry.tenant_pool for entry in crowd.dispatch())
     assert served == {(1, 7): ROOM, (1, 8): 5, (2, 7): 5, webhooks(1): 5}
 
 
@@ -200,28 +200,28 @@ def test_whoever_waits_for_a_lane_comes_back_beside_endless_other_work() -> None
     crowd.empty_lanes()
     crowd.ready_state.readmit()
     first = [crowd.ready_state.next_ready(NOW) for _ in range(4)]
-    assert webhooks(1) in {entry.member for entry in first if entry is not None}
+    assert webhooks(1) in {entry.tenant_pool for entry in first if entry is not None}
 
 
 @pytest.mark.parametrize("seed", range(50))
 def test_nothing_is_lost_or_repeated_however_lanes_close_and_open(seed: int) -> None:
     """A member that is neither in turn nor held is never asked again."""
     random, crowd = Random(seed), Crowd()
-    members: list[Member] = [*(webhooks(n) for n in range(30)), (1, 7), (2, 7), (3, 8)]
+    tenant_pools: list[TenantPool] = [*(webhooks(n) for n in range(30)), (1, 7), (2, 7), (3, 8)]
     seen: list[UUID] = []
     for _ in range(60):
         for _ in range(random.randrange(40)):
-            crowd.add(random.choice(members), random.choice((HIGH, NORMAL, LOW)))
+            crowd.add(random.choice(tenant_pools), random.choice((HIGH, NORMAL, LOW)))
         crowd.rooms = {lane: random.randrange(20) for lane in crowd.rooms}
         for lane in [*crowd.ready_state.full]:
             if random.random() < 0.5:
                 crowd.ready_state.open(lane)
-        member = random.choice(members)
+        tenant_pool = random.choice(tenant_pools)
         if random.random() < 0.3:
-            crowd.ready_state.unblock([member])
+            crowd.ready_state.unblock([tenant_pool])
         seen += [entry.due.id for entry in crowd.dispatch()]
-    while crowd.ready_state.closed or crowd.ready_state.may_go_on():
+    while crowd.ready_state.closed or crowd.ready_state.may_readmit():
         crowd.empty_lanes()
         seen += [entry.due.id for entry in crowd.dispatch()]
     assert len(seen) == len(set(seen)) == crowd.number
-    assert not crowd.ready_state.held.queues
+    assert not crowd.ready_state.backpressure.queues

@@ -19,16 +19,17 @@ class Model:
     times: dict[TimerQueue, float] = field(default_factory=dict)
     full: set[TimerQueue] = field(default_factory=set)
 
-    def has_room(self, place: TimerQueue) -> bool:
-        return place not in self.full
+    def has_room(self, queue: TimerQueue) -> bool:
+        return queue not in self.full
 
     def due(self, now: float, most: int) -> list[TimerQueue]:
-        found = [(at, place) for place, at in self.times.items() if at <= now]
-        return [place for _, place in sorted(found) if self.has_room(place)][:most]
+        found = [(at, queue) for queue, at in self.times.items() if at <= now]
+        return [queue for _, queue in sorted(found) if self.has_room(queue)][:most]
 
     def next_at(self) -> float:
         return min(
-            (at for place, at in self.times.items() if self.has_room(place)), default=math.inf
+            (at for queue, at in self.times.items() if self.has_room(queue)),
+            default=math.inf,
         )
 
 
@@ -39,15 +40,15 @@ def test_an_agenda_forgets_nobody_and_repeats_nobody(seed: int) -> None:
     now = 0.0
     for _ in range(200):
         now += random.choice((0.0, 0.0, 0.5))
-        place = random.choice(PLACES)
+        queue = random.choice(PLACES)
         match random.randrange(4):
             case 0 | 1:
                 # Few instants, so that a place comes back to one it had.
                 at = random.choice((0.0, now, math.ceil(now) + 1.0))
-                agenda.put(place, at)
-                model.times[place] = at
+                agenda.put(queue, at)
+                model.times[queue] = at
             case 2:
-                model.full ^= {place}
+                model.full ^= {queue}
             case _:
                 most = random.choice((1, 3, 100))
                 assert agenda.due(now, model.has_room, most) == model.due(now, most)

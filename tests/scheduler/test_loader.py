@@ -15,7 +15,7 @@ from duly.environment import Environment
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatch_scope import DispatchScope
 from duly.scheduler.loader import Loader
-from duly.scheduler.ready_state import PLACE_ENTRIES_MAX, ReadyState
+from duly.scheduler.ready_state import QUEUE_ENTRIES_MAX, ReadyState
 from duly.scheduler.wakeups import SchedulerWakeups
 from duly.store.database import Database
 from duly.store.load import SQL, Cursor, DueTimer, TimerQueue
@@ -62,8 +62,8 @@ class Backlog:
         return [astuple(timer) for timer in found[:limit]]
 
 
-def due(place: TimerQueue, number: int, due_at: datetime) -> DueTimer:
-    return DueTimer(*place, UUID(int=number), 0, due_at, 5, None, "t", None, None, None)
+def due(timer_queue: TimerQueue, number: int, due_at: datetime) -> DueTimer:
+    return DueTimer(*timer_queue, UUID(int=number), 0, due_at, 5, None, "t", None, None, None)
 
 
 def test_a_doorbell_that_finds_no_room_is_read_next(environment: Environment) -> None:
@@ -72,12 +72,12 @@ def test_a_doorbell_that_finds_no_room_is_read_next(environment: Environment) ->
     loader = make_loader(environment)
     now = environment.clock.now()
     ahead = now + timedelta(seconds=9)
-    loader.know(PLACE).cursor = Cursor(ahead)
+    loader.state_of(PLACE).cursor = Cursor(ahead)
     loader.loads.put(PLACE, environment.clock.monotonic() + 100.0)
-    loader.ready_state.per_place[PLACE] = PLACE_ENTRIES_MAX
+    loader.ready_state.per_queue[PLACE] = QUEUE_ENTRIES_MAX
     due_at = now + timedelta(seconds=1)
     loader.admit([due(PLACE, 1, due_at)])
-    state = loader.places[PLACE]
+    state = loader.timer_queues[PLACE]
     assert len(loader.ready_state.known) == 0
     assert state.cursor.due_at < due_at
     assert loader.loads.next_at() <= environment.clock.monotonic()
@@ -88,10 +88,10 @@ def test_what_fires_among_what_was_read_needs_no_load(environment: Environment) 
     would jump the queue."""
     loader = make_loader(environment)
     now = environment.clock.now()
-    loader.know(PLACE).cursor = Cursor(now + timedelta(seconds=5))
+    loader.state_of(PLACE).cursor = Cursor(now + timedelta(seconds=5))
     loader.admit([due(PLACE, number, now + timedelta(seconds=number)) for number in (4, 6)])
     assert [entry.due.id.int for entry in loader.ready_state.known.values()] == [4]
-    assert loader.places[PLACE].cursor == Cursor(now + timedelta(seconds=5))
+    assert loader.timer_queues[PLACE].cursor == Cursor(now + timedelta(seconds=5))
 
 
 async def test_what_is_brought_during_a_load_is_not_overlooked(environment: Environment) -> None:
@@ -100,11 +100,11 @@ async def test_what_is_brought_during_a_load_is_not_overlooked(environment: Envi
     ahead = environment.clock.now() + timedelta(seconds=8)
     database = Backlog(environment, [due(PLACE, number, ahead) for number in range(1, 2001)])
     loader.database = cast("Database", database)
-    loader.know(PLACE)
-    brought = [due(PLACE, 3000, ahead - timedelta(seconds=1)), due(PLACE, 4000, ahead)]
-    database.meanwhile = lambda: loader.admit(brought)
+    loader.state_of(PLACE)
+    admitted = [due(PLACE, 3000, ahead - timedelta(seconds=1)), due(PLACE, 4000, ahead)]
+    database.meanwhile = lambda: loader.admit(admitted)
     await loader.load(environment.clock.monotonic())
-    assert not loader.places[PLACE].is_caught_up
+    assert not loader.timer_queues[PLACE].is_caught_up
     numbers = {task_id.int for task_id in loader.ready_state.known}
     assert 3000 in numbers
     assert 4000 not in numbers, "it is behind the last that was read, and will be read"
@@ -120,11 +120,11 @@ async def test_a_doorbell_during_a_load_of_its_place_is_followed_by_another(
     now = environment.clock.now()
     database = Backlog(environment, [due(PLACE, 1, now + timedelta(seconds=5))])
     loader.database = cast("Database", database)
-    loader.know(PLACE)
+    loader.state_of(PLACE)
     due_at = now - timedelta(minutes=1)
-    database.meanwhile = partial(loader.expect, PLACE, due_at)
+    database.meanwhile = partial(loader.reload_from, PLACE, due_at)
     await loader.load(environment.clock.monotonic())
-    assert loader.places[PLACE].cursor.due_at < due_at
+    assert loader.timer_queues[PLACE].cursor.due_at < due_at
     assert loader.loads.next_at() <= environment.clock.monotonic()
     database.meanwhile = lambda: None
     await loader.load(environment.clock.monotonic())
@@ -142,10 +142,10 @@ async def test_a_place_catches_up_though_something_is_submitted_during_every_loa
     numbers = itertools.count(10_000)
     database.meanwhile = lambda: loader.admit([due(PLACE, next(numbers), now)])
     loader.database = cast("Database", database)
-    loader.know(PLACE)
+    loader.state_of(PLACE)
     for _ in range(8):
         await loader.load(environment.clock.monotonic())
-    assert loader.places[PLACE].is_caught_up
+    assert loader.timer_queues[PLACE].is_caught_up
     assert len(loader.ready_state.known) >= 6000
 
 
@@ -157,9 +157,12 @@ def test_what_is_known_is_counted_and_read_past(environment: Environment) -> Non
     other = TimerQueue(1, 5, 3)
     timers = [due(PLACE, 1, now), due(PLACE, 2, now), due(other, 3, now), due(PLACE, 4, now)]
     for _ in range(2):
-        reads = loader.take_in(timers)
-        assert {place: read.count for place, read in reads.items()} == {PLACE: 3, other: 1}
+        reads = loader.add_loaded(timers)
+        assert {timer_queue: read.count for timer_queue, read in reads.items()} == {
+            PLACE: 3,
+            other: 1,
+        }
         assert reads[PLACE].cursor == Cursor(now, UUID(int=4))
         assert reads[other].cursor == Cursor(now, UUID(int=3))
-    assert loader.ready_state.per_place == {PLACE: 3, other: 1}
-    assert all(type(entry.place) is TimerQueue for entry in loader.ready_state.known.values())
+    assert loader.ready_state.per_queue == {PLACE: 3, other: 1}
+    assert all(type(entry.timer_queue) is TimerQueue for entry in loader.ready_state.known.values())

@@ -20,7 +20,7 @@ from duly.environment import Environment, SystemClock
 from duly.role import Wakeup
 from duly.scheduler.closed_lanes import ClosedLanes
 from duly.scheduler.database_time import DatabaseTime
-from duly.scheduler.gatekeeper import BoundsKeeper, Gatekeeper
+from duly.scheduler.gatekeeper import BoundsReader, Gatekeeper
 from duly.scheduler.in_flight import InFlight
 from duly.scheduler.ready_state import ReadyState, ReadyTimer
 from duly.store.breakers import open_breaker
@@ -56,7 +56,7 @@ class Stage:
     environment: Environment
     coordinator: Coordinator
     gatekeeper: Gatekeeper
-    keeper: BoundsKeeper
+    keeper: BoundsReader
     tenant: Tenant
 
     async def levels(self) -> dict[int, tuple[float, float]]:
@@ -73,8 +73,8 @@ class Stage:
         return answer.id
 
     async def due(self, task_id: UUID) -> DueTimer:
-        places = await list_placements(self.database, 0, 1023)
-        found = await load_due(self.database, dict.fromkeys(places, Cursor()), 0.0, 100)
+        timer_queues = await list_placements(self.database, 0, 1023)
+        found = await load_due(self.database, dict.fromkeys(timer_queues, Cursor()), 0.0, 100)
         (due,) = [each for each in found if each.id == task_id]
         return due
 
@@ -88,8 +88,8 @@ class Stage:
 
     async def dispatch_says(self, task_id: UUID) -> Gate | None:
         due = await self.due(task_id)
-        member, band = ReadyState(0.0).member_and_band(due.place)
-        entry = ReadyTimer(due, due.place, member, band, due.due_at.timestamp())
+        tenant_pool, band = ReadyState(0.0).pool_and_band(due.timer_queue)
+        entry = ReadyTimer(due, due.timer_queue, tenant_pool, band, due.due_at.timestamp())
         refusal = self.gatekeeper.ask(entry, 0, LANE_DEPTH_MAX)
         return None if refusal is None else refusal.gate
 
@@ -113,7 +113,7 @@ async def stage(engine_url: str) -> AsyncIterator[Stage]:
     time.observe(row["now"])
     gatekeeper = Gatekeeper(time, InFlight(), coordinator)
     closed = ClosedLanes(database, ReadyState(0.0), LANE_DEPTH_MAX)
-    keeper = BoundsKeeper(database, gatekeeper, lambda _bounds: None, closed, Wakeup())
+    keeper = BoundsReader(database, gatekeeper, lambda _bounds: None, closed, Wakeup())
     await keeper.tick()
     yield Stage(database, environment, coordinator, gatekeeper, keeper, tenant)
     await database.close()

@@ -7,7 +7,7 @@ from uuid import UUID
 from duly.domain.lanes import Ticket
 from duly.scheduler.ready_state import (
     PARKED_MAX,
-    PLACE_ENTRIES_MAX,
+    QUEUE_ENTRIES_MAX,
     TICK_S,
     ReadyState,
     just_before,
@@ -48,9 +48,9 @@ def test_of_many_only_what_is_new_is_taken_in() -> None:
     ready_state = ReadyState(START)
     for number in (1, 2):
         ready_state.add([due(number)], PLACE, 0.0)
-    brought = [due(1), due(2, fence=2), due(3)]
-    assert [ready_state.add([each], PLACE, 0.0) for each in brought] == [False, True, True]
-    assert not any(ready_state.add([each], PLACE, 0.0) for each in brought)
+    admitted = [due(1), due(2, fence=2), due(3)]
+    assert [ready_state.add([each], PLACE, 0.0) for each in admitted] == [False, True, True]
+    assert not any(ready_state.add([each], PLACE, 0.0) for each in admitted)
 
 
 def test_nothing_is_ready_before_its_instant() -> None:
@@ -68,7 +68,7 @@ def test_a_ticket_is_known_until_it_is_taken_or_void() -> None:
     ready_state.add([due(2)], PLACE, 0.0)
     ready_state.advance(START)
     entries = [entry for _ in range(2) if (entry := ready_state.next_ready(START))]
-    counts = Counter(entry.place for entry in entries)
+    counts = Counter(entry.timer_queue for entry in entries)
     ready_state.ticketed(START + 10.0, counts, [Ticket(entry.due.id, 0) for entry in entries])
     assert not ready_state.add([due(1)], PLACE, 0.0)
     assert len(ready_state.taken([Ticket(UUID(int=1), 0)])) == 1
@@ -81,32 +81,32 @@ def test_a_ticket_is_known_until_it_is_taken_or_void() -> None:
 def test_parked_work_is_bounded_and_leaves_room_for_the_rest() -> None:
     """A hundred thousand tasks on one blocked key must not hide another key's work."""
     ready_state = ReadyState(START)
-    obstacle = ("concurrency_key", 1, "full")
+    reason = ("concurrency_key", 1, "full")
     for number in range(PARKED_MAX + 10):
         ready_state.add([due(number, key="full")], PLACE, 0.0)
     ready_state.advance(START)
     while (entry := ready_state.next_ready(START)) is not None:
-        ready_state.park(obstacle, entry)
-    assert len(ready_state.parked[obstacle]) == PARKED_MAX
-    assert ready_state.room(PLACE) == PLACE_ENTRIES_MAX
+        ready_state.park(reason, entry)
+    assert len(ready_state.parked[reason]) == PARKED_MAX
+    assert ready_state.room(PLACE) == QUEUE_ENTRIES_MAX
     assert ready_state.queues_to_reload() == {}
-    assert ready_state.unpark(obstacle, PARKED_MAX) == PARKED_MAX
+    assert ready_state.unpark(reason, PARKED_MAX) == PARKED_MAX
     # From the first that was let go.
     assert ready_state.queues_to_reload() == {PLACE: just_before(due(PARKED_MAX, key="full"))}
-    ready_state.read_on(PLACE, None)
+    ready_state.note_reloaded(PLACE, None)
     assert ready_state.queues_to_reload() == {}
 
 
 def test_what_is_unparked_comes_out_oldest_first() -> None:
     """Fairness within a key: first come, first served."""
     ready_state = ReadyState(START)
-    obstacle = ("concurrency_key", 1, "k")
+    reason = ("concurrency_key", 1, "k")
     for number in range(5):
         ready_state.add([due(number, at=START - 5 + number, key="k")], PLACE, 0.0)
     ready_state.advance(START)
     while (entry := ready_state.next_ready(START)) is not None:
-        ready_state.park(obstacle, entry)
-    ready_state.unpark(obstacle, 2)
+        ready_state.park(reason, entry)
+    ready_state.unpark(reason, 2)
     first, second = ready_state.next_ready(START), ready_state.next_ready(START)
     assert first is not None
     assert second is not None
@@ -153,7 +153,7 @@ def test_a_blocked_member_sits_out_and_comes_back() -> None:
     entry = ready_state.next_ready(START)
     assert entry is not None
     ready_state.put_back(entry)
-    ready_state.block(entry.member)
+    ready_state.block(entry.tenant_pool)
     assert ready_state.next_ready(START) is None
     ready_state.add([due(2)], PLACE, 0.0)
     ready_state.advance(START)

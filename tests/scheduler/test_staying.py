@@ -14,7 +14,7 @@ from duly.domain.lanes import Ticket
 from duly.domain.task import WEBHOOK_POOL, timer_queue
 from duly.environment import Environment, SystemClock
 from duly.scheduler.database_time import DatabaseTime
-from duly.scheduler.dispatcher import STAY_MIN, Dispatcher
+from duly.scheduler.dispatcher import IN_PLACE_MIN, Dispatcher
 from duly.scheduler.gatekeeper import Bounds, Gatekeeper
 from duly.scheduler.in_flight import InFlight
 from duly.scheduler.ready_state import ReadyState
@@ -32,10 +32,10 @@ WORKERS_POOL = 3
 class Listening(LeaseQueue):
     def __init__(self) -> None:
         super().__init__(MemoryCarrier(SystemClock()), NOBODY, Environment())
-        self.on_notify: list[Ticket] = []
+        self.published: list[Ticket] = []
 
     async def publish(self, batch: Sequence[Delivery]) -> None:
-        self.on_notify += [each.ticket for each in batch]
+        self.published += [each.ticket for each in batch]
 
 
 async def publish(timers: list[DueTimer]) -> list[bool]:
@@ -50,10 +50,10 @@ async def publish(timers: list[DueTimer]) -> list[bool]:
     capped = Tenant(CAPPED, "capped", 1.0, 1000, None, None, 1)
     dispatcher.gatekeeper.bounds = Bounds(GateInputs({CAPPED: capped}, [], []))
     for timer in timers:
-        ready_state.add([timer], timer.place, now)
+        ready_state.add([timer], timer.timer_queue, now)
     entries = [ready_state.known[timer.id] for timer in timers]
     await dispatcher.publish(now, [(dispatcher.lane_of(entry), entry) for entry in entries])
-    return [ticket.in_place for ticket in broker.on_notify]
+    return [ticket.in_place for ticket in broker.published]
 
 
 def timers(
@@ -71,11 +71,11 @@ def timers(
 @pytest.mark.parametrize(
     ("due", "stays"),
     [
-        (timers(STAY_MIN), True),
-        (timers(STAY_MIN - 1), False),
-        (timers(STAY_MIN, tenant=CAPPED), False),
-        (timers(STAY_MIN, pool=WORKERS_POOL), False),
-        (timers(STAY_MIN, key="customer:1"), False),
+        (timers(IN_PLACE_MIN), True),
+        (timers(IN_PLACE_MIN - 1), False),
+        (timers(IN_PLACE_MIN, tenant=CAPPED), False),
+        (timers(IN_PLACE_MIN, pool=WORKERS_POOL), False),
+        (timers(IN_PLACE_MIN, key="customer:1"), False),
     ],
     ids=["many", "few", "of a capped tenant", "for users' workers", "with a key"],
 )
@@ -88,7 +88,7 @@ async def test_leases_stay_where_nobody_counts_them_and_an_expiry_batch_pays(
 
 async def test_of_one_publish_each_ticket_has_its_own_answer() -> None:
     """A tenant's tasks with a key, and its neighbour's few, go out together with its many."""
-    many = timers(STAY_MIN)
+    many = timers(IN_PLACE_MIN)
     keyed = timers(2, first=100, key="customer:1")
     few = timers(2, tenant=CAPPED, first=200)
-    assert await publish([*keyed, *many, *few]) == [False] * 2 + [True] * STAY_MIN + [False] * 2
+    assert await publish([*keyed, *many, *few]) == [False] * 2 + [True] * IN_PLACE_MIN + [False] * 2

@@ -81,7 +81,7 @@ class Node:
         self.begun: set[tuple[UUID, int]] = set()
         self.told: dict[tuple[UUID, int], str] = {}
         self.something_held = asyncio.Event()
-        self.places: list[TimerQueue] = []
+        self.timer_queues: list[TimerQueue] = []
         self.cursors: dict[TimerQueue, Cursor] = {}
 
     def make_database(self) -> SimulatedDatabase:

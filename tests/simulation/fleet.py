@@ -15,8 +15,8 @@ from uuid import UUID
 
 import asyncpg
 
-from duly.broker.bell import LaneHints, hear_lanes
 from duly.broker.contract import Carrier, LeasingCarrier
+from duly.broker.lane_hints import LaneHints, on_lane_hints
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier
 from duly.broker.postgres import PostgresCarrier
@@ -71,8 +71,8 @@ class FleetDatabase(SimulatedDatabase):
     def run(self, statement: str, *arguments: Any) -> list[asyncpg.Record]:
         rows = super().run(statement, *arguments)
         fleet, name = self.node.fleet, self.name_of(statement)
-        if name == "release_seats" or (name == "keep_seats" and rows[0]["rings"]):
-            fleet.ring(self.node, OWNERSHIP, [str(self.node.member.id)])
+        if name == "release_assignments" or (name == "keep_assignments" and rows[0]["hints"]):
+            fleet.send_hints(self.node, OWNERSHIP, [str(self.node.member.id)])
         fleet.look_at_owners()
         return rows
 
@@ -109,9 +109,9 @@ class FleetNode(Node):
         self.listeners: dict[str, Listener] = {
             OWNERSHIP: self.coordinator.on_notify,
             DOORBELL: self.scheduler.doorbell.on_notify,
-            FREED: self.scheduler.freed.on_notify,
+            FREED: self.scheduler.freed_capacity.on_notify,
             SCHEDULES: self.scheduler.cron_role.on_notify,
-            READY: partial(hear_lanes, self.lease_queue),
+            READY: partial(on_lane_hints, self.lease_queue),
         }
         self.settling = SettleQueue(self.database, self.environment)
         self.settling.settler = WitnessedSettler(self.database, self.environment, self.events)
@@ -148,13 +148,13 @@ class FleetNode(Node):
         if not self.is_dead:
             self.fleet.kill(self, "its orderly end")
 
-    def send(self, channel: str, rings: list[str]) -> None:
-        self.fleet.ring(self, channel, rings)
+    def send(self, channel: str, hints: list[str]) -> None:
+        self.fleet.send_hints(self, channel, hints)
 
-    def on_notify(self, channel: str, rings: list[str]) -> None:
+    def on_notify(self, channel: str, hints: list[str]) -> None:
         if self.is_dead:
             return
-        self.listeners[channel](rings)
+        self.listeners[channel](hints)
 
     # Handlers --------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Fleet(Cluster):
 
     def make_lease_queue(self, node: FleetNode) -> LeaseQueue:
         kind = self.fleet_plan.carrier
-        on_published = LaneHints(node.send).tell
+        on_published = LaneHints(node.send).send
         queue = LeaseQueue(
             self.make_carrier(node), node.database, node.environment, node.events, on_published
         )
@@ -261,9 +261,9 @@ class Fleet(Cluster):
     def living(self) -> list[FleetNode]:
         return [node for node in self.nodes.values() if not node.is_dead]
 
-    # Rings -----------------------------------------------------------------------------------
+    # Hints -----------------------------------------------------------------------------------
 
-    def ring(self, sender: FleetNode, channel: str, rings: list[str]) -> None:
+    def send_hints(self, sender: FleetNode, channel: str, hints: list[str]) -> None:
         """To everybody else, each after a while of its own, or never."""
         loop = asyncio.get_running_loop()
         for node in self.living:
@@ -272,7 +272,7 @@ class Fleet(Cluster):
             context = contextvars.Context()
             context.run(CURRENT_NODE.set, node)
             delay_s = self.random.uniform(0.0, RING_S_MAX)
-            loop.call_later(delay_s, node.on_notify, channel, rings, context=context)
+            loop.call_later(delay_s, node.on_notify, channel, hints, context=context)
 
     # Faults ----------------------------------------------------------------------------------
 

@@ -181,8 +181,8 @@ def cancelled_at_once(seed: int) -> int:
     return Random(f"fleet cancels {seed}").choice([1, 3, 1000])
 
 
-def stay_min(seed: int) -> int:
-    """How many leases of one place are enough to leave them there: any, few, or hardly ever."""
+def in_place_min(seed: int) -> int:
+    """How many leases of one queue are enough to leave them there: any, few, or hardly ever."""
     return Random(f"fleet stay {seed}").choice([1, 1, 2, 10])
 
 
@@ -207,7 +207,7 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (executor, "TAKE_WAIT_S", min(2.0, plan.lease_s / 2)),
         (dispatcher, "TICKET_S", plan.ticket_s),
         (dispatcher, "DISPATCH_MAX", 10),
-        (dispatcher, "STAY_MIN", stay_min(plan.seed)),
+        (dispatcher, "IN_PLACE_MIN", in_place_min(plan.seed)),
         (memory, "TICKET_S", plan.ticket_s),
         (ready_tickets, "TICKET_S", plan.ticket_s),
         (postgres_broker, "SWEEP_EVERY_S", plan.ticket_s / 2),
@@ -218,11 +218,11 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (loader, "SWEEP_S", plan.sweep_s),
         (loader, "PLACEMENTS_S", plan.sweep_s),
         (loader, "PAGE", plan.page),
-        (ready_state, "PLACE_ENTRIES_MAX", 2 * plan.page),
+        (ready_state, "QUEUE_ENTRIES_MAX", 2 * plan.page),
         (ready_state, "PARKED_MAX", plan.parked),
         (gatekeeper, "REFRESH_S", plan.bounds_s),
         (cron, "HORIZON_S", 2 * plan.sweep_s),
-        (cron, "LOOK_S", plan.sweep_s),
+        (cron, "LOAD_S", plan.sweep_s),
         (cron, "SWEEP_S", 2 * plan.sweep_s),
         (cron, "SWEEP_PAGE", plan.page),
         (cron, "PAGE", plan.page),

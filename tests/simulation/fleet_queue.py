@@ -33,7 +33,7 @@ class SharedLanes:
         # By queue.
         self.lanes: dict[Lane, list[Delivery]] = {}
         self.drawer: list[Delivery] = []
-        self.bells: dict[asyncio.Event, None] = {}
+        self.waiting_events: dict[asyncio.Event, None] = {}
         # Delivered and not acknowledged, by token.
         self.delivered: dict[int, Delivery] = {}
         self.token = 0
@@ -78,8 +78,8 @@ class SharedLanes:
         is_shuffled = self.fleet.plan.has(FaultKind.REORDER) and not self.fleet.is_healed
         spot = self.fleet.random.randint(0, len(waiting)) if is_shuffled else len(waiting)
         waiting.insert(spot, each)
-        for bell in self.bells:
-            bell.set()
+        for arrived in self.waiting_events:
+            arrived.set()
 
     def receive(
         self, queues: Sequence[Lane], credit: int, left_out: Collection[int]
@@ -136,7 +136,7 @@ class SimulatedCarrier:
     def __init__(self, shared: SharedLanes, node: "FleetNode") -> None:
         self.shared = shared
         self.node = node
-        self.bell = asyncio.Event()
+        self.arrived = asyncio.Event()
 
     @property
     def is_up(self) -> bool:
@@ -164,17 +164,17 @@ class SimulatedCarrier:
         left_out: Collection[int] = NO_TENANTS,
     ) -> list[Delivery]:
         self.be_up()
-        self.bell.clear()
-        self.shared.bells[self.bell] = None
+        self.arrived.clear()
+        self.shared.waiting_events[self.arrived] = None
         found = self.shared.receive(queues, credit, left_out)
         try:
             if not found and wait_s > 0:
                 async with asyncio.timeout(wait_s):
-                    await self.bell.wait()
+                    await self.arrived.wait()
         except TimeoutError:
             return []
         finally:
-            self.shared.bells.pop(self.bell, None)
+            self.shared.waiting_events.pop(self.arrived, None)
         return found or self.shared.receive(queues, credit, left_out)
 
     async def ack(self, tokens: Sequence[object]) -> None:

@@ -61,37 +61,39 @@ async def schedule(cluster: Cluster, node: Node) -> None:
 
 
 async def load_and_publish(cluster: Cluster, node: Node) -> None:
-    if not node.places or node.random.random() < 0.15:
-        node.places = await read_places(cluster, node)
-    if not node.places:
+    if not node.timer_queues or node.random.random() < 0.15:
+        node.timer_queues = await read_timer_queues(cluster, node)
+    if not node.timer_queues:
         return
     if node.random.random() < 0.4:
         node.cursors = {}
-    cursors = {place: node.cursors.get(place, Cursor()) for place in node.places}
+    cursors = {
+        timer_queue: node.cursors.get(timer_queue, Cursor()) for timer_queue in node.timer_queues
+    }
     due = await load_due(node.database, cursors, node.random.choice([0.0, 1.0]), cluster.plan.page)
-    for place in node.places:
-        mine = [item for item in due if item.place == place]
+    for timer_queue in node.timer_queues:
+        mine = [item for item in due if item.timer_queue == timer_queue]
         if len(mine) == cluster.plan.page:
-            node.cursors[place] = Cursor(mine[-1].due_at, mine[-1].id)
+            node.cursors[timer_queue] = Cursor(mine[-1].due_at, mine[-1].id)
         else:
-            node.cursors.pop(place, None)
+            node.cursors.pop(timer_queue, None)
     cluster.late = [Ticket(item.id, item.fence) for item in due if item.start_by is not None]
     cluster.publish(spoil(cluster, node, due))
 
 
-async def read_places(cluster: Cluster, node: Node) -> list[TimerQueue]:
+async def read_timer_queues(cluster: Cluster, node: Node) -> list[TimerQueue]:
     """The placements of this seed's tenants, page by page."""
-    places: list[TimerQueue] = []
+    timer_queues: list[TimerQueue] = []
     for tenant in cluster.plan.tenants:
         after = TimerQueue(tenant, -1, -1)
         while True:
             page = await list_placements(node.database, 0, LAST_SHARD, after)
-            mine = [place for place in page if place.tenant == tenant]
-            places += mine
+            mine = [timer_queue for timer_queue in page if timer_queue.tenant == tenant]
+            timer_queues += mine
             if not mine or len(mine) < len(page):
                 break
             after = mine[-1]
-    return places
+    return timer_queues
 
 
 def spoil(cluster: Cluster, node: Node, due: list[DueTimer]) -> list[Ticket]:
@@ -287,9 +289,11 @@ async def reap(cluster: Cluster, node: Node) -> None:
     """Take back leases that ran out, and expire what may no longer start."""
     while True:
         await asyncio.sleep(next_look_s(cluster, node))
-        places = sorted({(place.tenant, place.shard) for place in node.places})
-        if places:
-            work = reap_leases(node.database, node.environment, places, cluster.plan.page)
+        timer_queues = sorted(
+            {(timer_queue.tenant, timer_queue.shard) for timer_queue in node.timer_queues}
+        )
+        if timer_queues:
+            work = reap_leases(node.database, node.environment, timer_queues, cluster.plan.page)
             await hear(cluster, [], work)
         if Actor.EXPIRER in cluster.plan.actors and cluster.late:
             await hear(cluster, [], finish_unstarted(node.database, cluster.late))

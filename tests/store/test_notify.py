@@ -24,7 +24,7 @@ from duly.store.notify import (
     PROBE_EVERY_S,
     Channel,
     Notifier,
-    Paced,
+    PacedHints,
     payloads,
 )
 from tests.store.notification_swallower import swallow_notifications
@@ -40,16 +40,16 @@ class Ear:
     """Collects rings, and lets a test wait for them."""
 
     def __init__(self) -> None:
-        self.rings: list[str] = []
+        self.hints: list[str] = []
         self.event = asyncio.Event()
 
-    def __call__(self, rings: list[str]) -> None:
-        self.rings += rings
+    def __call__(self, hints: list[str]) -> None:
+        self.hints += hints
         self.event.set()
 
     async def until(self, is_enough: Callable[[list[str]], bool]) -> None:
         async with asyncio.timeout(WAIT_MAX_S):
-            while not is_enough(self.rings):
+            while not is_enough(self.hints):
                 self.event.clear()
                 await self.event.wait()
 
@@ -78,10 +78,10 @@ async def test_a_ring_reaches_the_listener_of_its_channel(room: Room) -> None:
     """A doorbell heard by the wrong part wakes everybody for nothing."""
     assert await room.channel.tick() == PROBE_EVERY_S
     assert room.channel.is_working
-    room.notifier.ring(DOORBELL, ["a", "b"])
-    room.notifier.ring(OWNERSHIP, ["c"])
-    await room.doorbell.until(lambda rings: rings == ["a", "b"])
-    await room.ownership.until(lambda rings: rings == ["c"])
+    room.notifier.send(DOORBELL, ["a", "b"])
+    room.notifier.send(OWNERSHIP, ["c"])
+    await room.doorbell.until(lambda hints: hints == ["a", "b"])
+    await room.ownership.until(lambda hints: hints == ["c"])
 
 
 async def test_who_begins_to_listen_is_told_to_look_for_what_was_rung_before(room: Room) -> None:
@@ -99,11 +99,11 @@ async def test_who_begins_to_listen_is_told_to_look_for_what_was_rung_before(roo
 async def test_rings_of_any_number_arrive_whole_and_in_order(room: Room) -> None:
     """PostgreSQL refuses a payload of 8,000 bytes: everything in it would be lost."""
     await room.channel.tick()
-    rings = [f"{number:05d} é" for number in range(5000)]
-    room.notifier.ring(DOORBELL, rings)
-    await room.doorbell.until(lambda heard: len(heard) >= len(rings))
-    assert room.doorbell.rings == rings
-    assert room.notifier.rings_lost == 0
+    hints = [f"{number:05d} é" for number in range(5000)]
+    room.notifier.send(DOORBELL, hints)
+    await room.doorbell.until(lambda heard: len(heard) >= len(hints))
+    assert room.doorbell.hints == hints
+    assert room.notifier.hints_lost == 0
 
 
 async def test_the_longest_ring_fits_and_one_byte_more_is_our_own_mistake(room: Room) -> None:
@@ -111,18 +111,18 @@ async def test_the_longest_ring_fits_and_one_byte_more_is_our_own_mistake(room: 
     await room.channel.tick()
     longest = "x" * PAYLOAD_BYTES_MAX
     other = "y" * PAYLOAD_BYTES_MAX
-    room.notifier.ring(DOORBELL, [longest, other])
+    room.notifier.send(DOORBELL, [longest, other])
     await room.doorbell.until(lambda heard: heard == [longest, other])
     for wrong in (longest + "x", "two\nlines", ""):
         with pytest.raises(AssertionError):
-            room.notifier.ring(DOORBELL, [wrong])
+            room.notifier.send(DOORBELL, [wrong])
 
 
 def test_payloads_are_filled_to_the_bound() -> None:
     """One ring for each payload would fill the server's queue with air."""
-    rings = ["x" * 799] * 25
-    assert [len(group) for group in payloads(rings)] == [10, 10, 5]
-    assert len("\n".join(rings[:10])) == PAYLOAD_BYTES_MAX
+    hints = ["x" * 799] * 25
+    assert [len(group) for group in payloads(hints)] == [10, 10, 5]
+    assert len("\n".join(hints[:10])) == PAYLOAD_BYTES_MAX
     assert list(payloads([])) == []
 
 
@@ -140,10 +140,10 @@ async def test_what_arrives_during_a_flight_forms_the_next(
         return []
 
     monkeypatch.setattr(database, "fetch", slow)
-    room.notifier.ring(DOORBELL, ["first"])
+    room.notifier.send(DOORBELL, ["first"])
     await asyncio.wait_for(took_off.wait(), WAIT_MAX_S)
     for number in range(100):
-        room.notifier.ring(DOORBELL, [str(number)])
+        room.notifier.send(DOORBELL, [str(number)])
     may_land.set()
     await room.notifier.close()
     assert sent == [["first"], ["\n".join(map(str, range(100)))]]
@@ -160,7 +160,7 @@ async def test_a_statement_carries_a_bounded_number_of_payloads(
         return []
 
     monkeypatch.setattr(database, "fetch", count)
-    room.notifier.ring(DOORBELL, ["x" * PAYLOAD_BYTES_MAX] * (PAYLOADS_MAX + 1))
+    room.notifier.send(DOORBELL, ["x" * PAYLOAD_BYTES_MAX] * (PAYLOADS_MAX + 1))
     await room.notifier.close()
     assert sent == [PAYLOADS_MAX, 1]
     assert room.notifier.waiting == {}
@@ -176,19 +176,19 @@ async def test_rings_that_cannot_be_sent_are_lost_and_counted(
 
     with monkeypatch.context() as patch:
         patch.setattr(database, "fetch", away)
-        room.notifier.ring(DOORBELL, ["a", "b", "c"])
+        room.notifier.send(DOORBELL, ["a", "b", "c"])
         await room.notifier.close()
-    assert room.notifier.rings_lost == 3
+    assert room.notifier.hints_lost == 3
     await room.channel.tick()
-    room.notifier.ring(DOORBELL, ["d"])
-    await room.doorbell.until(lambda rings: rings == ["d"])
+    room.notifier.send(DOORBELL, ["d"])
+    await room.doorbell.until(lambda hints: hints == ["d"])
 
 
 async def test_more_rings_than_may_wait_are_lost_and_counted(database: Database) -> None:
     """A flood of submits while NOTIFY is slow must not fill the memory."""
     notifier = Notifier(database, waiting_max=3)
-    notifier.ring(DOORBELL, [str(number) for number in range(5)])
-    assert (notifier.waiting_count, notifier.rings_lost) == (3, 2)
+    notifier.send(DOORBELL, [str(number) for number in range(5)])
+    assert (notifier.waiting_count, notifier.hints_lost) == (3, 2)
     await notifier.close()
     assert notifier.waiting_count == 0
 
@@ -204,8 +204,8 @@ async def test_a_lost_connection_is_noticed_and_replaced(
     seen = [room.channel.is_working]
     await room.channel.tick()
     assert [*seen, room.channel.is_working] == [False, True]
-    room.notifier.ring(DOORBELL, ["again"])
-    await room.doorbell.until(lambda rings: rings == ["again"])
+    room.notifier.send(DOORBELL, ["again"])
+    await room.doorbell.until(lambda hints: hints == ["again"])
 
 
 async def test_a_pooler_that_swallows_notifications_is_found_out(
@@ -250,9 +250,9 @@ async def test_a_listener_that_raises_does_not_silence_the_others(room: Room) ->
 
     room.channel.listeners = {OWNERSHIP: deaf, DOORBELL: room.doorbell}
     await room.channel.tick()
-    room.notifier.ring(OWNERSHIP, ["a"])
-    room.notifier.ring(DOORBELL, ["b"])
-    await room.doorbell.until(lambda rings: rings == ["b"])
+    room.notifier.send(OWNERSHIP, ["a"])
+    room.notifier.send(DOORBELL, ["b"])
+    await room.doorbell.until(lambda hints: hints == ["b"])
     assert await room.channel.tick() == PROBE_EVERY_S
 
 
@@ -271,31 +271,31 @@ async def test_a_closed_channel_keeps_no_connection(room: Room, owner: asyncpg.C
 async def test_a_paced_channel_rings_at_once_and_then_together() -> None:
     """As many rings as tasks, each a commit that waits for all others, or a hint that came late."""
     sent: list[list[str]] = []
-    paced = Paced(lambda channel, rings: sent.append([channel, *rings]), FREED)
-    paced.ring([])
+    paced = PacedHints(lambda channel, hints: sent.append([channel, *hints]), FREED)
+    paced.add([])
     assert sent == []
-    paced.ring(["a"])
+    paced.add(["a"])
     assert sent == [[FREED, "a"]]
-    for ring in ("b", "c", "b"):
-        paced.ring([ring])
+    for hint in ("b", "c", "b"):
+        paced.add([hint])
     assert sent == [[FREED, "a"]]
     await until_rested(paced)
     assert sent == [[FREED, "a"], [FREED, "b", "c"]]
-    paced.ring(["d"])
+    paced.add(["d"])
     assert sent[2:] == [[FREED, "d"]]
 
 
 async def test_a_paced_channel_keeps_a_bounded_number_of_rings() -> None:
     """A burst of settlements within one rest must not become a burst of notifications."""
     sent: list[list[str]] = []
-    paced = Paced(lambda _channel, rings: sent.append(rings), FREED)
-    paced.ring(["first"])
-    paced.ring(str(number) for number in range(PACED_MAX + 1))
+    paced = PacedHints(lambda _channel, hints: sent.append(hints), FREED)
+    paced.add(["first"])
+    paced.add(str(number) for number in range(PACED_MAX + 1))
     await until_rested(paced)
-    assert [len(rings) for rings in sent] == [1, PACED_MAX]
+    assert [len(hints) for hints in sent] == [1, PACED_MAX]
 
 
-async def until_rested(paced: Paced) -> None:
+async def until_rested(paced: PacedHints) -> None:
     async with asyncio.timeout(WAIT_MAX_S):
         while paced.rest is not None:  # noqa: ASYNC110 (a timer of the loop has no signal)
             await asyncio.sleep(PACE_S / 10)

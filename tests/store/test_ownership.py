@@ -20,11 +20,11 @@ from duly.store.ownership import (
     Node,
     Owned,
     View,
-    claim_seats,
+    claim_assignments,
     delete_dead_nodes,
-    keep_seats,
+    keep_assignments,
     list_ownership,
-    release_seats,
+    release_assignments,
 )
 from tests.store.world import HOLDER, OTHER_HOLDER, START, World
 
@@ -38,19 +38,21 @@ OTHER = Node(OTHER_HOLDER, "other", "1", ("scheduler",))
 async def keep(
     world: World, node: Node, assignments: dict[Assignment, Owned] | None = None
 ) -> View:
-    return await keep_seats(world.database, node, assignments or {}, LEASE_S, TICKET_S)
+    return await keep_assignments(world.database, node, assignments or {}, LEASE_S, TICKET_S)
 
 
 async def claim(
     world: World, node: Node, most: int = SLOTS, strays: dict[Assignment, int] | None = None
 ) -> dict[Assignment, Owned]:
-    return await claim_seats(world.database, node.id, SLOT, most, strays or {}, LEASE_S, TICKET_S)
+    return await claim_assignments(
+        world.database, node.id, SLOT, most, strays or {}, LEASE_S, TICKET_S
+    )
 
 
 async def release(
     world: World, node: Node, assignments: dict[Assignment, Owned], **words: bool
 ) -> int:
-    return await release_seats(world.database, node.id, assignments, TICKET_S, **words)
+    return await release_assignments(world.database, node.id, assignments, TICKET_S, **words)
 
 
 async def holders(world: World) -> set[UUID | None]:
@@ -239,9 +241,11 @@ async def test_two_claimers_never_both_own(database: Database, rival: asyncpg.Co
     """The first has not committed yet: the second must neither wait nor take the same."""
     transaction = rival.transaction()
     await transaction.start()
-    first = {row["number"] for row in await rival.fetch(SQL.claim_seats, *claim_arguments(ME, 20))}
+    first = {
+        row["number"] for row in await rival.fetch(SQL.claim_assignments, *claim_arguments(ME, 20))
+    }
     async with asyncio.timeout(WAIT_MAX_S):
-        second = await claim_seats(database, OTHER.id, SLOT, SLOTS, {}, LEASE_S, TICKET_S)
+        second = await claim_assignments(database, OTHER.id, SLOT, SLOTS, {}, LEASE_S, TICKET_S)
     await transaction.commit()
     assert len(first) == 20
     assert {assignment.number for assignment in second} == set(range(SLOTS)) - first
@@ -253,7 +257,7 @@ async def test_claimers_at_the_same_time_share_without_overlap(database: Databas
     """Every node looks at the instant when a dead one's lease ends."""
     nodes = [UUID(int=number) for number in range(1, 6)]
     taken = await asyncio.gather(
-        *(claim_seats(database, node, SLOT, 20, {}, LEASE_S, TICKET_S) for node in nodes)
+        *(claim_assignments(database, node, SLOT, 20, {}, LEASE_S, TICKET_S) for node in nodes)
     )
     numbers = [assignment.number for assignments in taken for assignment in assignments]
     assert len(numbers) == len(set(numbers))
@@ -268,12 +272,12 @@ async def test_a_renewal_that_waited_for_a_take_over_changes_nothing(
     database: Database, owner: asyncpg.Connection, rival: asyncpg.Connection
 ) -> None:
     """It waits for the claimer's commit; what it believed was true when it was sent."""
-    mine = await claim_seats(database, ME.id, SLOT, SLOTS, {}, LEASE_S, TICKET_S)
+    mine = await claim_assignments(database, ME.id, SLOT, SLOTS, {}, LEASE_S, TICKET_S)
     await owner.execute("UPDATE duly.ownership SET expires_at = 'epoch' WHERE kind = 'slot'")
     transaction = rival.transaction()
     await transaction.start()
-    await rival.fetch(SQL.claim_seats, *claim_arguments(OTHER, SLOTS))
-    renewal = asyncio.create_task(keep_seats(database, ME, mine, LEASE_S, TICKET_S))
+    await rival.fetch(SQL.claim_assignments, *claim_arguments(OTHER, SLOTS))
+    renewal = asyncio.create_task(keep_assignments(database, ME, mine, LEASE_S, TICKET_S))
     await until_somebody_waits(owner)
     await transaction.commit()
     view = await asyncio.wait_for(renewal, WAIT_MAX_S)
@@ -303,5 +307,5 @@ async def test_the_statement_of_a_tick_stays_cheap(
         NODES_MAX + 1,
     )
     async with asyncio.timeout(1.0):
-        view = await keep_seats(database, ME, {}, LEASE_S, TICKET_S)
+        view = await keep_assignments(database, ME, {}, LEASE_S, TICKET_S)
     assert len(view.slots_of_others) == NODES_MAX

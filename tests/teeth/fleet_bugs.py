@@ -60,7 +60,7 @@ FLEET_BUGS: list[Bug | Slip | Both] = [
     Bug(
         "a seat is claimed before its lease ends",
         ownership.SQL,
-        "claim_seats",
+        "claim_assignments",
         "OR ownership.expires_at <= duly.now()",
         "OR ownership.expires_at > timestamptz 'epoch'",
     ),
@@ -74,14 +74,14 @@ FLEET_BUGS: list[Bug | Slip | Both] = [
     Bug(
         "a dead owner's tickets are ignored",
         ownership.SQL,
-        "claim_seats",
+        "claim_assignments",
         "ownership.expires_at + make_interval(secs => $6)",
         "timestamptz 'epoch'",
     ),
     Bug(
         "a seat that is handed back leaves no tickets",
         ownership.SQL,
-        "release_seats",
+        "release_assignments",
         "greatest(ownership.void_at, duly.now() + make_interval(secs => $5))",
         "least(ownership.void_at, duly.now() + make_interval(secs => $5))",
     ),

@@ -11,7 +11,7 @@ import pytest
 from duly import AsyncClient, Client, Context, Reject, Worker
 from duly.client.inline_mode import NoHandler, Ran, TooManyRuns
 from duly.client.worker import LEASE_S
-from duly.scheduler.gatekeeper import BoundsKeeper
+from duly.scheduler.gatekeeper import BoundsReader
 from duly.testing import inline
 from duly.testing.clock import MovableClock
 from duly.testing.inline import NotHandedOut
@@ -166,7 +166,7 @@ def test_a_missing_handler_is_said(duly_client: Client, run_inline: RunInline) -
 def wait_for_pause(server: DulyServer) -> None:
     """The scheduler looks every few seconds, or when it is woken."""
     (keeper,) = [
-        loop.role for loop in server.ready.result().loops if isinstance(loop.role, BoundsKeeper)
+        loop.role for loop in server.ready.result().loops if isinstance(loop.role, BoundsReader)
     ]
     patient_until = time.monotonic() + SOON_S
     while not keeper.gatekeeper.bounds.pauses:

@@ -25,7 +25,7 @@ class CarrierArrivals:
         except CarrierUnavailable:
             return RETRY_S
         if queues:
-            self.lease_queue.look(queues)
+            self.lease_queue.on_arrivals(queues)
         return 0.0
 
     async def close(self) -> None:

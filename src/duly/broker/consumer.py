@@ -20,7 +20,7 @@ class WaitingConsumer:
         "error",
         "holder",
         "is_reserved",
-        "is_told",
+        "is_woken",
         "lanes",
         "lease_s",
         "leases",
@@ -42,7 +42,7 @@ class WaitingConsumer:
         self.count = count
         self.lease_s = lease_s
         self.is_reserved = False
-        self.is_told = False
+        self.is_woken = False
         self.error: Exception | None = None
         self.leases: list[Lease] = []
         self.waking: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -51,22 +51,22 @@ class WaitingConsumer:
         """Wakes at the first turn of the loop after it is told: `asyncio.wait` would take two, and
         the submitter of the task would come before its handler."""
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(wait_s, self.rouse)
+        timer = loop.call_later(wait_s, self.end_wait)
         try:
             await self.waking
         finally:
             timer.cancel()
-        if self.is_reserved and not self.is_told:
+        if self.is_reserved and not self.is_woken:
             # A statement is in flight that may give it leases.
             self.waking = loop.create_future()
             await self.waking
 
-    def tell(self, error: Exception | None = None) -> None:
-        self.is_told = True
+    def wake(self, error: Exception | None = None) -> None:
+        self.is_woken = True
         self.error = error
-        self.rouse()
+        self.end_wait()
 
-    def rouse(self) -> None:
+    def end_wait(self) -> None:
         # One that is interrupted, or out of time, is awake already.
         if not self.waking.done():
             self.waking.set_result(None)
@@ -74,7 +74,7 @@ class WaitingConsumer:
     def take(self, leases: list[Lease]) -> None:
         """See `IdleConsumer`."""
         self.leases = leases
-        self.tell()
+        self.wake()
 
 
 class Demand(NamedTuple):
@@ -90,21 +90,21 @@ class WaitingConsumers:
 
     def __init__(self) -> None:
         self.by_queue: dict[Lane, dict[WaitingConsumer, None]] = {}
-        self.everyone: dict[WaitingConsumer, None] = {}
+        self.all_consumers: dict[WaitingConsumer, None] = {}
 
     def __len__(self) -> int:
-        return len(self.everyone)
+        return len(self.all_consumers)
 
     def join(self, consumer: WaitingConsumer) -> None:
-        self.everyone[consumer] = None
+        self.all_consumers[consumer] = None
         for queue in consumer.lanes:
             self.by_queue.setdefault(queue, {})[consumer] = None
 
     def leave(self, consumer: WaitingConsumer) -> None:
         """Safe to call again: who wakes a consumer takes it out before it leaves by itself."""
-        if consumer not in self.everyone:
+        if consumer not in self.all_consumers:
             return
-        del self.everyone[consumer]
+        del self.all_consumers[consumer]
         for queue in dict.fromkeys(consumer.lanes):
             waiting = self.by_queue[queue]
             del waiting[consumer]
@@ -133,18 +133,18 @@ class WaitingConsumers:
             continue
         return {lane: number - left[lane] for lane, number in tickets.items()}
 
-    def tell(self, tickets: Mapping[Lane, int]) -> list[Lane]:
+    def wake(self, tickets: Mapping[Lane, int]) -> list[Lane]:
         """Wake as many as these tickets can serve; answers where more of them are than that."""
         left = {lane: number for lane, number in tickets.items() if number > 0}
         for consumer in list(self.served(left)):
             self.leave(consumer)
-            consumer.tell()
+            consumer.wake()
         return [lane for lane, number in left.items() if number]
 
-    def tell_all(self, error: Exception | None = None) -> None:
-        for consumer in list(self.everyone):
+    def wake_all(self, error: Exception | None = None) -> None:
+        for consumer in list(self.all_consumers):
             self.leave(consumer)
-            consumer.tell(error)
+            consumer.wake(error)
 
     def served(self, left: dict[Lane, int]) -> Iterator[WaitingConsumer]:
         """Those that get some, the longest waiting first; `left` is what is left."""
@@ -165,7 +165,7 @@ class WaitingConsumers:
         for all workers."""
         queues: dict[frozenset[int], dict[Lane, None]] = {}
         credit_of: dict[frozenset[int], int] = {}
-        for consumer in self.everyone:
+        for consumer in self.all_consumers:
             # The last round leaves out the fewest.
             for most, left_out in consumer.slots.rounds(consumer.count)[-1:]:
                 queues.setdefault(left_out, {}).update(dict.fromkeys(consumer.lanes))

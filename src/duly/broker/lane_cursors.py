@@ -33,7 +33,7 @@ class LaneCursors:
         self.turn_at = clock.monotonic() + TRAIL_S
         self.forget_at = clock.monotonic() + FORGET_S
 
-    def places(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
+    def cursors(self, lanes: Iterable[Lane]) -> dict[Lane, int]:
         """The lanes, once each, with the sequence after which to look."""
         now = self.clock.monotonic()
         if now >= self.forget_at:

@@ -13,9 +13,9 @@ less and less often while nothing happens.
 | consumer cancelled during that statement | like a lost answer: such leases run out |
 | no consumer here comes for a ticket in time | back to the carrier; if that fails it is lost, and void in time |
 | a delivery that repeats a lease of this holder | the same (id, fence) may come again: drop it |
-| a consumer is reserved by a submit | it is handed nothing else; cancelled, its lease runs out |
+| a consumer is reserved by a submit | it gets nothing else; cancelled, its lease runs out |
 | slots of an executor become free | `reconsider`: consumers that wait beside tickets are woken |
-| the look for tickets fails | every consumer that waits is told; the role backs off |
+| the look for tickets fails | every consumer that waits gets the error; the role backs off |
 | carrier down | consumers wait on; what is here and what is leased directly still reaches them |
 """  # noqa: E501 (a table row is one line)
 
@@ -78,7 +78,7 @@ class LeaseQueue:
         self.environment = environment
         # Consumers see their leases after their event.
         self.events = events or TaskEvents()
-        # Told of lanes with more than our own consumers wait for, to `look` in other processes.
+        # Called with lanes that have more than our own consumers wait for, to wake other processes.
         self.on_published = on_published
         self.wakeup = Wakeup()
         self.local = LocalTickets(environment.clock)
@@ -89,7 +89,7 @@ class LeaseQueue:
         self.arrivals = 0
         self.interval_s = POLL_LAST_S
         # When the next tick is, by the loop's clock.
-        self.look_at = 0.0
+        self.tick_at = 0.0
         self.was_up = True
         self.log_at = -math.inf
         self.late_check: asyncio.TimerHandle | None = None
@@ -106,20 +106,20 @@ class LeaseQueue:
         return self.carrier.is_up
 
     async def publish(self, batch: Sequence[Delivery]) -> None:
-        """Append to the lanes, keeping the order within each. The caller minds their depth."""
+        """Append to the lanes, keeping the order within each. The caller respects their depth."""
         published = count_lanes(batch)
         others = self.keep(batch, published) if batch and not self.is_closed else batch
         if len(others) < len(batch):
             self.arrivals += 1
             kept = Counter(published)
             kept.subtract(count_lanes(others))
-            self.consumers.tell(kept)
-            self.watch_local()
+            self.consumers.wake(kept)
+            self.schedule_local_check()
         if others:
             await self.publish_to_carrier(others)
 
     def keep(self, batch: Sequence[Delivery], published: Mapping[Lane, int]) -> list[Delivery]:
-        """What consumers here take at once stays here; answers the rest."""
+        """Keep here what consumers of this process take at once; answers the rest."""
         wanted: dict[Lane, int] = {}
         for lane, number in self.consumers.wanted(published).items():
             queue = queue_of(lane)
@@ -136,7 +136,7 @@ class LeaseQueue:
             self.depths.add(lane, number)
         self.arrivals += 1
         self.interval_s = POLL_FIRST_S
-        more = self.consumers.tell(published)
+        more = self.consumers.wake(published)
         if more and self.on_published is not None:
             self.on_published(more)
 
@@ -152,7 +152,7 @@ class LeaseQueue:
     def reserve(self, lane: Lane, count: int) -> IdleConsumer | None:
         """A consumer of this process that waits for this lane, with room for so many; none if
         tickets lie there or its slots are not for this tenant, and not the last one of a queue that
-        tenants share. Until it is told what it got it is handed nothing else."""
+        tenants share. It gets nothing else until the submit has released it."""
         return None if self.depth(lane) else self.consumers.reserve(lane, count)
 
     async def purge(self) -> None:
@@ -187,7 +187,7 @@ class LeaseQueue:
             try:
                 leases = await self.take(lanes, holder, count, lease_s, slots)
             finally:
-                self.tell_local(lanes)
+                self.wake_for_local(lanes)
             if leases:
                 return leases
             left_s = ends_at - loop.time()
@@ -205,48 +205,48 @@ class LeaseQueue:
         """Slots became free: consumers that wait for these lanes may now take tickets that they
         could not."""
         if self.consumers:
-            self.consumers.tell(self.known_tickets(lanes))
+            self.consumers.wake(self.known_tickets(lanes))
 
     def waiting(self) -> int:
         """Consumers of this process that wait for a ticket now."""
         return len(self.consumers)
 
-    def look(self, lanes: Collection[Lane]) -> None:
-        """Another process published there: look now, if a consumer waits for it. Once: where other
-        processes were quicker, there is nothing to hurry for."""
+    def on_arrivals(self, lanes: Collection[Lane]) -> None:
+        """Tickets of other processes arrived in these lanes: look for them now, if a consumer
+        waits. Once: where other processes were quicker, there is nothing to hurry for."""
         self.arrivals += 1
         if self.consumers.awaits_any(map(queue_of, lanes)):
-            self.look_now()
+            self.tick_now()
 
     async def close(self) -> None:
         """Wake waiting consumers without leases."""
         self.is_closed = True
         if self.late_check is not None:
             self.late_check.cancel()
-        self.consumers.tell_all()
+        self.consumers.wake_all()
 
     async def wait(self, consumer: WaitingConsumer, wait_s: float) -> bool:
         """Whether there seem to be tickets; another consumer may be quicker."""
         if self.is_closed:
             return False
         self.consumers.join(consumer)
-        look_at = asyncio.get_running_loop().time() + self.interval_s
-        if look_at < self.look_at:
+        tick_at = asyncio.get_running_loop().time() + self.interval_s
+        if tick_at < self.tick_at:
             # It was put off while no consumer waited.
-            self.look_at = look_at
+            self.tick_at = tick_at
             self.wakeup.wake()
         try:
             await consumer.wait(wait_s)
         except asyncio.CancelledError:
-            if consumer.is_told and consumer.error is None:
-                self.consumers.tell(self.known_tickets(consumer.lanes))
-                self.look_now()
+            if consumer.is_woken and consumer.error is None:
+                self.consumers.wake(self.known_tickets(consumer.lanes))
+                self.tick_now()
             raise
         finally:
             self.consumers.leave(consumer)
         if consumer.error is not None:
             raise consumer.error
-        return consumer.is_told
+        return consumer.is_woken
 
     # From tickets to leases ----------------------------------------------------------------------
 
@@ -356,7 +356,7 @@ class LeaseQueue:
         if not unfit:
             return deliveries
         self.local.accept(unfit)
-        self.watch_local()
+        self.schedule_local_check()
         return [each for each in deliveries if each.lane.tenant not in left_out]
 
     async def lease_deliveries(
@@ -393,27 +393,27 @@ class LeaseQueue:
 
     async def tick(self) -> float:
         loop = asyncio.get_running_loop()
-        self.note_carrier(loop.time())
+        self.log_carrier_changes(loop.time())
         if not self.carrier.is_up:
             return POLL_LAST_S
         await self.send_tokens()
         if late := self.local.take_late():
-            await self.give_back(late)
-        self.watch_local()
+            await self.return_late(late)
+        self.schedule_local_check()
         now = loop.time()
-        if now < self.look_at:
-            return self.look_at - now
+        if now < self.tick_at:
+            return self.tick_at - now
         if not self.consumers:
-            self.look_at = now + POLL_LAST_S
+            self.tick_at = now + POLL_LAST_S
             return POLL_LAST_S
         wait_s, self.interval_s = self.interval_s, min(self.interval_s * GROWTH, POLL_LAST_S)
         # A carrier that waits by itself has then waited.
-        self.look_at = now + wait_s
+        self.tick_at = now + wait_s
         await self.receive_for_consumers(wait_s)
-        return max(self.look_at - loop.time(), 0.0)
+        return max(self.tick_at - loop.time(), 0.0)
 
-    def look_now(self) -> None:
-        self.look_at = 0.0
+    def tick_now(self) -> None:
+        self.tick_at = 0.0
         self.wakeup.wake()
 
     async def receive_for_consumers(self, wait_s: float) -> None:
@@ -421,11 +421,11 @@ class LeaseQueue:
             if self.receiving is None:
                 # Consumers take by themselves, and lease with it.
                 await self.count(list(self.consumers.by_queue))
-                self.consumers.tell(self.known_tickets(list(self.consumers.by_queue)))
+                self.consumers.wake(self.known_tickets(list(self.consumers.by_queue)))
                 return
             for queues, credit, left_out in self.consumers.demands():
-                lie_here = sum(map(self.local.depth, queues))
-                most = min(credit, CREDIT_MAX) - lie_here
+                local_depth = sum(map(self.local.depth, queues))
+                most = min(credit, CREDIT_MAX) - local_depth
                 if most > 0:
                     found = await self.receiving.receive(queues, most, wait_s, left_out)
                     self.accept(queues, found, left_out)
@@ -433,7 +433,7 @@ class LeaseQueue:
         except CarrierUnavailable as error:
             log.debug("carrier receive failed", error=str(error))
         except Exception as error:
-            self.consumers.tell_all(error)
+            self.consumers.wake_all(error)
             raise
 
     def accept(
@@ -442,8 +442,8 @@ class LeaseQueue:
         if deliveries:
             self.local.accept(self.note_received(deliveries, left_out))
             self.arrivals += 1
-            self.watch_local()
-            self.tell_local(queues)
+            self.schedule_local_check()
+            self.wake_for_local(queues)
 
     async def send_tokens(self) -> None:
         if self.receiving is None or not (self.done or self.unused):
@@ -459,16 +459,16 @@ class LeaseQueue:
             # They are delivered again; by then their fence has passed, or they are wanted.
             log.debug("deliveries not acknowledged", error=str(error))
 
-    def note_carrier(self, now: float) -> None:
-        """Said once, and of one that comes and goes now and then."""
+    def log_carrier_changes(self, now: float) -> None:
+        """Log when the carrier goes down or comes up, at most once in `LOG_EVERY_S`."""
         if self.carrier.is_up != self.was_up:
             self.was_up = self.carrier.is_up
             if now >= self.log_at:
                 self.log_at = now + LOG_EVERY_S
                 log.warning("carrier is up again" if self.was_up else "carrier is down")
 
-    async def give_back(self, late: list[Delivery]) -> None:
-        """What is not taken here after all is for any process."""
+    async def return_late(self, late: list[Delivery]) -> None:
+        """Publish what no consumer here took in time for any process."""
         self.finish_deliveries(late, self.unused)
         own = [each for each in late if each.token is None]
         try:
@@ -478,8 +478,8 @@ class LeaseQueue:
         except DulyError as error:
             log.warning("tickets lost: publish to the carrier failed", error=str(error))
 
-    def watch_local(self) -> None:
-        """While tickets lie here, see in time whether they are taken."""
+    def schedule_local_check(self) -> None:
+        """Check in time whether the local tickets are taken."""
         if self.late_check is None and self.local and not self.is_closed:
             loop = asyncio.get_running_loop()
             self.late_check = loop.call_later(KEPT_S, self.check_local)
@@ -489,11 +489,11 @@ class LeaseQueue:
         if self.local:
             self.wakeup.wake()
 
-    def tell_local(self, lanes: Iterable[Lane]) -> None:
-        """A consumer that was woken for tickets here may have found others, or have left: wake the
-        next."""
+    def wake_for_local(self, lanes: Iterable[Lane]) -> None:
+        """Wake the next consumer for local tickets: the one that was woken for them may have found
+        others, or have left."""
         if self.local:
-            self.consumers.tell(self.local.tickets(lanes))
+            self.consumers.wake(self.local.tickets(lanes))
 
     async def count(self, queues: Sequence[Lane]) -> None:
         self.depths.learn(queues, await self.carrier.depths(queues))

@@ -107,7 +107,7 @@ class PostgresCarrier:
 
     def cursors(self, queues: Iterable[Lane]) -> dict[Lane, int]:
         self.forget_other_server()
-        return self.lane_cursors.places(queues)
+        return self.lane_cursors.cursors(queues)
 
     def forget_other_server(self) -> None:
         """A new session may lead to another server, whose clock is behind: what is placed by that

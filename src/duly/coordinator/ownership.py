@@ -16,7 +16,7 @@ start.
 | claim of unknown outcome | the row has our name and we do not know: the next claim takes it again, one epoch higher |
 | release of unknown outcome | forgotten before it is sent, sent again at the next tick |
 | hint lost | the next tick, a third of the lease later at most, sees the same |
-| notified before we listened, as two nodes start at once | `look`, as soon as we do |
+| notified before we listened, as two nodes start at once | `refresh`, as soon as we do |
 | database clock jumps ahead | everything looks expired; the first claim holds it under a new epoch |
 | database clock jumps back | expiries far ahead count as expired; waits are bounded by a lease and a ticket |
 | a zombie dispatches all the same | its tickets end at their deadline; capped work waited for that (`void_at`) |
@@ -42,10 +42,7 @@ log = get_logger("duly.coordinator")
 
 class Coordinator:
     """Keeps, claims and releases what the policy says (policy.py), in a store (contract.py).
-
-    `on_change(gained, lost)` is told the slots after `owns` answers accordingly and, for a release,
-    before another node can have them.
-    """
+    Publishes `SlotsChanged`."""
 
     name = "coordinator"
 
@@ -93,11 +90,11 @@ class Coordinator:
 
     @property
     def slots_without_owner(self) -> int | None:
-        """As of the last look; None if that was too long ago to say."""
+        """As of the last tick; None if that is too old."""
         return self.slots_free - self.slots_claimed if self.is_trusted else None
 
     def is_free(self, role: str) -> bool | None:
-        """Whether no node led the singleton role at the last look; None if that is too old."""
+        """Whether no node led the singleton role at the last tick; None if that is too old."""
         if not self.is_trusted:
             return None
         return self.free.get(role, 0) > 0 and Assignment(role, 0) not in self.assignments
@@ -110,13 +107,13 @@ class Coordinator:
         """Our claim to a singleton role."""
         return self.assignments.get(Assignment(role, 0)) if self.is_trusted else None
 
-    def on_notify(self, rings: Iterable[str]) -> None:
+    def on_notify(self, hints: Iterable[str]) -> None:
         """Another node joined or released; our own notifications are ignored."""
-        if any(ring != str(self.node.id) for ring in rings):
-            self.look()
+        if any(hint != str(self.node.id) for hint in hints):
+            self.refresh()
 
-    def look(self) -> None:
-        """See at once who is there, and what is free."""
+    def refresh(self) -> None:
+        """Read nodes and free assignments at once."""
         self.wakeup.wake()
 
     async def tick(self) -> float:
@@ -152,7 +149,7 @@ class Coordinator:
         self.assignments |= claimed
         if kind == SLOT:
             self.slots_claimed += len(claimed)
-        self.tell(gained=claimed, lost=())
+        self.publish_changes(gained=claimed, lost=())
         return len(claimed)
 
     async def release(self, leaving: list[Assignment]) -> None:
@@ -167,9 +164,9 @@ class Coordinator:
         lost = list(assignments)
         for assignment in lost:
             del self.assignments[assignment]
-        self.tell(gained=(), lost=lost)
+        self.publish_changes(gained=(), lost=lost)
 
-    def tell(self, gained: Iterable[Assignment], lost: Iterable[Assignment]) -> None:
+    def publish_changes(self, gained: Iterable[Assignment], lost: Iterable[Assignment]) -> None:
         slots_gained = frozenset(
             assignment.number for assignment in gained if assignment.kind == SLOT
         )

@@ -9,9 +9,9 @@ from duly.store.ownership import (
     Node,
     Owned,
     View,
-    claim_seats,
-    keep_seats,
-    release_seats,
+    claim_assignments,
+    keep_assignments,
+    release_assignments,
 )
 
 LEASE_S = 10.0
@@ -30,14 +30,18 @@ class PostgresOwnership:
     async def keep(
         self, node: Node, held: Mapping[Assignment, Owned], failing: Mapping[str, str]
     ) -> View:
-        return await keep_seats(self.database, node, held, self.lease_s, self.ticket_s, failing)
+        return await keep_assignments(
+            self.database, node, held, self.lease_s, self.ticket_s, failing
+        )
 
     async def claim(self, node: Node, kind: str, most: int, view: View) -> dict[Assignment, Owned]:
-        return await claim_seats(
+        return await claim_assignments(
             self.database, node.id, kind, most, view.strays, self.lease_s, self.ticket_s
         )
 
     async def release(
         self, node: Node, held: Mapping[Assignment, Owned], *, is_leaving: bool = False
     ) -> None:
-        await release_seats(self.database, node.id, held, self.ticket_s, is_leaving=is_leaving)
+        await release_assignments(
+            self.database, node.id, held, self.ticket_s, is_leaving=is_leaving
+        )

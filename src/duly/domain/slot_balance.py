@@ -10,7 +10,7 @@ from uuid import UUID
 
 
 def fair_shares(held: Mapping[UUID, int], assignments: int) -> dict[UUID, int]:
-    """What each of the nodes in `held` should have; the shares add up to `seats`."""
+    """What each of the nodes in `held` should have; the shares add up to `assignments`."""
     assert held, "no node to assign to"
     quotient, remainder = divmod(assignments, len(held))
     by_load = sorted(held, key=lambda node: (-held[node], node))

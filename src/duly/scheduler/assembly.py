@@ -24,8 +24,8 @@ from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.direct_dispatch import DirectDispatch
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.doorbell import Doorbell
-from duly.scheduler.freed import Freed
-from duly.scheduler.gatekeeper import Bounds, BoundsKeeper, Gatekeeper
+from duly.scheduler.freed_capacity import FreedCapacity
+from duly.scheduler.gatekeeper import Bounds, BoundsReader, Gatekeeper
 from duly.scheduler.in_flight import InFlight
 from duly.scheduler.loader import Loader
 from duly.scheduler.ready_state import ReadyState
@@ -48,10 +48,10 @@ class Scheduler:
     loader: Loader
     dispatcher: Dispatcher
     reaper: Reaper
-    bounds: BoundsKeeper
+    bounds: BoundsReader
     spread: ShardSpread
     doorbell: Doorbell
-    freed: Freed
+    freed_capacity: FreedCapacity
     cron_role: CronRole
     submitter: Submitter
     workflows: WorkflowRole
@@ -83,8 +83,8 @@ class Scheduler:
         events.subscribe(TasksFinished, self.dispatcher.on_ended)
         events.subscribe(TasksRescheduled, self.dispatcher.on_ended)
         events.subscribe(SettlementsReplayed, self.dispatcher.on_ended)
-        events.subscribe(TasksFinished, self.freed.on_ended)
-        events.subscribe(TasksRescheduled, self.freed.on_ended)
+        events.subscribe(TasksFinished, self.freed_capacity.on_ended)
+        events.subscribe(TasksRescheduled, self.freed_capacity.on_ended)
         events.subscribe(TasksRescheduled, self.doorbell.on_rescheduled)
         events.subscribe(TasksFinished, self.doorbell.on_finished)
         events.subscribe(TasksFinished, self.workflows.on_finished)
@@ -116,7 +116,7 @@ def make_scheduler(
     )
     dispatcher = Dispatcher(
         *(environment, coordinator, ready_state, time, lease_queue, metrics),
-        *(gatekeeper, wakeups, loader.expect, lane_depth),
+        *(gatekeeper, wakeups, loader.reload_from, lane_depth),
     )
     tenant_shards = TenantShards(is_known=False)
     direct_dispatch = DirectDispatch(coordinator, loader, dispatcher, lease_queue)
@@ -133,10 +133,10 @@ def make_scheduler(
         loader,
         dispatcher,
         Reaper(database, environment, loader, dispatcher, metrics, events, wakeups.reaper),
-        BoundsKeeper(database, gatekeeper, limits.learn, closed_lanes, wakeups.bounds),
+        BoundsReader(database, gatekeeper, limits.learn, closed_lanes, wakeups.bounds),
         ShardSpread(database, environment, gatekeeper),
         doorbell,
-        Freed(dispatcher, send),
+        FreedCapacity(dispatcher, send),
         CronRole(database, environment, coordinator, time, schedule_firer, metrics, send),
         submitter,
         WorkflowRole(database, environment, coordinator, callbacks, events, send),

@@ -46,7 +46,7 @@ from duly.store.schedules import Schedule, read_schedules
 from duly.telemetry import Metrics, get_logger
 
 HORIZON_S = 15.0
-LOOK_S = 5.0
+LOAD_S = 5.0
 # Between two sweeps of all definitions; within one, a page follows each look.
 SWEEP_S = 60.0
 # Of one shard, in one look; a full page is followed by another look as soon as it is dealt with.
@@ -91,21 +91,21 @@ class CronRole:
         self.send = send
         self.soon: list[UpcomingSchedule] = []
         self.late: list[UpcomingSchedule] = []
-        self.look_at = 0.0
+        self.look_ahead_at = 0.0
         self.is_full = self.is_late_full = False
         self.sweep_at = 0.0
         self.swept_to = (-1, START)
-        self.resting: dict[UUID, float] = {}
+        self.deferred_until: dict[UUID, float] = {}
         self.tokens = CATCH_UP_PER_S
         self.tokens_at = environment.clock.monotonic()
         self.wakeup = Wakeup()
 
     async def tick(self) -> float:
         now_s = self.environment.clock.monotonic()
-        if now_s >= self.look_at:
-            await self.look()
+        if now_s >= self.look_ahead_at:
+            await self.load_upcoming()
         if now_s >= self.sweep_at:
-            await self.sweep_some()
+            await self.sweep_page()
         # Before the time is known, nothing tells what is due now from what is late.
         if self.time.is_known and (due := self.take_due() or self.take_late(now_s)):
             await self.fire(due)
@@ -124,22 +124,24 @@ class CronRole:
         elif self.send is not None:
             self.send(SCHEDULES, [str(slot_of(shard_of(schedule_id)))])
 
-    def on_notify(self, rings: list[str]) -> None:
+    def on_notify(self, hints: list[str]) -> None:
         """Another process changed a schedule in these slots."""
-        if any(ring.isdigit() and int(ring) in self.coordinator.owned for ring in rings):
-            self.look_at = 0.0
+        if any(hint.isdigit() and int(hint) in self.coordinator.owned for hint in hints):
+            self.look_ahead_at = 0.0
             self.wakeup.wake()
 
     def on_slots(self, _event: SlotsChanged) -> None:
         """Load newly owned slots at once."""
-        self.look_at = self.sweep_at = 0.0
+        self.look_ahead_at = self.sweep_at = 0.0
         self.wakeup.wake()
 
     def pause_s(self) -> float:
         """Until the next instant, or the next look."""
-        look_s = max(min(self.look_at, self.sweep_at) - self.environment.clock.monotonic(), 0.0)
+        look_s = max(
+            min(self.look_ahead_at, self.sweep_at) - self.environment.clock.monotonic(), 0.0
+        )
         if not self.time.is_known:
-            return min(look_s, LOOK_S)
+            return min(look_s, LOAD_S)
         waits = [look_s]
         if self.soon:
             waits.append(max(self.soon[0].due_at.timestamp() - self.time.now(), 0.0))
@@ -147,17 +149,19 @@ class CronRole:
             waits.append(max(-self.tokens, 0.0) / CATCH_UP_PER_S)
         return min(waits)
 
-    async def look(self) -> None:
+    async def load_upcoming(self) -> None:
         """Load what is due within the horizon; it replaces what was known."""
-        self.look_at = self.environment.clock.monotonic() + LOOK_S
+        self.look_ahead_at = self.environment.clock.monotonic() + LOAD_S
         shards = self.owned_shards()
         if not shards:
             self.soon, self.late = [], []
             return
         now_s = self.environment.clock.monotonic()
-        self.resting = {key: until for key, until in self.resting.items() if until > now_s}
+        self.deferred_until = {
+            key: until for key, until in self.deferred_until.items() if until > now_s
+        }
         found = await look_ahead(
-            self.database, shards, HORIZON_S, GRACE_S, PAGE, LATE_PAGE, self.resting
+            self.database, shards, HORIZON_S, GRACE_S, PAGE, LATE_PAGE, self.deferred_until
         )
         per_shard = Counter((shard_of(soon.id), soon.is_late) for soon in found)
         self.is_full = any(n >= PAGE for (_, is_late), n in per_shard.items() if not is_late)
@@ -174,7 +178,7 @@ class CronRole:
             due.append(heapq.heappop(self.soon))
         if due and self.is_full and (not self.soon or self.soon[0].due_at > now):
             # A full page hid something: look as soon as what is due of it is dealt with.
-            self.look_at = 0.0
+            self.look_ahead_at = 0.0
         return due
 
     def take_late(self, now_s: float) -> list[UpcomingSchedule]:
@@ -186,7 +190,7 @@ class CronRole:
         count = min(BATCH, max(int(self.tokens), 1), len(self.late))
         due = [heapq.heappop(self.late) for _ in range(count)]
         if self.is_late_full and not self.late:
-            self.look_at = 0.0
+            self.look_ahead_at = 0.0
         return due
 
     async def fire(self, due: list[UpcomingSchedule]) -> None:
@@ -225,13 +229,13 @@ class CronRole:
         try:
             moved = await self.schedule_firer.fire(self.database, firings)
         except StatementRefused as refusal:
-            await self.halve(firings, refusal)
+            await self.split_batch(firings, refusal)
             return
         for firing in firings:
             if firing.schedule.id in moved:
-                self.note(firing)
+                self.record_firing(firing)
 
-    async def halve(self, firings: list[Firing], refusal: StatementRefused) -> None:
+    async def split_batch(self, firings: list[Firing], refusal: StatementRefused) -> None:
         """Split a batch: one bad schedule must not keep the others from firing."""
         if len(firings) > 1:
             middle = len(firings) // 2
@@ -242,10 +246,10 @@ class CronRole:
         if str(refusal.facts["code"]).startswith(OWN_FAULTS):
             await self.pause(schedule, str(refusal))
             return
-        self.resting[schedule.id] = now_s + AGAIN_S
-        self.look_at = min(self.look_at, now_s + AGAIN_S)
+        self.deferred_until[schedule.id] = now_s + AGAIN_S
+        self.look_ahead_at = min(self.look_ahead_at, now_s + AGAIN_S)
 
-    def note(self, firing: Firing) -> None:
+    def record_firing(self, firing: Firing) -> None:
         """Count the firing, charge late tasks to the catch-up rate, and keep the next instant."""
         for ruling in firing.plan.decisions:
             self.metrics.occurrences.add(1, ruling.verdict.value)
@@ -253,7 +257,7 @@ class CronRole:
                 self.metrics.occurrence_lateness.observe(ruling.late_s)
             if ruling.late_s > GRACE_S:
                 self.tokens -= 1.0 if ruling.fires else RULING_COST
-        if firing.due_at is None or firing.due_at > firing.schedule.now + timedelta(seconds=LOOK_S):
+        if firing.due_at is None or firing.due_at > firing.schedule.now + timedelta(seconds=LOAD_S):
             return
         is_late = firing.due_at <= firing.schedule.now - timedelta(seconds=GRACE_S)
         soon = UpcomingSchedule(firing.due_at, firing.schedule.id, is_late)
@@ -285,7 +289,7 @@ class CronRole:
             await append_audit(session, schedule.tenant, BY_DULY, "schedule.pause", name, detail)
         log.warning("schedule paused", schedule=str(schedule.id), reason=reason)
 
-    async def sweep_some(self) -> None:
+    async def sweep_page(self) -> None:
         """One page of all definitions: is the next instant the one that the rules say?"""
         # Said before the look: slots that come meanwhile ask for another.
         self.sweep_at = self.environment.clock.monotonic() + SWEEP_S
@@ -294,7 +298,7 @@ class CronRole:
             self.swept_to = (-1, START)
         else:
             self.swept_to = (shard_of(page[-1].id), page[-1].id)
-            self.sweep_at = min(self.sweep_at, self.environment.clock.monotonic() + LOOK_S)
+            self.sweep_at = min(self.sweep_at, self.environment.clock.monotonic() + LOAD_S)
         await self.rebuild([each.id for each in page if each.is_broken])
         if page:
             await self.rearm(await read_schedules(self.database, [each.id for each in page]))
@@ -327,4 +331,4 @@ class CronRole:
                     was=str(schedule.nominal_at),
                     now=str(expected),
                 )
-        self.look_at = 0.0
+        self.look_ahead_at = 0.0

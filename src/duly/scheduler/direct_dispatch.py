@@ -33,7 +33,7 @@ class DirectDispatch:
 
     def find_consumer(self, entries: list[InsertRow]) -> IdleConsumer | None:
         """Find a consumer right before the tasks are stored; it gets all of them, or none."""
-        if not self.dispatcher.is_at_rest() or not all(map(self.may_pass, entries)):
+        if not self.dispatcher.is_idle() or not all(map(self.may_pass, entries)):
             return None
         lanes = {lane_of_entry(entry) for entry in entries}
         return self.lease_queue.reserve(lanes.pop(), len(entries)) if len(lanes) == 1 else None
@@ -45,7 +45,7 @@ class DirectDispatch:
             and not entry.delay_s
             and self.dispatcher.gatekeeper.is_ungated(task.tenant, task.policy)
             and self.coordinator.owns(entry.shard) is not None
-            and self.loader.has_read(TimerQueue(task.tenant, entry.shard, entry.queue))
+            and self.loader.is_loaded(TimerQueue(task.tenant, entry.shard, entry.queue))
         )
 
 

@@ -1,7 +1,7 @@
 """Dispatch scope: which timer queues this node dispatches.
 
-A place (tenant, shard, queue) is dispatched by the owner of its shard's slot. A tenant with an
-in-flight cap or a dispatch rate is dispatched as a whole by the owner of its home slot, wherever
+A timer queue (tenant, shard, queue) is dispatched by the owner of its shard's slot. A tenant with
+an in-flight cap or a dispatch rate is dispatched as a whole by the owner of its home slot, wherever
 its tasks are stored: one node counts them, so the limit holds for the installation.
 
 | event | what happens |
@@ -37,7 +37,7 @@ class DispatchScope:
         self.moved_at |= dict.fromkeys(moved, now)
 
     def shard_of(self, tenant: int, shard: int) -> int:
-        """The shard whose owner dispatches the place."""
+        """The shard whose owner dispatches the queue."""
         return home_shard(tenant) if tenant in self.at_home else shard
 
     def owns(self, tenant: int, shard: int) -> Owned | None:

@@ -47,8 +47,8 @@ from duly.events import (
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.gatekeeper import Gatekeeper
 from duly.scheduler.in_flight import Charge, key_of
-from duly.scheduler.lane_backpressure import Member
-from duly.scheduler.ready_state import TICK_S, Obstacle, ReadyState, ReadyTimer
+from duly.scheduler.lane_backpressure import TenantPool
+from duly.scheduler.ready_state import TICK_S, BlockReason, ReadyState, ReadyTimer
 from duly.scheduler.wakeups import SchedulerWakeups
 from duly.store.load import TimerQueue
 from duly.store.task_metrics import note_ready_waits
@@ -57,8 +57,8 @@ from duly.telemetry import Metrics
 Expect = Callable[[TimerQueue, datetime], None]
 # Tickets of one publish.
 DISPATCH_MAX = 400
-# Fewer of one place are not worth an expiry batch.
-STAY_MIN = 16
+# Fewer of one timer queue are not worth an expiry batch.
+IN_PLACE_MIN = 16
 IDLE_S = 1.0
 # Void tickets that are remembered, to tell what is published again.
 VOIDED_MAX = 100_000
@@ -94,7 +94,7 @@ class Dispatcher:
         metrics: Metrics,
         gatekeeper: Gatekeeper,
         wakeups: SchedulerWakeups,
-        expect: Expect,
+        reload_from: Expect,
         lane_depth: int = LANE_DEPTH_MAX,
     ) -> None:
         self.environment = environment
@@ -109,8 +109,8 @@ class Dispatcher:
         self.scope = gatekeeper.scope
         self.wakeups = wakeups
         self.wakeup = wakeups.dispatcher
-        # Has the loader read a place again from that instant.
-        self.expect = expect
+        # Makes the loader load a queue again from that instant.
+        self.reload_from = reload_from
         # To be finished as expired, each with its tenant.
         self.expired: list[tuple[int, Ticket]] = []
         self.has_parked = False
@@ -119,7 +119,7 @@ class Dispatcher:
         # When the next parked hand-over is to be looked at.
         self.handover_at = math.inf
         # Members that wait for an instant: a refilled bucket, a hand-over.
-        self.until: dict[Member, float] = {}
+        self.until: dict[TenantPool, float] = {}
         # Lanes that were ever used, by (tenant, pool, band).
         self.lanes: dict[tuple[int, int, int], Lane] = {}
         # Tickets that expired unleased, by task and fence: the next one is a republication.
@@ -155,9 +155,11 @@ class Dispatcher:
             self.wakeups.loader.wake()
         return self.pause_s(self.time.now(), is_full=len(chosen) == DISPATCH_MAX)
 
-    def is_at_rest(self) -> bool:
-        """Nothing that could be dispatched waits for its turn."""
-        return self.is_informed and not self.ready_state.turns and not self.ready_state.may_go_on()
+    def is_idle(self) -> bool:
+        """Whether no task that could be dispatched waits for its turn."""
+        return (
+            self.is_informed and not self.ready_state.turns and not self.ready_state.may_readmit()
+        )
 
     async def close(self) -> None:
         """Tickets that are out stay valid until their deadline; there is nothing to take back."""
@@ -167,18 +169,18 @@ class Dispatcher:
         chosen: list[tuple[Lane, ReadyTimer]] = []
         rooms: dict[Lane, LaneCapacity] = {}
         self.ready_state.readmit()
-        # Of each place, the same for all of its tasks; none if its slot is not ours.
+        # By timer queue, as all of its tasks share a lane; None if its slot is not ours.
         lanes: dict[TimerQueue, Lane | None] = {}
-        gatekeeper, held = self.gatekeeper, self.ready_state.held
+        gatekeeper, backpressure = self.gatekeeper, self.ready_state.backpressure
         while len(chosen) < DISPATCH_MAX:
             entry = self.ready_state.next_ready(now)
             if entry is None:
                 break
-            due, place = entry.due, entry.place
-            if place not in lanes:
-                is_ours = self.scope.includes(place.tenant, place.shard)
-                lanes[place] = self.lane_of(entry) if is_ours else None
-            lane = lanes[place]
+            due, timer_queue = entry.due, entry.timer_queue
+            if timer_queue not in lanes:
+                is_ours = self.scope.includes(timer_queue.tenant, timer_queue.shard)
+                lanes[timer_queue] = self.lane_of(entry) if is_ours else None
+            lane = lanes[timer_queue]
             if lane is None:
                 self.ready_state.forget(entry)
                 continue
@@ -188,27 +190,27 @@ class Dispatcher:
             if room.depth >= room.most or not gatekeeper.is_ungated(due.tenant, due):
                 refusal = gatekeeper.ask(entry, room.depth, room.most)
                 if refusal is not None:
-                    self.hold_back(entry, lane if room.most else queue_of(lane), refusal)
+                    self.apply_refusal(entry, lane if room.most else queue_of(lane), refusal)
                     continue
                 if gatekeeper.is_counted(due):
                     self.counts.ticketed(due, now + TICKET_S)
             room.depth += 1
             # What was held back or let go is no turn.
-            if held.unserved:
-                held.served(entry.member)
+            if backpressure.unserved:
+                backpressure.served(entry.tenant_pool)
             chosen.append((lane, entry))
         return chosen
 
     def lane_of(self, entry: ReadyTimer) -> Lane:
-        """The same few lanes over and over: each is made once."""
-        key = (*entry.member, entry.band)
+        """The lane of an entry; each lane object is made once."""
+        key = (*entry.tenant_pool, entry.band)
         lane = self.lanes.get(key)
         if lane is None:
             lane = self.lanes[key] = Lane(*key)
         return lane
 
     def capacity_of(self, lane: Lane, chosen: int) -> LaneCapacity:
-        """When this round has chosen so many, of which the lease queue does not know yet."""
+        """Capacity of a lane after `chosen` tickets of this round, not yet in the lease queue."""
         queue_depth = self.lease_queue.depth(queue_of(lane)) + chosen
         most = depth_max(lane, self.weight_of(lane), queue_depth, self.lane_depth)
         return LaneCapacity(self.lease_queue.depth(lane), most)
@@ -219,14 +221,18 @@ class Dispatcher:
     async def publish(self, now: float, chosen: Sequence[tuple[Lane, ReadyTimer]]) -> None:
         deadline_s = now + TICKET_S
         deadline = datetime.fromtimestamp(deadline_s, UTC)
-        counts = Counter([entry.place for _, entry in chosen])
-        staying = {place for place, count in counts.items() if self.in_place_allowed(place, count)}
+        counts = Counter([entry.timer_queue for _, entry in chosen])
+        staying = {
+            timer_queue
+            for timer_queue, count in counts.items()
+            if self.in_place_allowed(timer_queue, count)
+        }
         tickets = [
             Ticket(
                 (due := entry.due).id,
                 due.fence,
                 deadline,
-                entry.place in staying and due.concurrency_key is None,
+                entry.timer_queue in staying and due.concurrency_key is None,
                 entry.fires_at,
             )
             for _, entry in chosen
@@ -247,26 +253,26 @@ class Dispatcher:
             # be loaded again; in the accounts they count until they must be void.
             self.ready_state.taken(tickets)
             raise
-        again = self.count_again(tickets) if self.voided else 0
+        again = self.count_republished(tickets) if self.voided else 0
         self.metrics.dispatched.add(len(chosen) - again)
         self.metrics.republished.add(again)
 
-    def count_again(self, tickets: Iterable[Ticket]) -> int:
-        """Of how many the ticket before, under the same fence, became void in this process."""
+    def count_republished(self, tickets: Iterable[Ticket]) -> int:
+        """How many of these replace a ticket of the same fence that became void in this process."""
         return sum(self.voided.pop(ticket.id, None) == ticket.fence for ticket in tickets)
 
-    def in_place_allowed(self, place: TimerQueue, count: int) -> bool:
+    def in_place_allowed(self, timer_queue: TimerQueue, count: int) -> bool:
         """Whether the leases of tasks without a key may leave their rows where they are: many of
-        one place, which share an expiry batch, which no cap counts. Those of users' workers are
+        one queue, which share an expiry batch, which no cap counts. Those of users' workers are
         looked for by their holder."""
         return (
-            count >= STAY_MIN
-            and place.tenant not in self.gatekeeper.bounds.capped
-            and self.ready_state.member_and_band(place)[0][1] == WEBHOOK_POOL
+            count >= IN_PLACE_MIN
+            and timer_queue.tenant not in self.gatekeeper.bounds.capped
+            and self.ready_state.pool_and_band(timer_queue)[0][1] == WEBHOOK_POOL
         )
 
-    def hold_back(self, entry: ReadyTimer, lane: Lane, refusal: Refusal) -> None:
-        """Each gate has its own way to wait, none of which blocks another tenant."""
+    def apply_refusal(self, entry: ReadyTimer, lane: Lane, refusal: Refusal) -> None:
+        """Let a refused task wait as its gate wants, without blocking another tenant."""
         self.metrics.refused.add(1, refusal.gate.value)
         match refusal.gate:
             case Gate.EXPIRED:
@@ -277,33 +283,33 @@ class Dispatcher:
                 self.ready_state.close(lane)
             case Gate.TENANT_RATE:
                 self.ready_state.put_back(entry)
-                self.sit_out(entry.member, refusal)
+                self.block_until(entry.tenant_pool, refusal)
             case Gate.TENANT_IN_FLIGHT:
                 self.ready_state.put_back(entry)
-                self.ready_state.block(entry.member)
+                self.ready_state.block(entry.tenant_pool)
             case _:
-                self.ready_state.park(obstacle_of(entry, refusal.gate), entry)
+                self.ready_state.park(block_reason_of(entry, refusal.gate), entry)
                 self.has_parked = True
                 if refusal.gate is Gate.HANDOVER and refusal.until is not None:
                     self.handover_at = min(self.handover_at, refusal.until.timestamp())
         if refusal.gate in PASSED_ON and entry.due.concurrency_key is not None:
             # It was let through for its key and does not use it: the next one may.
-            self.ready_state.unpark(obstacle_of(entry, Gate.CONCURRENCY_KEY), 1)
+            self.ready_state.unpark(block_reason_of(entry, Gate.CONCURRENCY_KEY), 1)
 
-    def sit_out(self, member: Member, refusal: Refusal) -> None:
+    def block_until(self, tenant_pool: TenantPool, refusal: Refusal) -> None:
         assert refusal.until is not None
-        self.until[member] = refusal.until.timestamp()
-        self.ready_state.block(member)
+        self.until[tenant_pool] = refusal.until.timestamp()
+        self.ready_state.block(tenant_pool)
 
     def reopen(self, now: float) -> None:
-        """Readmit members that waited for this instant, or for capacity in a lane."""
+        """Readmit pools that waited for this instant, or for capacity in a lane."""
         if self.handover_at <= now:
             # The old tickets are void; now their leases can be counted.
             self.handover_at = math.inf
             self.wakeups.reaper.wake()
-        passed = [member for member, until in self.until.items() if until <= now]
-        for member in passed:
-            del self.until[member]
+        passed = [tenant_pool for tenant_pool, until in self.until.items() if until <= now]
+        for tenant_pool in passed:
+            del self.until[tenant_pool]
         self.ready_state.unblock(passed)
         for lane in [*self.ready_state.full]:
             depth, queue_depth = (
@@ -314,9 +320,9 @@ class Dispatcher:
                 self.ready_state.open(lane)
 
     def release_parked(self) -> None:
-        """Bounds changed or time passed: everything parked for them is asked again."""
-        for obstacle in [o for o in self.ready_state.parked if o[0] != Gate.CONCURRENCY_KEY]:
-            self.ready_state.unpark(obstacle, len(self.ready_state.parked[obstacle]))
+        """Unpark everything that bounds or time held back: the gates judge it again."""
+        for reason in [o for o in self.ready_state.parked if o[0] != Gate.CONCURRENCY_KEY]:
+            self.ready_state.unpark(reason, len(self.ready_state.parked[reason]))
         self.ready_state.unblock(list(self.ready_state.blocked))
         self.until.clear()
 
@@ -333,7 +339,7 @@ class Dispatcher:
 
     def on_leased(self, event: TasksLeased) -> None:
         """What became of the tickets of this process's consumers. One that was not leased was
-        stale, or a moment early: its place is looked at again."""
+        stale, or a moment early: its queue is loaded again."""
         tickets, leases = event.tickets, event.leases
         if not tickets:
             # Direct leases were ready for no time at all, and that counts, too.
@@ -342,7 +348,7 @@ class Dispatcher:
         is_whole = len(leases) == len(tickets)
         leased = None if is_whole and not self.counts.tickets else {each.id for each in leases}
         if leased is not None:
-            self.account_for(tickets, leased)
+            self.count_taken(tickets, leased)
         self.ready_state.taken(tickets)
         if leases:
             # They became leases in one statement.
@@ -359,7 +365,7 @@ class Dispatcher:
         if self.ready_state.full or self.ready_state.turns:
             self.wakeup.wake()
 
-    def account_for(self, tickets: Iterable[Ticket], leased: set[UUID]) -> None:
+    def count_taken(self, tickets: Iterable[Ticket], leased: set[UUID]) -> None:
         for ticket in tickets:
             self.counts.taken(ticket.id, ticket.fence)
             if ticket.id in leased:
@@ -367,11 +373,11 @@ class Dispatcher:
             entry = self.ready_state.known.get(ticket.id)
             if entry is None:
                 continue
-            self.expect(entry.place, entry.due.due_at)
+            self.reload_from(entry.timer_queue, entry.due.due_at)
             wasted = map(self.gatekeeper.probes.wasted, self.gatekeeper.breakers_of(entry))
             if sum(wasted):
                 # Cancelled while it was parked: its receiver was not asked, so the next one is.
-                self.ready_state.unpark(obstacle_of(entry, Gate.BREAKER), 1)
+                self.ready_state.unpark(block_reason_of(entry, Gate.BREAKER), 1)
 
     def on_ended(self, event: TasksFinished | TasksRescheduled | SettlementsReplayed) -> None:
         """Leases ended in this process: their caps have room."""
@@ -379,50 +385,51 @@ class Dispatcher:
             self.free((task.id, task.fence) for task in event.ended)
 
     def free(self, leases: Iterable[tuple[UUID, int]]) -> None:
-        """These leases, as (id, fence), are over."""
+        """Free the capacity of leases that ended, as (id, fence)."""
         freed = [self.counts.settled(task_id, fence) for task_id, fence in leases]
-        self.make_room([charge for charge in freed if charge is not None])
+        self.free_capacity([charge for charge in freed if charge is not None])
         self.wakeup.wake()
 
-    def capped_shards(self, places: Iterable[TimerQueue]) -> list[tuple[int, int]]:
-        """Where a count matters: shards of capped tenants, and those where keys were seen."""
+    def capped_shards(self, timer_queues: Iterable[TimerQueue]) -> list[tuple[int, int]]:
+        """Shards whose leases count: those of capped tenants, and those where keys were seen."""
         capped = self.gatekeeper.bounds.capped
         return sorted(
-            {(p.tenant, p.shard) for p in places if p.tenant in capped} | self.gatekeeper.keyed
+            {(p.tenant, p.shard) for p in timer_queues if p.tenant in capped}
+            | self.gatekeeper.keyed
         )
 
-    def make_room(self, freed: Iterable[Charge]) -> None:
+    def free_capacity(self, freed: Iterable[Charge]) -> None:
         for charge in freed:
             if charge.key is not None:
                 self.ready_state.unpark((Gate.CONCURRENCY_KEY, charge.tenant, charge.key[1]), 1)
             self.ready_state.unblock_tenant(charge.tenant)
 
-    def counted(self, places: Iterable[tuple[int, int]], asked_at: float) -> None:
-        """The leases of these shards are known as of that instant: hand-overs may be complete."""
-        self.gatekeeper.counted_at.update(dict.fromkeys(places, asked_at))
-        for obstacle in [o for o in self.ready_state.parked if o[0] == Gate.HANDOVER]:
-            self.ready_state.unpark(obstacle, len(self.ready_state.parked[obstacle]))
+    def counted(self, shards: Iterable[tuple[int, int]], asked_at: float) -> None:
+        """Record that the leases of these shards were counted: hand-overs may be complete."""
+        self.gatekeeper.counted_at.update(dict.fromkeys(shards, asked_at))
+        for reason in [o for o in self.ready_state.parked if o[0] == Gate.HANDOVER]:
+            self.ready_state.unpark(reason, len(self.ready_state.parked[reason]))
         self.wakeup.wake()
 
     def on_slots(self, _event: SlotsChanged) -> None:
         self.forget_foreign()
 
     def on_limits(self) -> None:
-        """Pauses, caps, rates or breakers may have changed: everything is asked again."""
+        """Pauses, caps, rates or breakers may have changed: the gates judge everything again."""
         self.forget_foreign()
         self.release_parked()
         self.show_gauges()
         self.wakeup.wake()
 
     def forget_foreign(self) -> None:
-        """What is in flight of places that another node dispatches is that node's to count."""
+        """Another node counts what is in flight of the queues that it dispatches."""
         self.counts.forget(
             lambda task_id, tenant: not self.scope.includes(tenant, shard_of(task_id))
         )
         self.gatekeeper.forget_foreign()
 
     def show_gauges(self) -> None:
-        """How full the lanes are, as far as this process knows."""
+        """Show the depth of the lanes, as far as this process knows."""
         tenants = self.gatekeeper.bounds.tenants
         names = {tenant.id: tenant.name for tenant in tenants.values()}
         depths: dict[tuple[str, int], float] = {}
@@ -432,7 +439,7 @@ class Dispatcher:
         self.metrics.show_lane_depth({pair: depth for pair, depth in depths.items() if depth})
 
     def pause_s(self, now: float, *, is_full: bool) -> float:
-        if is_full or self.ready_state.turns or self.ready_state.may_go_on():
+        if is_full or self.ready_state.turns or self.ready_state.may_readmit():
             return 0.0
         waits = [FULL_POLL_S if self.ready_state.full else IDLE_S]
         tick = self.ready_state.wheel.next_tick()
@@ -446,8 +453,8 @@ class Dispatcher:
         return max(0.0, min(waits))
 
 
-def obstacle_of(entry: ReadyTimer, gate: Gate) -> Obstacle:
-    """What must go away before this entry can pass: its key, its type's pause, its host."""
+def block_reason_of(entry: ReadyTimer, gate: Gate) -> BlockReason:
+    """Why an entry is blocked: its concurrency key, a pause of its type, a breaker of its host."""
     due = entry.due
     match gate:
         case Gate.CONCURRENCY_KEY:
@@ -455,8 +462,8 @@ def obstacle_of(entry: ReadyTimer, gate: Gate) -> Obstacle:
             assert key is not None
             return gate.value, due.tenant, key[1]
         case Gate.BREAKER:
-            return gate.value, due.tenant, due.host or f"{due.type}|{entry.member[1]}"
+            return gate.value, due.tenant, due.host or f"{due.type}|{entry.tenant_pool[1]}"
         case Gate.PAUSED:
-            return gate.value, due.tenant, f"{due.type}|{entry.member[1]}"
+            return gate.value, due.tenant, f"{due.type}|{entry.tenant_pool[1]}"
         case _:
             return gate.value, due.tenant, ""

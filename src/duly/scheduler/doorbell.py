@@ -65,32 +65,35 @@ class Doorbell:
             self.dispatcher.wakeup.wake()
         if len(ours) < len(timers):
             foreign = [due for due in timers if self.scope.owns(due.tenant, due.shard) is None]
-            self.tell([(due.place, due.due_at) for due in foreign])
+            self.tell([(due.timer_queue, due.due_at) for due in foreign])
 
     def ring(self, hints: Sequence[Hint]) -> None:
-        """Something in these places is due at these instants: a retry, a release, a move."""
+        """Timers of these queues are due at these instants: a retry, a release, a reschedule."""
         ours = [hint for hint in hints if self.is_ours(hint[0])]
-        for place, due_at in ours:
-            self.loader.expect(place, due_at)
+        for timer_queue, due_at in ours:
+            self.loader.reload_from(timer_queue, due_at)
         if ours:
             self.loader.wakeup.wake()
         others = [hint for hint in hints if not self.is_ours(hint[0])]
         if others:
             self.tell(others)
 
-    def is_ours(self, place: TimerQueue) -> bool:
-        return self.scope.owns(place.tenant, place.shard) is not None
+    def is_ours(self, timer_queue: TimerQueue) -> bool:
+        return self.scope.owns(timer_queue.tenant, timer_queue.shard) is not None
 
     def tell(self, hints: list[Hint]) -> None:
-        """One line for each place, with its earliest instant."""
+        """Send one line for each queue, with its earliest instant."""
         if self.send is None:
             return
         earliest: dict[TimerQueue, datetime] = {}
-        for place, due_at in hints:
-            earliest[place] = min(due_at, earliest.get(place, due_at))
+        for timer_queue, due_at in hints:
+            earliest[timer_queue] = min(due_at, earliest.get(timer_queue, due_at))
         self.send(
             DOORBELL,
-            [msgspec.json.encode((*place, due_at)).decode() for place, due_at in earliest.items()],
+            [
+                msgspec.json.encode((*timer_queue, due_at)).decode()
+                for timer_queue, due_at in earliest.items()
+            ],
         )
 
     def on_notify(self, rings: list[str]) -> None:
@@ -101,7 +104,7 @@ class Doorbell:
             except msgspec.MsgspecError:
                 log.warning("doorbell hint not understood", ring=ring[:100])
                 continue
-            place = TimerQueue(tenant, shard, queue)
-            if self.is_ours(place):
-                self.loader.expect(place, due_at)
+            timer_queue = TimerQueue(tenant, shard, queue)
+            if self.is_ours(timer_queue):
+                self.loader.reload_from(timer_queue, due_at)
                 self.loader.wakeup.wake()

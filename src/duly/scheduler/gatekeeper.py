@@ -30,7 +30,7 @@ NOTHING = GateInputs({}, [], [])
 
 
 class Bounds:
-    """The gates' inputs, arranged for quick looks."""
+    """Inputs of the gates, indexed."""
 
     def __init__(self, inputs: GateInputs) -> None:
         self.tenants: dict[int, Tenant] = inputs.tenants
@@ -126,7 +126,7 @@ class Gatekeeper:
         return 1.0 if tenant is None else tenant.weight
 
     def is_ungated(self, tenant: int, asked: DueTimer | Policy) -> bool:
-        """Nothing can hold this task back but a full lane: the common case, decided quickly."""
+        """Whether only a full lane can hold this task back: the common case, decided quickly."""
         return (
             asked.concurrency_key is None
             and asked.start_by is None
@@ -144,11 +144,11 @@ class Gatekeeper:
         return max(void_at, instant(now + NOT_YET_S))
 
     def forget_foreign(self) -> None:
-        """What another node dispatches is its to count."""
+        """Forget counts of tenants that another node dispatches."""
         includes = self.scope.includes
-        for place in [place for place in self.counted_at if not includes(*place)]:
-            del self.counted_at[place]
-        self.keyed = {place for place in self.keyed if includes(*place)}
+        for shard in [shard for shard in self.counted_at if not includes(*shard)]:
+            del self.counted_at[shard]
+        self.keyed = {shard for shard in self.keyed if includes(*shard)}
         self.buckets = {t: b for t, b in self.buckets.items() if includes(t, home_shard(t))}
 
     def is_counted(self, due: DueTimer) -> bool:
@@ -173,7 +173,7 @@ class Gatekeeper:
         due = entry.due
         subjects: tuple[str, ...] = (due.host or "",)
         if due.host is None:
-            subjects = (type_subject(due.type), pool_subject(entry.member[1]))
+            subjects = (type_subject(due.type), pool_subject(entry.tenant_pool[1]))
         known = (self.bounds.breakers.get((due.tenant, subject)) for subject in subjects)
         return [breaker for breaker in known if breaker is not None]
 
@@ -186,7 +186,7 @@ class Gatekeeper:
         tenant = self.bounds.tenants.get(due.tenant)
         key = key_of(due)
         bucket = self.bucket_of(due.tenant, now)
-        pause = self.bounds.pause_of(due, entry.member[1])
+        pause = self.bounds.pause_of(due, entry.tenant_pool[1])
         return GateFacts(
             now=instant(now),
             tenant=tenant.name if tenant is not None else "",
@@ -205,7 +205,7 @@ class Gatekeeper:
         )
 
 
-class BoundsKeeper:
+class BoundsReader:
     """A role: what an operator changed takes effect within its period, `explain` hears of rates
     that are in use, and the log of lanes that stay full."""
 

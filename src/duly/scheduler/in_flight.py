@@ -52,7 +52,7 @@ class InFlight:
         return self.leases.get(task_id) or self.tickets.get(task_id)
 
     def ticketed(self, due: DueTimer, deadline: float) -> None:
-        """A task counts once, whatever was published before under this or an earlier fence."""
+        """Count a published task: once, also if it was published before under an earlier fence."""
         known = self.find(due.id)
         if known is not None and known.fence > due.fence:
             # The row has moved on: this ticket is stale before it is read.
@@ -63,18 +63,19 @@ class InFlight:
         self.add(charge, 1)
 
     def taken(self, task_id: UUID, fence: int) -> None:
-        """A ticket was consumed here. Even if it became no lease, a copy of it may have."""
+        """A ticket was consumed in this process. Where it became no lease, a copy of it may
+        have."""
         charge = self.tickets.get(task_id)
         if charge is not None and charge.fence == fence:
             self.leases[task_id] = self.tickets.pop(task_id)
 
     def settled(self, task_id: UUID, lease_fence: int) -> Charge | None:
-        """The lease is over; answers what became free."""
+        """The lease ended; answers the charge that became free."""
         charge = self.find(task_id)
         return self.remove(task_id) if charge and charge.fence + 1 == lease_fence else None
 
     def pass_deadlines(self, now: float) -> None:
-        """What became of these tickets, the database knows from now on."""
+        """Count tickets past their deadline as leases until the database is asked."""
         while self.deadlines and self.deadlines[0][0] <= now:
             _, task_id = self.deadlines.popleft()
             charge = self.tickets.get(task_id)
@@ -82,8 +83,8 @@ class InFlight:
                 self.leases[task_id] = self.tickets.pop(task_id)
 
     def correct(self, before: Mapping[UUID, Charge], seen: Mapping[UUID, Charge]) -> list[Charge]:
-        """The database's word replaces what we knew `before` it was asked; what we were told while
-        it answered stands. Answers what became free."""
+        """Replace the counts known `before` the database was asked by what it answered; changes
+        that came meanwhile stand. Answers what became free."""
         freed = []
         for task_id, charge in before.items():
             if task_id not in seen and self.leases.get(task_id) is charge:
@@ -98,7 +99,7 @@ class InFlight:
         return freed
 
     def forget(self, is_lost: Callable[[UUID, int], bool]) -> None:
-        """Of what is lost, asked by task and tenant."""
+        """Drop charges for which `is_lost(task, tenant)` holds."""
         counted = (*self.tickets.items(), *self.leases.items())
         for task_id in [i for i, charge in counted if is_lost(i, charge.tenant)]:
             self.remove(task_id)

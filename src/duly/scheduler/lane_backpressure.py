@@ -1,60 +1,62 @@
-"""Lane backpressure: tenants that wait for a full lane, per lane. All webhooks of an installation
-share three queues, and asking each of ten thousand tenants whenever two hundred tasks find room
-took most of the time: so they come back a few at a time, in the order in which they left."""
+"""Lane backpressure: pools of tenants that wait for a full lane, per lane. All webhooks of an
+installation share three queues, and asking each of ten thousand tenants whenever two hundred tasks
+find room took most of the time: so they come back a few at a time, in the order in which they
+left."""
 
 from collections import deque
 
 from duly.domain.lanes import Lane
 
 # One pool of one tenant.
-Member = tuple[int, int]
+TenantPool = tuple[int, int]
 
 
-class Queue:
-    """Of one lane. Who came back and found it full again goes before the others."""
+class LaneWaiters:
+    """Pools that wait for one lane. Those that were readmitted and found it full again go first."""
 
     def __init__(self) -> None:
-        self.first: deque[Member] = deque()
-        self.others: deque[Member] = deque()
-        self.members: set[Member] = set()
+        self.first: deque[TenantPool] = deque()
+        self.others: deque[TenantPool] = deque()
+        self.tenant_pools: set[TenantPool] = set()
 
 
 class LaneBackpressure:
     def __init__(self) -> None:
-        self.queues: dict[Lane, Queue] = {}
-        # For which lane each waits. Who went on with something else keeps its place in a queue.
-        self.waits_for: dict[Member, Lane] = {}
-        # How often each came back since something of theirs was dispatched.
-        self.unserved: dict[Member, int] = {}
+        self.queues: dict[Lane, LaneWaiters] = {}
+        # For which lane each waits. A pool that went on with another lane keeps its place in the
+        # queue.
+        self.waits_for: dict[TenantPool, Lane] = {}
+        # How often each pool was readmitted since one of its tasks was dispatched.
+        self.unserved: dict[TenantPool, int] = {}
 
-    def __contains__(self, member: Member) -> bool:
-        return member in self.waits_for
+    def __contains__(self, tenant_pool: TenantPool) -> bool:
+        return tenant_pool in self.waits_for
 
-    def hold(self, member: Member, lane: Lane) -> None:
-        self.waits_for[member] = lane
-        queue = self.queues.setdefault(lane, Queue())
-        if member not in queue.members:
-            queue.members.add(member)
-            (queue.first if member in self.unserved else queue.others).append(member)
+    def hold(self, tenant_pool: TenantPool, lane: Lane) -> None:
+        self.waits_for[tenant_pool] = lane
+        queue = self.queues.setdefault(lane, LaneWaiters())
+        if tenant_pool not in queue.tenant_pools:
+            queue.tenant_pools.add(tenant_pool)
+            (queue.first if tenant_pool in self.unserved else queue.others).append(tenant_pool)
 
-    def release(self, member: Member) -> None:
-        """There is something else that it can do."""
-        del self.waits_for[member]
+    def release(self, tenant_pool: TenantPool) -> None:
+        """The pool waits no longer: it has work for another lane."""
+        del self.waits_for[tenant_pool]
 
-    def served(self, member: Member) -> None:
-        self.unserved.pop(member, None)
+    def served(self, tenant_pool: TenantPool) -> None:
+        self.unserved.pop(tenant_pool, None)
 
-    def come_back(self, lane: Lane, most: int) -> list[Member]:
-        """The next of those who wait for this lane."""
-        members: list[Member] = []
+    def readmit(self, lane: Lane, most: int) -> list[TenantPool]:
+        """The next pools that wait for this lane, at most `most`."""
+        tenant_pools: list[TenantPool] = []
         queue = self.queues[lane]
-        while len(members) < most and (waiting := queue.first or queue.others):
-            member = waiting.popleft()
-            queue.members.discard(member)
-            if self.waits_for.get(member) == lane:
-                del self.waits_for[member]
-                members.append(member)
-                self.unserved[member] = self.unserved.get(member, 0) + 1
-        if not queue.members:
+        while len(tenant_pools) < most and (waiting := queue.first or queue.others):
+            tenant_pool = waiting.popleft()
+            queue.tenant_pools.discard(tenant_pool)
+            if self.waits_for.get(tenant_pool) == lane:
+                del self.waits_for[tenant_pool]
+                tenant_pools.append(tenant_pool)
+                self.unserved[tenant_pool] = self.unserved.get(tenant_pool, 0) + 1
+        if not queue.tenant_pools:
             del self.queues[lane]
-        return members
+        return tenant_pools

@@ -9,31 +9,31 @@ from duly.store.load import TimerQueue
 
 
 class LoadSchedule:
-    """Between two calls, every place has an entry of its time in the heap, or is among the full."""
+    """Between two calls, every queue has an entry of its time in the heap, or is in `full`."""
 
     def __init__(self) -> None:
         self.times: dict[TimerQueue, float] = {}
-        # Also entries of other times that a place had, dropped when they come up; each once.
+        # Also entries of earlier times of a queue, dropped when they come up; each once.
         self.heap: list[tuple[float, TimerQueue]] = []
         self.entries: set[tuple[float, TimerQueue]] = set()
         # Due, but memory is full: readmitted when there is capacity.
         self.full: set[TimerQueue] = set()
 
-    def put(self, place: TimerQueue, at: float) -> None:
-        if self.times.get(place) != at:
-            self.times[place] = at
-            self.full.discard(place)
-            self.push(at, place)
+    def put(self, queue: TimerQueue, at: float) -> None:
+        if self.times.get(queue) != at:
+            self.times[queue] = at
+            self.full.discard(queue)
+            self.push(at, queue)
 
-    def remove(self, place: TimerQueue) -> None:
+    def remove(self, queue: TimerQueue) -> None:
         """Its entries in the heap are dropped when they come up."""
-        self.times.pop(place, None)
-        self.full.discard(place)
+        self.times.pop(queue, None)
+        self.full.discard(queue)
 
-    def push(self, at: float, place: TimerQueue) -> None:
-        if (at, place) not in self.entries:
-            self.entries.add((at, place))
-            heappush(self.heap, (at, place))
+    def push(self, at: float, queue: TimerQueue) -> None:
+        if (at, queue) not in self.entries:
+            self.entries.add((at, queue))
+            heappush(self.heap, (at, queue))
 
     def pop(self) -> tuple[float, TimerQueue]:
         entry = heappop(self.heap)
@@ -44,20 +44,20 @@ class LoadSchedule:
         self, now: float, has_room: Callable[[TimerQueue], bool], most: int
     ) -> list[TimerQueue]:
         """Those whose time has come, the earliest first; they stay due until they are put off."""
-        for place in [place for place in self.full if has_room(place)]:
-            self.full.discard(place)
-            self.push(self.times[place], place)
+        for queue in [queue for queue in self.full if has_room(queue)]:
+            self.full.discard(queue)
+            self.push(self.times[queue], queue)
         chosen: dict[TimerQueue, float] = {}
         while self.heap and self.heap[0][0] <= now and len(chosen) < most:
-            at, place = self.pop()
-            if self.times.get(place) != at:
+            at, queue = self.pop()
+            if self.times.get(queue) != at:
                 continue
-            if has_room(place):
-                chosen[place] = at
+            if has_room(queue):
+                chosen[queue] = at
             else:
-                self.full.add(place)
-        for place, at in chosen.items():
-            self.push(at, place)
+                self.full.add(queue)
+        for queue, at in chosen.items():
+            self.push(at, queue)
         return list(chosen)
 
     def next_at(self) -> float:

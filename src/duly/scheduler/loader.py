@@ -8,10 +8,10 @@ from sweeps.
 | it brings only a hint | read once more, from there; before the last page, the sweep finds it |
 | a transaction commits late | loads overlap back to the oldest writer; the sweep finds the rest |
 | a page ends inside a burst | the cursor is (due_at, id), so the next page goes on there |
-| parked work was let go | read again from the first of it, once its obstacle has room |
+| parked work was let go | read again from the first of it, once what blocked it lets work through |
 | blocked work fills the first page | the sweep goes on behind it, a page at a time |
 | a slot is gained or lost | the ready state is cleared and every queue starts from the beginning |
-| a tenant gets or loses a cap or a rate | its places start over where it is now dispatched |
+| a tenant gets or loses a cap or a rate | its queues start over where it is now dispatched |
 """
 
 import math
@@ -43,19 +43,19 @@ from duly.store.load import (
 from duly.telemetry import get_logger
 
 HORIZON_S = 10.0
-# A place that is caught up is looked at again this often; doorbells cover the time between.
+# A queue that is caught up is loaded again this often; doorbells cover the time between.
 RELOAD_S = 2.0
 SWEEP_S = 5.0
 SWEEP_PAGE_S = 1.0
 PLACEMENTS_S = 5.0
-# Timers of one place, and of all places, in one load; and the least that a place gets.
+# Timers of one queue, and of all queues, in one load; and the least that a queue gets.
 PAGE = 2000
 ROWS_PER_LOAD = 20_000
 PAGE_MIN = 100
-# Of what an obstacle lets through again, little more is kept than is parked: read no more.
+# A reload after a block: little more is kept than is parked, so no more is read.
 RELOAD_PAGE = 400
-PLACES_PER_LOAD = 256
-# Of a timer: its place, as a plain tuple.
+QUEUES_PER_LOAD = 256
+# The queue of a timer, as a plain tuple.
 ADDRESS = attrgetter("tenant", "shard", "queue")
 
 log = get_logger("duly.scheduler.loader")
@@ -66,10 +66,10 @@ class QueueState:
     cursor: Cursor = field(default_factory=Cursor)
     sweep: Cursor = field(default_factory=Cursor)
     is_caught_up: bool = False
-    # While it is being read: what a doorbell asked for, and what one brought.
+    # While it is being loaded: from where a hint asks for more, and timers that a doorbell brought.
     is_being_read: bool = False
-    rung: Cursor | None = None
-    brought: list[DueTimer] = field(default_factory=list)
+    hinted_from: Cursor | None = None
+    admitted: list[DueTimer] = field(default_factory=list)
 
     def covers(self, due: DueTimer) -> bool:
         """Whether all that fires before it is loaded."""
@@ -77,7 +77,7 @@ class QueueState:
 
 
 class Loader:
-    """A role: each tick loads one bounded batch of places."""
+    """A role: each tick loads one bounded batch of timer queues."""
 
     name = "loader"
 
@@ -99,7 +99,7 @@ class Loader:
         self.time = time
         self.wakeups = wakeups
         self.wakeup = wakeups.loader
-        self.places: dict[TimerQueue, QueueState] = {}
+        self.timer_queues: dict[TimerQueue, QueueState] = {}
         self.loads = LoadSchedule()
         self.sweeps = LoadSchedule()
         self.slots: frozenset[int] = frozenset()
@@ -109,13 +109,13 @@ class Loader:
 
     async def tick(self) -> float:
         now = self.environment.clock.monotonic()
-        self.notice_slots()
+        self.notice_assignments()
         if not self.slots:
             return RELOAD_S
         if not self.time.is_known:
             self.observe((await read_frontier(self.database)).now)
         if now >= self.placements_at:
-            await self.find_places()
+            await self.find_queues()
             self.placements_at = now + PLACEMENTS_S
         loaded = await self.load(now)
         loaded += await self.sweep(now)
@@ -146,34 +146,34 @@ class Loader:
         """The next tick sees them."""
         self.wakeup.wake()
 
-    def notice_slots(self) -> None:
+    def notice_assignments(self) -> None:
         """After a change of ownership, start over: what is loaded may belong to another owner."""
         slots = frozenset(self.coordinator.owned)
         if slots != self.slots:
             self.slots = slots
-            self.places.clear()
+            self.timer_queues.clear()
             self.loads, self.sweeps = LoadSchedule(), LoadSchedule()
             self.placements_at = 0.0
             if self.time.is_known:
                 self.ready_state.clear(self.time.now())
         if self.at_home != self.scope.at_home:
-            self.move(self.at_home ^ self.scope.at_home)
+            self.restart_tenants(self.at_home ^ self.scope.at_home)
             self.at_home = self.scope.at_home
 
-    def move(self, tenants: frozenset[int]) -> None:
-        """Another node dispatches these tenants from now on, or we do: start over with them. What
-        is loaded and not ours is dropped when its turn comes."""
-        for place in [place for place in self.places if place.tenant in tenants]:
-            del self.places[place]
-            self.loads.remove(place)
-            self.sweeps.remove(place)
+    def restart_tenants(self, tenants: frozenset[int]) -> None:
+        """Load these tenants anew: their dispatcher changed. What is loaded here and dispatched
+        elsewhere is dropped when its turn comes."""
+        for queue in [queue for queue in self.timer_queues if queue.tenant in tenants]:
+            del self.timer_queues[queue]
+            self.loads.remove(queue)
+            self.sweeps.remove(queue)
         self.placements_at = 0.0
 
-    async def find_places(self) -> None:
+    async def find_queues(self) -> None:
         for first, last in shard_ranges(self.slots):
             page = await list_placements(self.database, first, last)
             while page:
-                self.know_ours(page)
+                self.add_dispatched(page)
                 if len(page) < PLACEMENTS_PAGE:
                     break
                 page = await list_placements(self.database, first, last, page[-1])
@@ -184,41 +184,41 @@ class Loader:
         if tenants:
             page = await list_placements_of(self.database, tenants)
             while page:
-                self.know_ours(page)
+                self.add_dispatched(page)
                 if len(page) < PLACEMENTS_PAGE:
                     return
                 page = await list_placements_of(self.database, tenants, page[-1])
 
-    def know_ours(self, places: list[TimerQueue]) -> None:
-        for place in places:
-            if self.scope.includes(place.tenant, place.shard):
-                self.know(place)
+    def add_dispatched(self, queues: list[TimerQueue]) -> None:
+        for queue in queues:
+            if self.scope.includes(queue.tenant, queue.shard):
+                self.state_of(queue)
 
-    def know(self, place: TimerQueue, *, is_caught_up: bool = False) -> QueueState:
-        """What is new is looked at as soon as possible."""
-        state = self.places.get(place)
+    def state_of(self, queue: TimerQueue, *, is_caught_up: bool = False) -> QueueState:
+        """The state of a queue; a new one is loaded as soon as possible."""
+        state = self.timer_queues.get(queue)
         if state is None:
-            state = self.places[place] = QueueState(is_caught_up=is_caught_up)
-            self.loads.put(place, 0.0)
-            self.sweeps.put(place, 0.0)
+            state = self.timer_queues[queue] = QueueState(is_caught_up=is_caught_up)
+            self.loads.put(queue, 0.0)
+            self.sweeps.put(queue, 0.0)
         return state
 
-    def has_read(self, place: TimerQueue) -> bool:
-        """Whether all that is due there is loaded, as far as hints go. Where a
-        slot is new to us, what a doorbell brought was not all."""
-        state = self.places.get(place)
-        is_listed = slot_of(place.shard) in self.slots and self.placements_at > 0.0
-        return is_listed and state is not None and state.is_caught_up and state.rung is None
+    def is_loaded(self, queue: TimerQueue) -> bool:
+        """Whether all that is due in the queue is loaded. In a slot that is new to this node,
+        timers of a doorbell are not all."""
+        state = self.timer_queues.get(queue)
+        is_listed = slot_of(queue.shard) in self.slots and self.placements_at > 0.0
+        return is_listed and state is not None and state.is_caught_up and state.hinted_from is None
 
-    def expect(self, place: TimerQueue, due_at: datetime) -> None:
-        """A doorbell without the timer itself: read this place again from that instant."""
-        state = self.know(place)
+    def reload_from(self, queue: TimerQueue, due_at: datetime) -> None:
+        """A doorbell without the timer itself: load this queue again from that instant."""
+        state = self.state_of(queue)
         before = Cursor(due_at - timedelta(microseconds=1))
         state.cursor = min(state.cursor, before)
-        state.rung = before if state.rung is None else min(state.rung, before)
-        # Behind those that were due before: however often one is rung for, all have their turn.
+        state.hinted_from = before if state.hinted_from is None else min(state.hinted_from, before)
+        # Behind those that were due before: hints for one queue do not starve the others.
         now = self.environment.clock.monotonic()
-        self.loads.put(place, min(self.loads.times[place], now))
+        self.loads.put(queue, min(self.loads.times[queue], now))
 
     def admit(self, timers: list[DueTimer]) -> None:
         """A doorbell with the timers: to the ready state, unless older work is unloaded. What
@@ -227,19 +227,19 @@ class Loader:
             return
         now = self.time.now()
         for due in timers:
-            place = due.place
-            state = self.know(place, is_caught_up=True)
-            if self.ready_state.room(place) <= 0:
+            queue = due.timer_queue
+            state = self.state_of(queue, is_caught_up=True)
+            if self.ready_state.room(queue) <= 0:
                 # It may fire before what is in memory: the next load starts no later than here.
                 state.is_caught_up = False
-                self.expect(place, due.due_at)
+                self.reload_from(queue, due.due_at)
             elif state.covers(due):
-                self.ready_state.add((due,), place, now)
+                self.ready_state.add((due,), queue, now)
             elif state.is_being_read:
-                state.brought.append(due)
+                state.admitted.append(due)
 
     async def load(self, now: float) -> int:
-        wanted = self.loads.due(now, self.has_room, PLACES_PER_LOAD)
+        wanted = self.loads.due(now, self.has_room, QUEUES_PER_LOAD)
         if not wanted:
             return 0
         # Read before the load: a transaction still open then may commit behind the cursor.
@@ -248,87 +248,88 @@ class Loader:
         oldest_writer = Cursor(frontier.oldest_writer_at - timedelta(microseconds=1))
         page = page_of(wanted)
         timers = await self.read(wanted, page)
-        reads = self.take_in(timers)
-        for place in wanted:
-            state = self.places[place]
-            read = reads.get(place)
+        reads = self.add_loaded(timers)
+        for queue in wanted:
+            state = self.timer_queues[queue]
+            read = reads.get(queue)
             if read is not None:
                 state.cursor = read.cursor
             state.is_caught_up = read is None or read.count < page
             if state.is_caught_up:
                 # Another transaction may still commit a timer before this instant.
-                state.cursor = min(state.cursor, oldest_writer, state.rung or state.cursor)
-            is_done = state.is_caught_up and state.rung is None
+                state.cursor = min(state.cursor, oldest_writer, state.hinted_from or state.cursor)
+            is_done = state.is_caught_up and state.hinted_from is None
             # What is not done goes behind those that waited as long.
-            self.loads.put(place, next_round(now, RELOAD_S) if is_done else now)
-            # We may have looked before they were there; what is ahead is still to be read.
-            self.admit([due for due in state.brought if state.covers(due)])
+            self.loads.put(queue, next_round(now, RELOAD_S) if is_done else now)
+            # Timers may have been admitted ahead of the cursor while it was loaded.
+            self.admit([due for due in state.admitted if state.covers(due)])
         return len(timers)
 
-    async def read(self, places: list[TimerQueue], page: int) -> list[DueTimer]:
-        """From their cursors on; who rings meanwhile is not forgotten."""
-        states = [self.places[place] for place in places]
+    async def read(self, queues: list[TimerQueue], page: int) -> list[DueTimer]:
+        """Load from their cursors; hints that come meanwhile are kept."""
+        states = [self.timer_queues[queue] for queue in queues]
         for state in states:
-            state.is_being_read, state.rung, state.brought = True, None, []
+            state.is_being_read, state.hinted_from, state.admitted = True, None, []
         try:
-            cursors = {place: self.places[place].cursor for place in places}
+            cursors = {queue: self.timer_queues[queue].cursor for queue in queues}
             return await load_due(self.database, cursors, HORIZON_S, page)
         finally:
             for state in states:
                 state.is_being_read = False
 
     async def sweep(self, now: float) -> int:
-        """Every place from its beginning now and then, a page at a time where blocked work fills
-        the first; and where work was let go whose obstacle has room again, from there."""
+        """Load every queue from its beginning now and then, a page at a time where blocked work
+        fills the first; and parked work that was let go, once it is no longer blocked."""
         reloads = self.ready_state.queues_to_reload()
-        known = [place for place in reloads if place in self.places and self.has_room(place)]
-        wanted = known[: PLACES_PER_LOAD // 2]
-        wanted += self.sweeps.due(now, self.has_room, PLACES_PER_LOAD)
-        wanted = list(dict.fromkeys(wanted))[:PLACES_PER_LOAD]
+        known = [queue for queue in reloads if queue in self.timer_queues and self.has_room(queue)]
+        wanted = known[: QUEUES_PER_LOAD // 2]
+        wanted += self.sweeps.due(now, self.has_room, QUEUES_PER_LOAD)
+        wanted = list(dict.fromkeys(wanted))[:QUEUES_PER_LOAD]
         if not wanted:
             return 0
         page = min(page_of(wanted), RELOAD_PAGE if reloads else PAGE)
-        cursors = {place: reloads.get(place, self.places[place].sweep) for place in wanted}
+        cursors = {queue: reloads.get(queue, self.timer_queues[queue].sweep) for queue in wanted}
         timers = await load_due(self.database, cursors, HORIZON_S, page)
-        reads = self.take_in(timers)
-        for place in wanted:
-            read = reads.get(place)
+        reads = self.add_loaded(timers)
+        for queue in wanted:
+            read = reads.get(queue)
             more_after = read.cursor if read is not None and read.count == page else None
-            if place in reloads:
-                self.ready_state.read_on(place, more_after)
+            if queue in reloads:
+                self.ready_state.note_reloaded(queue, more_after)
             else:
-                self.sweep_on(place, more_after, now)
+                self.schedule_sweep(queue, more_after, now)
         return len(timers)
 
-    def sweep_on(self, place: TimerQueue, more_after: Cursor | None, now: float) -> None:
-        """What was not read yet needs no sweep: a place that is not caught up starts again."""
-        state = self.places[place]
+    def schedule_sweep(self, queue: TimerQueue, more_after: Cursor | None, now: float) -> None:
+        """A queue that is not caught up needs no sweep behind its cursor: its sweep starts
+        again."""
+        state = self.timer_queues[queue]
         if more_after is not None and state.is_caught_up:
             state.sweep = more_after
-            self.sweeps.put(place, next_round(now, SWEEP_PAGE_S))
+            self.sweeps.put(queue, next_round(now, SWEEP_PAGE_S))
         else:
             state.sweep = Cursor()
-            self.sweeps.put(place, next_round(now, SWEEP_S))
+            self.sweeps.put(queue, next_round(now, SWEEP_S))
 
-    def take_in(self, timers: list[DueTimer]) -> dict[TimerQueue, "QueuePage"]:
-        """Timers of one place follow each other. Beside a long backlog a sweep brings back
-        thousands that are known, and everybody in this process waits meanwhile: little is done
-        for each of them."""
+    def add_loaded(self, timers: list[DueTimer]) -> dict[TimerQueue, "QueuePage"]:
+        """Add loaded timers to the ready state; those of one queue follow each other. Beside a long
+        backlog a sweep loads thousands that are known, and the process waits meanwhile: so little
+        is done for each."""
         reads: dict[TimerQueue, QueuePage] = {}
         now = self.time.now()
         for address, group in groupby(timers, ADDRESS):
-            place, found = TimerQueue._make(address), list(group)
-            read = reads.setdefault(place, QueuePage())
+            queue, found = TimerQueue._make(address), list(group)
+            read = reads.setdefault(queue, QueuePage())
             read.count += len(found)
             read.cursor = Cursor(found[-1].due_at, found[-1].id)
-            self.ready_state.add(found, place, now)
+            self.ready_state.add(found, queue, now)
         return reads
 
-    def has_room(self, place: TimerQueue) -> bool:
-        return self.ready_state.room(place) >= PAGE
+    def has_room(self, queue: TimerQueue) -> bool:
+        return self.ready_state.room(queue) >= PAGE
 
     def pause_s(self, now: float) -> float:
-        if any(self.has_room(place) for place in self.ready_state.queues_to_reload()):
+        if any(self.has_room(queue) for queue in self.ready_state.queues_to_reload()):
             return 0.0
         next_at = min(self.placements_at, self.loads.next_at(), self.sweeps.next_at())
         return max(0.0, next_at - now)
@@ -336,19 +337,19 @@ class Loader:
 
 @dataclass(slots=True)
 class QueuePage:
-    """What one load saw of one place."""
+    """What one load read of one queue."""
 
     count: int = 0
     cursor: Cursor = field(default_factory=Cursor)
 
 
-def page_of(places: list[TimerQueue]) -> int:
-    """Timers of each place, so that one answer fits in memory however many places are asked."""
-    return min(PAGE, max(PAGE_MIN, ROWS_PER_LOAD // len(places)))
+def page_of(queues: list[TimerQueue]) -> int:
+    """Timers of each queue, so that one answer fits in memory however many queues are loaded."""
+    return min(PAGE, max(PAGE_MIN, ROWS_PER_LOAD // len(queues)))
 
 
 def next_round(now: float, period_s: float) -> float:
-    """About a period from now, at an instant that all places share: they are asked together."""
+    """About a period from now, at an instant that all queues share: they are loaded together."""
     return math.ceil((now + period_s / 2) / period_s) * period_s
 
 

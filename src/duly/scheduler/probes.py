@@ -16,7 +16,7 @@ class Probes:
         self.ramps: dict[Place, TokenBucket] = {}
 
     def ready_at(self, breaker: Breaker, now: float) -> float:
-        """From when on a task may pass, by the database's clock."""
+        """When the next task may pass, by the database's clock."""
         place = (breaker.tenant, breaker.host)
         if breaker.ramp_at is None:
             return max(breaker.open_until.timestamp(), self.next_probe.get(place, 0.0))
@@ -35,7 +35,7 @@ class Probes:
         return bucket
 
     def passed(self, breaker: Breaker, now: float) -> None:
-        """One task was let through."""
+        """Record that a task passed."""
         place = (breaker.tenant, breaker.host)
         if breaker.ramp_at is None:
             self.next_probe[place] = now + PROBE_EVERY_S
@@ -43,12 +43,12 @@ class Probes:
             self.ramps[place].spend(now)
 
     def wasted(self, breaker: Breaker) -> bool:
-        """What was let through as a probe was no task any more; whether another may go instead."""
+        """Record that a probe found no task any more; answers whether another may go instead."""
         place = (breaker.tenant, breaker.host)
         return breaker.ramp_at is None and self.next_probe.pop(place, None) is not None
 
     def forget(self, known: Container[Place]) -> None:
-        """Breakers that are over need no memory."""
+        """Drop the state of breakers that closed."""
         for kept in (self.next_probe, self.ramps):
             for place in [place for place in kept if place not in known]:
                 del kept[place]

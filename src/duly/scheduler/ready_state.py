@@ -1,10 +1,8 @@
-"""The ready state: timers in memory (loaded, ready, parked, ticketed), members waiting for lanes.
+"""The ready state: timers in memory (loaded, ready, parked, ticketed), pools that wait for lanes.
 
 Everything here is a cache of timer rows and may be thrown away at any time. No input or output:
-the loader fills it, the dispatcher empties it.
-
-A task is known under its fence from the moment it is loaded until its ticket is taken or void, so
-that a sweep, a doorbell and a load that all bring it make one entry.
+the loader fills it, the dispatcher empties it. A task is known under its fence from its load until
+its ticket is taken or void, so that a sweep, a doorbell and a load make one entry of it.
 """
 
 from collections import Counter, deque
@@ -17,22 +15,22 @@ from duly.domain.fairness import AGING_S, NONE_CLOSED, BandQueue, RoundRobin
 from duly.domain.lanes import LANE_DEPTH_MAX, WEBHOOK_QUEUES, Lane, Ticket, queue_of
 from duly.domain.task import BANDS, WEBHOOK_POOL
 from duly.domain.wheel import Wheel
-from duly.scheduler.lane_backpressure import LaneBackpressure, Member
+from duly.scheduler.lane_backpressure import LaneBackpressure, TenantPool
 from duly.store.load import Cursor, DueTimer, TimerQueue
 
 # Half of what a person could notice, and a start is at most this late because of it.
 TICK_S = 0.005
-# Entries of one place held in memory, and of one blocked key or pause kept at hand.
-PLACE_ENTRIES_MAX = 20_000
+# Entries of one timer queue in memory, and parked entries of one blocked key or pause.
+QUEUE_ENTRIES_MAX = 20_000
 PARKED_MAX = 64
 # Why entries are parked: ("key", tenant, key), ("type", tenant, type), ("pool", tenant, pool), ...
-Obstacle = tuple[str, int, str]
+BlockReason = tuple[str, int, str]
 
 
 class ReadyTimer(msgspec.Struct, frozen=True, gc=False):
     due: DueTimer
-    place: TimerQueue
-    member: Member
+    timer_queue: TimerQueue
+    tenant_pool: TenantPool
     band: int
     fires_at: float
 
@@ -43,32 +41,32 @@ class ReadyState:
     ) -> None:
         self.aging_s = aging_s
         # Of those who wait for a lane, how many come back at once: as many as it has room for.
-        self.come_back_max = max(1, lane_depth // 2)
+        self.readmit_max = max(1, lane_depth // 2)
         self.weights: dict[int, float] = {}
         self.clear(now)
 
     def clear(self, now: float) -> None:
         """Forget everything, as after a change of owned slots: the loader starts over."""
         self.wheel: Wheel[ReadyTimer] = Wheel(int(now / TICK_S))
-        self.queues: dict[Member, BandQueue[ReadyTimer]] = {}
-        self.turns: RoundRobin[Member] = RoundRobin(self.weight_of)
+        self.queues: dict[TenantPool, BandQueue[ReadyTimer]] = {}
+        self.turns: RoundRobin[TenantPool] = RoundRobin(self.weight_of)
         self.known: dict[UUID, ReadyTimer] = {}
-        self.per_place: dict[TimerQueue, int] = {}
-        self.assignments: dict[TimerQueue, tuple[Member, int]] = {}
-        self.parked: dict[Obstacle, deque[ReadyTimer]] = {}
-        # Where parked work was let go, the earliest of it in each place, and which obstacles have
+        self.per_queue: dict[TimerQueue, int] = {}
+        self.pools_and_bands: dict[TimerQueue, tuple[TenantPool, int]] = {}
+        self.parked: dict[BlockReason, deque[ReadyTimer]] = {}
+        # Parked work that was let go, the earliest of it in each queue; and which reasons have
         # since let all they had through.
-        self.overflowed: dict[Obstacle, dict[TimerQueue, Cursor]] = {}
-        self.drained: set[Obstacle] = set()
-        self.blocked: set[Member] = set()
+        self.overflowed: dict[BlockReason, dict[TimerQueue, Cursor]] = {}
+        self.drained: set[BlockReason] = set()
+        self.blocked: set[TenantPool] = set()
         # Lanes and shared queues that are full; and their bands, by whose lanes they are.
         self.full: dict[Lane, int] = {}
         # How often a lane was closed so far: one that opened in between has another number.
         self.closings = 0
-        self.closed: dict[Member, frozenset[int]] = {}
-        # Lanes with capacity again, for which members still wait.
+        self.closed: dict[TenantPool, frozenset[int]] = {}
+        # Lanes with capacity again, for which pools still wait.
         self.opened: dict[Lane, None] = {}
-        self.held = LaneBackpressure()
+        self.backpressure = LaneBackpressure()
         self.tickets: deque[tuple[float, list[Ticket]]] = deque()
 
     def sizes(self) -> dict[str, int]:
@@ -76,17 +74,17 @@ class ReadyState:
         waiting = len(self.wheel)
         return {"waiting": waiting, "due": max(len(self.known) - waiting, 0)}
 
-    def weight_of(self, member: Member) -> float:
-        return self.weights.get(member[0], 1.0)
+    def weight_of(self, tenant_pool: TenantPool) -> float:
+        return self.weights.get(tenant_pool[0], 1.0)
 
-    def room(self, place: TimerQueue) -> int:
-        return PLACE_ENTRIES_MAX - self.per_place.get(place, 0)
+    def room(self, timer_queue: TimerQueue) -> int:
+        return QUEUE_ENTRIES_MAX - self.per_queue.get(timer_queue, 0)
 
-    def add(self, timers: Iterable[DueTimer], place: TimerQueue, now: float) -> int:
-        """Take in timers of one place; answers how many were not known already. What is due needs
+    def add(self, timers: Iterable[DueTimer], timer_queue: TimerQueue, now: float) -> int:
+        """Add timers of one queue; answers how many were not known already. What is due needs
         no wheel."""
         known, wheel = self.known, self.wheel
-        member, band = self.member_and_band(place)
+        tenant_pool, band = self.pool_and_band(timer_queue)
         ready: dict[int, list[tuple[float, ReadyTimer]]] = {}
         added = 0
         for due in timers:
@@ -94,28 +92,28 @@ class ReadyState:
             if before is not None and before.due.fence == due.fence:
                 continue
             fires_at = due.due_at.timestamp()
-            entry = known[due.id] = ReadyTimer(due, place, member, band, fires_at)
+            entry = known[due.id] = ReadyTimer(due, timer_queue, tenant_pool, band, fires_at)
             added += 1
             if fires_at <= now:
                 ready.setdefault(due.priority, []).append((fires_at, entry))
             else:
                 wheel.add(tick_of(fires_at), entry)
         if added:
-            self.per_place[place] = self.per_place.get(place, 0) + added
+            self.per_queue[timer_queue] = self.per_queue.get(timer_queue, 0) + added
         if ready:
-            queue = self.queue_of(member)
+            queue = self.queue_of(tenant_pool)
             for priority, entries in ready.items():
                 queue.extend(band, priority, entries)
-            self.join(member, band)
+            self.join(tenant_pool, band)
         return added
 
-    def member_and_band(self, place: TimerQueue) -> tuple[Member, int]:
-        """Whose queue and which band the timers of a place go to; the same for all of them."""
-        assignment = self.assignments.get(place)
-        if assignment is None:
-            pool, band = divmod(place.queue - 1, BANDS)
-            assignment = self.assignments[place] = (place.tenant, pool), band
-        return assignment
+    def pool_and_band(self, timer_queue: TimerQueue) -> tuple[TenantPool, int]:
+        """Pool and band of all timers of a queue."""
+        pool_and_band = self.pools_and_bands.get(timer_queue)
+        if pool_and_band is None:
+            pool, band = divmod(timer_queue.queue - 1, BANDS)
+            pool_and_band = self.pools_and_bands[timer_queue] = (timer_queue.tenant, pool), band
+        return pool_and_band
 
     def advance(self, now: float) -> int:
         """Move what has become due into the queues; answers how many."""
@@ -125,78 +123,79 @@ class ReadyState:
         return len(entries)
 
     def enqueue(self, entry: ReadyTimer) -> None:
-        queue = self.queue_of(entry.member)
+        queue = self.queue_of(entry.tenant_pool)
         queue.push(entry.band, entry.due.priority, entry.fires_at, entry)
-        self.join(entry.member, entry.band)
+        self.join(entry.tenant_pool, entry.band)
 
-    def queue_of(self, member: Member) -> BandQueue[ReadyTimer]:
-        queue = self.queues.get(member)
+    def queue_of(self, tenant_pool: TenantPool) -> BandQueue[ReadyTimer]:
+        queue = self.queues.get(tenant_pool)
         if queue is None:
-            queue = self.queues[member] = BandQueue(aging_s=self.aging_s)
+            queue = self.queues[tenant_pool] = BandQueue(aging_s=self.aging_s)
         return queue
 
-    def join(self, member: Member, band: int) -> None:
-        """It has work in this band. Who waits for the lane of another may go on with this; who
-        waits for this one waits for its turn, also where the lane has just got room."""
-        if member in self.blocked:
+    def join(self, tenant_pool: TenantPool, band: int) -> None:
+        """A pool has work in this band. If it waits for the lane of another band it gets a turn; if
+        it waits for this one it is readmitted in order, also where the lane just got room."""
+        if tenant_pool in self.blocked:
             return
-        if member in self.held:
-            is_awaited = self.held.waits_for[member].band == band
-            if is_awaited or band in self.closed_bands(member):
+        if tenant_pool in self.backpressure:
+            is_awaited = self.backpressure.waits_for[tenant_pool].band == band
+            if is_awaited or band in self.closed_bands(tenant_pool):
                 return
-            self.held.release(member)
-        self.turns.join(member)
+            self.backpressure.release(tenant_pool)
+        self.turns.join(tenant_pool)
 
     def next_ready(self, now: float) -> ReadyTimer | None:
         """The next task in fair order whose lane has room, taken out of its queue."""
-        while (member := self.next_member()) is not None:
-            queue = self.queues[member]
-            popped = queue.pop(now, self.closed_bands(member))
+        while (tenant_pool := self.next_pool()) is not None:
+            queue = self.queues[tenant_pool]
+            popped = queue.pop(now, self.closed_bands(tenant_pool))
             if popped is not None:
                 return popped[2]
-            self.turns.leave(member)
+            self.turns.leave(tenant_pool)
             if waiting := queue.waiting():
-                self.held.hold(member, self.full_lane(Lane(*member, waiting[0])))
+                self.backpressure.hold(tenant_pool, self.full_lane(Lane(*tenant_pool, waiting[0])))
             else:
-                self.held.served(member)
-                del self.queues[member]
+                self.backpressure.served(tenant_pool)
+                del self.queues[tenant_pool]
         return None
 
-    def closed_bands(self, member: Member) -> frozenset[int]:
+    def closed_bands(self, tenant_pool: TenantPool) -> frozenset[int]:
         if not self.closed:
             return NONE_CLOSED
-        closed = self.closed.get(member, NONE_CLOSED)
-        if member[1] == WEBHOOK_POOL:
+        closed = self.closed.get(tenant_pool, NONE_CLOSED)
+        if tenant_pool[1] == WEBHOOK_POOL:
             closed |= self.closed.get(WEBHOOK_QUEUES, NONE_CLOSED)
         return closed
 
     def full_lane(self, lane: Lane) -> Lane:
-        """What a task of a lane waits for: the queue that it shares, or the lane itself."""
+        """The full lane that a task waits for: the queue that it shares, or the lane itself."""
         return queue if (queue := queue_of(lane)) in self.full else lane
 
-    def next_member(self) -> Member | None:
-        member = self.turns.pick()
-        if member is None and self.may_go_on():
+    def next_pool(self) -> TenantPool | None:
+        tenant_pool = self.turns.pick()
+        if tenant_pool is None and self.may_readmit():
             self.readmit()
-            member = self.turns.pick()
-        return member
+            tenant_pool = self.turns.pick()
+        return tenant_pool
 
     def readmit(self) -> None:
-        """Readmit some members that wait for a lane with capacity; not only when no other member
+        """Readmit some pools that wait for a lane with capacity; not only when no other pool
         has work."""
         for lane in list(self.opened):
-            for member in self.held.come_back(lane, self.come_back_max):
-                self.turns.join(member, self.deficit_of(member))
-            if lane not in self.held.queues:
+            for tenant_pool in self.backpressure.readmit(lane, self.readmit_max):
+                self.turns.join(tenant_pool, self.deficit_of(tenant_pool))
+            if lane not in self.backpressure.queues:
                 del self.opened[lane]
 
-    def deficit_of(self, member: Member) -> float:
-        """A weight below one needs several turns for a task, and they may end at a full lane."""
-        weight, fruitless = self.weight_of(member), self.held.unserved[member] - 1
+    def deficit_of(self, tenant_pool: TenantPool) -> float:
+        """Deficit of a readmitted pool: with a weight below one a task needs several turns, which
+        may have ended at a full lane."""
+        weight, fruitless = self.weight_of(tenant_pool), self.backpressure.unserved[tenant_pool] - 1
         return min(fruitless * weight, 1.0) if weight < 1.0 else 0.0
 
     def close(self, lane: Lane) -> None:
-        """It is full: its tasks wait, and nothing else does."""
+        """Close a full lane: only its own tasks wait."""
         self.closings += 1
         self.full[lane] = self.closings
         self.opened.pop(lane, None)
@@ -204,108 +203,112 @@ class ReadyState:
         self.closed[lanes] = self.closed.get(lanes, NONE_CLOSED) | {lane.band}
 
     def open(self, lane: Lane) -> None:
-        """It has room again."""
+        """Open a lane that has room again."""
         del self.full[lane]
-        if lane in self.held.queues:
+        if lane in self.backpressure.queues:
             self.opened[lane] = None
         lanes = (lane.tenant, lane.pool)
         self.closed[lanes] -= {lane.band}
         if not self.closed[lanes]:
             del self.closed[lanes]
 
-    def may_go_on(self) -> bool:
-        """Whether a member waits for a lane with capacity."""
+    def may_readmit(self) -> bool:
+        """Whether a pool waits for a lane with capacity."""
         return bool(self.opened)
 
     def put_back(self, entry: ReadyTimer) -> None:
-        """It could not be dispatched now: it keeps its place, and its member its turn."""
-        self.turns.take_back(entry.member)
-        queue = self.queues[entry.member]
+        """Put back a task that cannot be dispatched now: to the front, and its pool keeps its
+        turn."""
+        self.turns.take_back(entry.tenant_pool)
+        queue = self.queues[entry.tenant_pool]
         queue.push_front(entry.band, entry.due.priority, entry.fires_at, entry)
 
-    def block(self, member: Member) -> None:
-        """Nothing of this member can be dispatched until it is unblocked."""
-        self.blocked.add(member)
-        self.turns.leave(member)
+    def block(self, tenant_pool: TenantPool) -> None:
+        """Dispatch nothing of this pool until it is unblocked."""
+        self.blocked.add(tenant_pool)
+        self.turns.leave(tenant_pool)
 
-    def unblock(self, members: Iterable[Member]) -> None:
-        for member in members:
-            if member in self.blocked:
-                self.blocked.discard(member)
-                if self.queues.get(member):
-                    self.turns.join(member)
+    def unblock(self, tenant_pools: Iterable[TenantPool]) -> None:
+        for tenant_pool in tenant_pools:
+            if tenant_pool in self.blocked:
+                self.blocked.discard(tenant_pool)
+                if self.queues.get(tenant_pool):
+                    self.turns.join(tenant_pool)
 
     def unblock_tenant(self, tenant: int) -> None:
-        self.unblock([member for member in self.blocked if member[0] == tenant])
+        self.unblock([tenant_pool for tenant_pool in self.blocked if tenant_pool[0] == tenant])
 
-    def park(self, obstacle: Obstacle, entry: ReadyTimer) -> None:
-        """Set aside, so that it cannot hide the work behind it; a bounded number stays at hand, and
-        the rest is let go, to be found again in the database."""
-        waiting = self.parked.setdefault(obstacle, deque())
+    def park(self, reason: BlockReason, entry: ReadyTimer) -> None:
+        """Set aside blocked work, so that it does not hide the work behind it. A bounded number
+        stays in memory; the rest is loaded again from the database."""
+        waiting = self.parked.setdefault(reason, deque())
         if len(waiting) < PARKED_MAX:
             waiting.append(entry)
-            self.leave_place(entry.place)
+            self.note_removed(entry.timer_queue)
         else:
-            self.drained.discard(obstacle)
-            places, before = self.overflowed.setdefault(obstacle, {}), just_before(entry.due)
-            places[entry.place] = min(before, places.get(entry.place, before))
+            self.drained.discard(reason)
+            timer_queues, before = self.overflowed.setdefault(reason, {}), just_before(entry.due)
+            timer_queues[entry.timer_queue] = min(
+                before, timer_queues.get(entry.timer_queue, before)
+            )
             self.forget(entry)
 
-    def unpark(self, obstacle: Obstacle, count: int) -> int:
-        """The obstacle let some through: back to the front of their queues, oldest first."""
-        waiting = self.parked.get(obstacle)
+    def unpark(self, reason: BlockReason, count: int) -> int:
+        """Parked entries that may pass again go to the front of their queues, oldest first."""
+        waiting = self.parked.get(reason)
         if not waiting:
             return 0
         chosen = [waiting.popleft() for _ in range(min(count, len(waiting)))]
         if not waiting:
-            del self.parked[obstacle]
-            if obstacle in self.overflowed:
-                self.drained.add(obstacle)
+            del self.parked[reason]
+            if reason in self.overflowed:
+                self.drained.add(reason)
         for entry in reversed(chosen):
-            self.bring_back(entry)
+            self.requeue(entry)
         return len(chosen)
 
     def queues_to_reload(self) -> dict[TimerQueue, Cursor]:
-        """Where to look, and from where on, for more of what an obstacle would now let through."""
+        """Queues, and from which cursor, with more work that is no longer blocked."""
         reloads: dict[TimerQueue, Cursor] = {}
-        for obstacle in self.drained:
-            for place, cursor in self.overflowed[obstacle].items():
-                reloads[place] = min(cursor, reloads.get(place, cursor))
+        for reason in self.drained:
+            for timer_queue, cursor in self.overflowed[reason].items():
+                reloads[timer_queue] = min(cursor, reloads.get(timer_queue, cursor))
         return reloads
 
-    def read_on(self, place: TimerQueue, cursor: Cursor | None) -> None:
-        """Everything in the place up to the cursor (None: all) is loaded again; what is still
+    def note_reloaded(self, timer_queue: TimerQueue, cursor: Cursor | None) -> None:
+        """Everything in the queue up to the cursor (None: all) is loaded again; what is still
         blocked will be parked, and what is let go once more is let go from there."""
-        for obstacle in list(self.drained):
-            places = self.overflowed[obstacle]
+        for reason in list(self.drained):
+            timer_queues = self.overflowed[reason]
             if cursor is None:
-                places.pop(place, None)
-            elif place in places:
-                places[place] = max(places[place], cursor)
-            if not places:
-                del self.overflowed[obstacle]
-                self.drained.discard(obstacle)
+                timer_queues.pop(timer_queue, None)
+            elif timer_queue in timer_queues:
+                timer_queues[timer_queue] = max(timer_queues[timer_queue], cursor)
+            if not timer_queues:
+                del self.overflowed[reason]
+                self.drained.discard(reason)
 
     def forget(self, entry: ReadyTimer) -> None:
-        """Not ours to remember any more: the row knows."""
+        """Remove an entry from memory: its row remains."""
         self.known.pop(entry.due.id, None)
-        self.leave_place(entry.place)
+        self.note_removed(entry.timer_queue)
 
-    def leave_place(self, place: TimerQueue, count: int = 1) -> None:
-        left = self.per_place.get(place, 0) - count
+    def note_removed(self, timer_queue: TimerQueue, count: int = 1) -> None:
+        left = self.per_queue.get(timer_queue, 0) - count
         if left > 0:
-            self.per_place[place] = left
+            self.per_queue[timer_queue] = left
         else:
-            self.per_place.pop(place, None)
+            self.per_queue.pop(timer_queue, None)
 
     def ticketed(self, deadline: float, counts: Counter[TimerQueue], tickets: list[Ticket]) -> None:
-        """Published: known until taken or void, but no longer in the way of loading more."""
-        for place, count in counts.items():
-            self.leave_place(place, count)
+        """Record published tickets: known until taken or void, and no longer counted as in
+        memory."""
+        for timer_queue, count in counts.items():
+            self.note_removed(timer_queue, count)
         self.tickets.append((deadline, tickets))
 
     def take_back(self, tickets: list[Ticket], entries: list[ReadyTimer]) -> None:
-        """Tickets that were not published: these entries go back to the front of their queues,
+        """Put back unpublished tickets: these entries go to the front of their queues,
         unless they were forgotten meanwhile; the others will be loaded again."""
         if self.tickets and self.tickets[-1][1] is tickets:
             self.tickets.pop()
@@ -313,16 +316,16 @@ class ReadyState:
         self.taken(tickets)
         for entry in reversed(again):
             self.known[entry.due.id] = entry
-            self.bring_back(entry)
+            self.requeue(entry)
 
-    def bring_back(self, entry: ReadyTimer) -> None:
-        self.per_place[entry.place] = self.per_place.get(entry.place, 0) + 1
-        queue = self.queue_of(entry.member)
+    def requeue(self, entry: ReadyTimer) -> None:
+        self.per_queue[entry.timer_queue] = self.per_queue.get(entry.timer_queue, 0) + 1
+        queue = self.queue_of(entry.tenant_pool)
         queue.push_front(entry.band, entry.due.priority, entry.fires_at, entry)
-        self.join(entry.member, entry.band)
+        self.join(entry.tenant_pool, entry.band)
 
     def taken(self, tickets: Iterable[Ticket]) -> list[ReadyTimer]:
-        """They are out of the lanes: what comes next is a new entry. Answers what was known."""
+        """Forget entries whose tickets left the lanes; answers those that were known."""
         known, taken = self.known, []
         for ticket in tickets:
             entry = known.get(ticket.id)
@@ -341,7 +344,7 @@ class ReadyState:
 
 
 def just_before(due: DueTimer) -> Cursor:
-    """A load from here begins with this timer."""
+    """The cursor from which a load begins with this timer."""
     return Cursor(due.due_at, UUID(int=max(due.id.int - 1, 0)))
 
 

@@ -17,7 +17,7 @@ from duly.store.reap import EXPIRY_BATCHES_MAX, reap_leases
 from duly.telemetry import Metrics
 
 REAP_S = 1.0
-REAP_PLACES_MAX = 5000
+REAP_SHARDS_MAX = 5000
 REAP_LEASES_MAX = 500
 EXPIRE_MAX = 500
 CAPPED_LEASES_MAX = 10_000
@@ -45,7 +45,7 @@ class Reaper:
         self.dispatcher = dispatcher
         self.metrics = metrics
         self.events = events
-        self.next_place = 0
+        self.next_shard = 0
         self.wakeup = wakeup
 
     async def tick(self) -> float:
@@ -59,11 +59,11 @@ class Reaper:
         """Nothing is held."""
 
     async def reap(self) -> bool:
-        places = self.owned_shards()
-        if not places:
+        shards = self.owned_shards()
+        if not shards:
             return False
         reaped = await reap_leases(
-            self.database, self.environment, places, REAP_LEASES_MAX, events=self.events
+            self.database, self.environment, shards, REAP_LEASES_MAX, events=self.events
         )
         self.metrics.leases_lost.add(len(reaped.lost))
         is_full = len(reaped.lost) + reaped.rearmed >= REAP_LEASES_MAX
@@ -71,12 +71,12 @@ class Reaper:
 
     def owned_shards(self) -> list[tuple[int, int]]:
         """The (tenant, shard) pairs we own, a bounded number at a time, round and round."""
-        pairs = sorted({(place.tenant, place.shard) for place in self.loader.places})
-        if len(pairs) <= REAP_PLACES_MAX:
+        pairs = sorted({(queue.tenant, queue.shard) for queue in self.loader.timer_queues})
+        if len(pairs) <= REAP_SHARDS_MAX:
             return pairs
-        start = self.next_place % len(pairs)
-        self.next_place = start + REAP_PLACES_MAX
-        return (pairs + pairs)[start : start + REAP_PLACES_MAX]
+        start = self.next_shard % len(pairs)
+        self.next_shard = start + REAP_SHARDS_MAX
+        return (pairs + pairs)[start : start + REAP_SHARDS_MAX]
 
     async def expire(self) -> None:
         late, self.dispatcher.expired = self.dispatcher.expired, []
@@ -92,14 +92,14 @@ class Reaper:
     async def correct(self) -> None:
         """Ask the database how much is in flight, where a cap makes the answer matter."""
         counts, bounds = self.dispatcher.counts, self.dispatcher.gatekeeper.bounds
-        asked = self.dispatcher.capped_shards(self.loader.places)
+        asked = self.dispatcher.capped_shards(self.loader.timer_queues)
         if not asked or not self.dispatcher.time.is_known:
             return
-        places = set(asked)
+        shards = set(asked)
         before = {
             task_id: charge
             for task_id, charge in counts.leases.items()
-            if (charge.tenant, shard_of(task_id)) in places
+            if (charge.tenant, shard_of(task_id)) in shards
         }
         asked_at = self.dispatcher.time.now()
         leases = await list_capped_leases(
@@ -118,8 +118,8 @@ class Reaper:
             for lease in leases
             if includes(lease.tenant, shard_of(lease.id))
         }
-        self.dispatcher.make_room(counts.correct(before, seen))
-        self.dispatcher.counted([place for place in asked if includes(*place)], asked_at)
+        self.dispatcher.free_capacity(counts.correct(before, seen))
+        self.dispatcher.counted([shard for shard in asked if includes(*shard)], asked_at)
 
     async def correct_tickets(self) -> None:
         """A ticket taken and settled in another process would count until its deadline."""
@@ -131,5 +131,5 @@ class Reaper:
         over = [(i, c) for i, c in tickets if i not in standing and counts.tickets.get(i) is c]
         freed = [counts.settled(task_id, charge.fence + 1) for task_id, charge in over]
         if freed:
-            self.dispatcher.make_room([charge for charge in freed if charge is not None])
+            self.dispatcher.free_capacity([charge for charge in freed if charge is not None])
             self.dispatcher.wakeup.wake()

@@ -69,7 +69,7 @@ class SettleAnswer(msgspec.Struct, frozen=True, gc=False):
     status: SettleStatus
     state: State | None = None
     due_at: datetime | None = None
-    place: TimerQueue | None = None
+    timer_queue: TimerQueue | None = None
     # Of what was settled just now: the tenant whose caps may have capacity, and its concurrency
     # key.
     tenant: int | None = None

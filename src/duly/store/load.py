@@ -52,7 +52,7 @@ class DueTimer(msgspec.Struct, frozen=True, gc=False):
     host: str | None
 
     @property
-    def place(self) -> TimerQueue:
+    def timer_queue(self) -> TimerQueue:
         return TimerQueue(self.tenant, self.shard, self.queue)
 
 
@@ -60,7 +60,9 @@ def hints_of(timers: Iterable[DueTimer]) -> list[Hint]:
     """One for each queue, with its earliest instant."""
     earliest: dict[TimerQueue, datetime] = {}
     for timer in timers:
-        earliest[timer.place] = min(timer.due_at, earliest.get(timer.place, timer.due_at))
+        earliest[timer.timer_queue] = min(
+            timer.due_at, earliest.get(timer.timer_queue, timer.due_at)
+        )
     return list(earliest.items())
 
 
@@ -81,14 +83,14 @@ async def load_due(
     database: Database, cursors: dict[TimerQueue, Cursor], horizon_s: float, limit: int
 ) -> list[DueTimer]:
     """At most `limit` timers of each queue, after its cursor, due within the horizon."""
-    places = sorted(cursors)
+    timer_queues = sorted(cursors)
     rows = await database.fetch(
         SQL.load_due,
-        [place.tenant for place in places],
-        [place.shard for place in places],
-        [place.queue for place in places],
-        [cursors[place].due_at for place in places],
-        [cursors[place].id for place in places],
+        [timer_queue.tenant for timer_queue in timer_queues],
+        [timer_queue.shard for timer_queue in timer_queues],
+        [timer_queue.queue for timer_queue in timer_queues],
+        [cursors[timer_queue].due_at for timer_queue in timer_queues],
+        [cursors[timer_queue].id for timer_queue in timer_queues],
         horizon_s,
         limit,
     )
@@ -103,14 +105,14 @@ class CappedLease(NamedTuple):
 
 
 async def list_capped_leases(
-    database: Database, places: list[tuple[int, int, bool]], limit: int
+    database: Database, shards: list[tuple[int, int, bool]], limit: int
 ) -> list[CappedLease]:
     """Leases of (tenant, shard, tenant is capped); at most `limit` of each."""
     rows = await database.fetch(
         SQL.list_capped_leases,
-        [tenant for tenant, _, _ in places],
-        [shard for _, shard, _ in places],
-        [is_capped for _, _, is_capped in places],
+        [tenant for tenant, _, _ in shards],
+        [shard for _, shard, _ in shards],
+        [is_capped for _, _, is_capped in shards],
         limit,
     )
     return [CappedLease(*row) for row in rows]

@@ -1,17 +1,17 @@
 """Hints between processes by LISTEN and NOTIFY. Losing them makes things slower and nothing worse.
 
 A hint is a short text; several travel in one payload, a line each. `Channel` listens, over a
-connection of its own; `Notifier` sends, through the pool; `Paced` throttles hints that are as many
+connection of its own; `Notifier` sends, through the pool; `PacedHints` throttles those that are as many
 as tasks. None of them knows what a hint means.
 
 | event | what happens |
 |---|---|
 | connection lost, server restarted | noticed at once or at the next probe; connected again after a jittered, doubling pause |
-| transaction-mode pooler that swallows notifications | the probe is not heard: `is_working` is False, tried again now and then |
+| transaction-mode pooler that swallows notifications | the probe is not answered: `is_working` is False, tried again now and then |
 | half-open connection | the same |
-| NOTIFY fails, or the server's queue is full | those rings are lost, and counted |
-| more rings than can be sent | the newest are lost, and counted |
-| a listener raises | logged; the other listeners and rings go on |
+| NOTIFY fails, or the server's queue is full | those hints are lost, and counted |
+| more hints than can be sent | the newest are lost, and counted |
+| a listener raises | logged; the other listeners and hints go on |
 | sent before we listen, or while we do not | `on_listening`, once we do: waiting consumers poll |
 """  # noqa: E501 (a table row is one line)
 
@@ -50,7 +50,7 @@ CLOSE_TIMEOUT_S = 1.0
 WAITING_MAX = 50_000
 # Payloads of one NOTIFY statement; the rest waits for the next.
 PAYLOADS_MAX = 200
-# Of a paced channel: how often it may ring, and how many different rings may wait for that.
+# Of a paced channel: how often it sends, and how many different hints may wait for that.
 PACE_S = 0.05
 PACED_MAX = 1000
 
@@ -93,10 +93,10 @@ class Channel:
             if self.connection is None or self.connection.is_closed():
                 await self.listen()
                 self.on_listening()
-            is_heard = await self.probe()
+            is_answered = await self.probe()
         except DulyError as error:
             return await self.give_up(str(error))
-        if not is_heard:
+        if not is_answered:
             return await self.give_up("a notification did not arrive (a pooler, or a dead peer)")
         if not self.is_working:
             log.info("notifications work")
@@ -106,11 +106,11 @@ class Channel:
 
     async def listen(self) -> None:
         self.connection = await connect(self.database.url)
-        self.connection.add_termination_listener(self.lost)
+        self.connection.add_termination_listener(self.on_lost)
         with translated_faults(self.database.url):
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 for channel in (self.probe_channel, *self.listeners):
-                    await self.connection.add_listener(channel, self.heard)
+                    await self.connection.add_listener(channel, self.on_payload)
 
     async def probe(self) -> bool:
         self.answered.clear()
@@ -123,21 +123,21 @@ class Channel:
             return False
         return True
 
-    def heard(self, connection: object, _process: int, channel: str, payload: object) -> None:
+    def on_payload(self, connection: object, _process: int, channel: str, payload: object) -> None:
         """Called by the driver for each notification."""
         if connection is not self.connection:
             return
-        rings = str(payload).split(SEPARATOR)
+        hints = str(payload).split(SEPARATOR)
         if channel == self.probe_channel:
-            if self.expected in rings:
+            if self.expected in hints:
                 self.answered.set()
             return
         try:
-            self.listeners[channel](rings)
+            self.listeners[channel](hints)
         except Exception as error:
             log.warning("notification listener failed", channel=channel, error=repr(error))
 
-    def lost(self, connection: object) -> None:
+    def on_lost(self, connection: object) -> None:
         """Called by the driver when the connection has ended, for any reason."""
         if connection is self.connection:
             self.connection = None
@@ -166,27 +166,28 @@ class Channel:
 
 
 class Notifier:
-    """Sends rings in the background; what arrives while a NOTIFY is in flight forms the next."""
+    """Sends hints in the background; those that arrive while a NOTIFY is in flight form the
+    next."""
 
     def __init__(self, database: Database, waiting_max: int = WAITING_MAX) -> None:
         self.database = database
         self.waiting_max = waiting_max
         self.waiting: dict[str, list[str]] = {}
         self.waiting_count = 0
-        self.rings_lost = 0
+        self.hints_lost = 0
         self.flight: asyncio.Task[None] | None = None
 
-    def ring(self, channel: str, rings: Iterable[str]) -> None:
-        """Never waits and never fails: a ring is a hint."""
+    def send(self, channel: str, hints: Iterable[str]) -> None:
+        """Queue hints for sending. Never waits and never fails."""
         queue = self.waiting.setdefault(channel, [])
-        for ring in rings:
-            assert len(ring.encode()) <= PAYLOAD_BYTES_MAX, "a ring is a hint, not a letter"
-            assert ring, "a ring says something"
-            assert SEPARATOR not in ring, "a ring is one line"
+        for hint in hints:
+            assert len(hint.encode()) <= PAYLOAD_BYTES_MAX, "a hint is short"
+            assert hint, "a hint is not empty"
+            assert SEPARATOR not in hint, "a hint is one line"
             if self.waiting_count >= self.waiting_max:
-                self.rings_lost += 1
+                self.hints_lost += 1
                 continue
-            queue.append(ring)
+            queue.append(hint)
             self.waiting_count += 1
         if self.flight is None and self.waiting_count:
             self.flight = asyncio.get_running_loop().create_task(self.run_batch(), name="notify")
@@ -194,35 +195,35 @@ class Notifier:
     async def run_batch(self) -> None:
         try:
             while self.waiting_count:
-                await self.send(self.take())
+                await self.send_batch(self.take())
         finally:
             self.flight = None
 
     def take(self) -> list[tuple[str, list[str]]]:
-        """The oldest rings, as (channel, rings of one payload)."""
+        """The oldest hints, as (channel, hints of one payload)."""
         batch: list[tuple[str, list[str]]] = []
         for channel in list(self.waiting):
             queue = self.waiting[channel]
             taken = 0
-            for rings in payloads(queue):
+            for hints in payloads(queue):
                 if len(batch) >= PAYLOADS_MAX:
                     break
-                batch.append((channel, rings))
-                taken += len(rings)
+                batch.append((channel, hints))
+                taken += len(hints)
             self.waiting_count -= taken
             del queue[:taken]
             if not queue:
                 del self.waiting[channel]
         return batch
 
-    async def send(self, batch: list[tuple[str, list[str]]]) -> None:
+    async def send_batch(self, batch: list[tuple[str, list[str]]]) -> None:
         channels = [channel for channel, _ in batch]
-        texts = [SEPARATOR.join(rings) for _, rings in batch]
+        texts = [SEPARATOR.join(hints) for _, hints in batch]
         try:
             await self.database.fetch(SQL.notify, channels, texts)
         except DulyError as error:
-            lost = sum(len(rings) for _, rings in batch)
-            self.rings_lost += lost
+            lost = sum(len(hints) for _, hints in batch)
+            self.hints_lost += lost
             log.warning("notifications lost", count=lost, error=str(error))
 
     async def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
@@ -232,9 +233,9 @@ class Notifier:
                 await asyncio.wait_for(self.flight, timeout_s)
 
 
-class Paced:
-    """One channel, rung at most every `pace_s`: the first ring goes at once, what comes soon after
-    it goes together and once. More than may wait is lost, like any ring may be."""
+class PacedHints:
+    """Hints of one channel, sent at most every `pace_s`: the first at once, those that come soon
+    after it together and once each. More than may wait is lost, as any hint may be."""
 
     def __init__(
         self, send: Send, channel: str, pace_s: float = PACE_S, waiting_max: int = PACED_MAX
@@ -246,32 +247,32 @@ class Paced:
         self.waiting: dict[str, None] = {}
         self.rest: asyncio.TimerHandle | None = None
 
-    def ring(self, rings: Iterable[str]) -> None:
-        for ring in rings:
+    def add(self, hints: Iterable[str]) -> None:
+        for hint in hints:
             if len(self.waiting) >= self.waiting_max:
                 break
-            self.waiting[ring] = None
+            self.waiting[hint] = None
         if self.waiting and self.rest is None:
             self.send_waiting()
 
     def send_waiting(self) -> None:
         self.rest = None
         if self.waiting:
-            rings, self.waiting = list(self.waiting), {}
+            hints, self.waiting = list(self.waiting), {}
             self.rest = asyncio.get_running_loop().call_later(self.pace_s, self.send_waiting)
-            self.send(self.channel, rings)
+            self.send(self.channel, hints)
 
 
-def payloads(rings: list[str]) -> Iterator[list[str]]:
-    """Rings in order, in groups that fit into one payload each."""
+def payloads(hints: list[str]) -> Iterator[list[str]]:
+    """Hints in order, in groups that fit into one payload each."""
     group: list[str] = []
     size = 0
-    for ring in rings:
-        more = len(ring.encode()) + len(SEPARATOR)
+    for hint in hints:
+        more = len(hint.encode()) + len(SEPARATOR)
         if group and size + more > PAYLOAD_BYTES_MAX + len(SEPARATOR):
             yield group
             group, size = [], 0
-        group.append(ring)
+        group.append(hint)
         size += more
     if group:
         yield group

@@ -24,7 +24,7 @@ SCHEDULER_ROLE = "scheduler"
 # An expiry this many leases ahead was written before the clock stepped back.
 FAR_LEASES = 3.0
 NODES_MAX = 1000
-SEATS_MAX = 1000
+ASSIGNMENTS_MAX = 1000
 NODE_SILENCE_S = 3600.0
 NONE_FAILING: Mapping[str, str] = MappingProxyType({})
 
@@ -77,7 +77,7 @@ class View:
     next_expiry_s: float | None
 
 
-async def keep_seats(
+async def keep_assignments(
     database: Database,
     node: Node,
     assignments: Mapping[Assignment, Owned],
@@ -88,13 +88,13 @@ async def keep_seats(
     """Announce the node and renew its assignments; those missing from `renewed` are no longer ours.
     `failing` are its roles that do not do their work, and why."""
     (row,) = await database.fetch(
-        SQL.keep_seats,
+        SQL.keep_assignments,
         node.id,
         node.name,
         node.version,
         list(node.roles),
         lease_s,
-        *seat_columns(assignments),
+        *assignment_columns(assignments),
         lease_s * FAR_LEASES,
         NODES_MAX,
         ticket_s,
@@ -120,7 +120,7 @@ async def keep_seats(
     )
 
 
-async def claim_seats(
+async def claim_assignments(
     database: Database,
     holder: UUID,
     kind: str,
@@ -137,7 +137,7 @@ async def claim_seats(
         if assignment.kind == kind
     )
     rows = await database.fetch(
-        SQL.claim_seats,
+        SQL.claim_assignments,
         holder,
         kind,
         [number for number, _ in named],
@@ -153,7 +153,7 @@ async def claim_seats(
     }
 
 
-async def release_seats(
+async def release_assignments(
     database: Database,
     holder: UUID,
     assignments: Mapping[Assignment, Owned],
@@ -163,14 +163,16 @@ async def release_seats(
 ) -> int:
     """Release assignments and notify the other nodes; answers how many were still ours."""
     (row,) = await database.fetch(
-        SQL.release_seats, holder, *seat_columns(assignments), ticket_s, is_leaving
+        SQL.release_assignments, holder, *assignment_columns(assignments), ticket_s, is_leaving
     )
     released: int = row["released"]
     return released
 
 
 async def list_ownership(database: Database) -> list[AssignmentRow]:
-    return [AssignmentRow(*row) for row in await database.fetch(SQL.list_ownership, SEATS_MAX)]
+    return [
+        AssignmentRow(*row) for row in await database.fetch(SQL.list_ownership, ASSIGNMENTS_MAX)
+    ]
 
 
 async def delete_dead_nodes(
@@ -179,7 +181,7 @@ async def delete_dead_nodes(
     return len(await database.fetch(SQL.delete_dead_nodes, silence_s, limit))
 
 
-def seat_columns(
+def assignment_columns(
     assignments: Mapping[Assignment, Owned],
 ) -> tuple[Sequence[str], Sequence[int], Sequence[int]]:
     """In the one order in which assignments are locked."""

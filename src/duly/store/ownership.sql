@@ -1,4 +1,4 @@
--- name: keep_seats
+-- name: keep_assignments
 -- All that a steady node says and hears, in one round trip: I live, these assignments are still mine, who
 -- else lives and with how much, and is anything to be had. A assignment is renewed only by its holder
 -- under its epoch; after expiry too, if it is still free. A new node notifies, so that others
@@ -42,7 +42,7 @@ WITH announced AS (
        AND nodes.expires_at <= duly.now() + make_interval(secs => $9)
      ORDER BY nodes.id
      LIMIT $10
-), rung AS (
+), notified AS (
     SELECT pg_notify('duly_ownership', $1::text) FROM announced WHERE is_new
 )
 SELECT ARRAY(SELECT kind FROM renewed ORDER BY kind, number) AS renewed_kinds,
@@ -56,9 +56,9 @@ SELECT ARRAY(SELECT kind FROM renewed ORDER BY kind, number) AS renewed_kinds,
        ARRAY(SELECT epoch FROM assignments WHERE holder = $1 ORDER BY kind, number) AS stray_epochs,
        (SELECT extract(epoch FROM min(expires_at) - duly.now())::double precision
           FROM assignments WHERE is_taken) AS next_expiry_s,
-       (SELECT count(*) FROM rung) AS rings
+       (SELECT count(*) FROM notified) AS hints
 
--- name: claim_seats
+-- name: claim_assignments
 -- Claim what is free, what a dead holder left, and strays: what a claim of ours of unknown outcome
 -- took, named with its epoch, so that a claim that comes late cannot take them once more.
 -- Concurrent claims skip each other's rows (SKIP LOCKED); the guard stands on the updated row too.
@@ -98,9 +98,9 @@ UPDATE duly.ownership
         OR ownership.expires_at > duly.now() + make_interval(secs => $7))
 RETURNING ownership.kind, ownership.number, ownership.epoch, ownership.void_at
 
--- name: release_seats
+-- name: release_assignments
 -- Hand back what is named, if it is still ours; a node that leaves takes its row along. Others are
--- rung in the same commit, so they look when there is something to see. The tickets of this holder
+-- notified in the same commit, so they look when there is something to see. The tickets of this holder
 -- stay good for their lifetime, so the next one's capped work waits for that.
 WITH released AS (
     UPDATE duly.ownership

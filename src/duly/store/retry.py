@@ -58,7 +58,7 @@ def retry_answer(row: Any, end: AttemptEnd) -> SettleAnswer:
     return SettleAnswer(
         SettleStatus.SETTLED,
         due_at=row["due_at"],
-        place=TimerQueue(row["tenant"], row["shard"], row["queue"]),
+        timer_queue=TimerQueue(row["tenant"], row["shard"], row["queue"]),
         tenant=row["tenant"],
         has_key=row["has_key"],
         type=end.type,

@@ -176,9 +176,9 @@ class Settler:
         if answers:
             ended = [settlements[ordinal] for ordinal in answers]
             hints = [
-                (answer.place, answer.due_at)
+                (answer.timer_queue, answer.due_at)
                 for answer in answers.values()
-                if answer.place is not None and answer.due_at is not None
+                if answer.timer_queue is not None and answer.due_at is not None
             ]
             self.events.publish(TasksRescheduled(hints, ended, list(answers.values()), is_reaped))
 

@@ -15,7 +15,7 @@ from duly.environment import Environment, SystemClock
 from duly.events import TasksFinished
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatcher import Dispatcher
-from duly.scheduler.freed import Freed
+from duly.scheduler.freed_capacity import FreedCapacity
 from duly.scheduler.gatekeeper import Bounds, Gatekeeper
 from duly.scheduler.in_flight import InFlight
 from duly.scheduler.ready_state import ReadyState
@@ -54,10 +54,10 @@ class Desk:
         )
         capped = Tenant(CAPPED, "capped", 1.0, 1, None, None, 1)
         self.dispatcher.gatekeeper.bounds = Bounds(GateInputs({CAPPED: capped}, [], []))
-        self.freed = Freed(self.dispatcher, self.send)
+        self.freed = FreedCapacity(self.dispatcher, self.send)
 
-    def send(self, channel: str, rings: list[str]) -> None:
-        self.sent.append((channel, rings))
+    def send(self, channel: str, hints: list[str]) -> None:
+        self.sent.append((channel, hints))
 
     @property
     def is_woken(self) -> bool:
@@ -124,6 +124,6 @@ async def test_rings_for_others_and_nonsense_disturb_nobody() -> None:
 async def test_nobody_is_told_where_nobody_listens() -> None:
     """Alone, or behind a pooler, there is no channel: settling must not need one."""
     desk = Desk()
-    alone = Freed(desk.dispatcher, None)
+    alone = FreedCapacity(desk.dispatcher, None)
     alone.on_ended(TasksFinished([end(task_in(THEIR_SHARD))], [replace(DONE, tenant=CAPPED)]))
     assert desk.sent == []

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from duly.broker.bell import LaneHints, hear_lanes
 from duly.broker.contract import Delivery
+from duly.broker.lane_hints import LaneHints, on_lane_hints
 from duly.broker.postgres import PostgresCarrier
 from duly.store.notify import PACE_S, READY
 from tests.broker.stage import (
@@ -28,11 +28,11 @@ class Ears:
     """What other processes would hear, and when."""
 
     def __init__(self) -> None:
-        self.rings: list[list[str]] = []
+        self.hints: list[list[str]] = []
 
-    def __call__(self, channel: str, rings: list[str]) -> None:
+    def __call__(self, channel: str, hints: list[str]) -> None:
         assert channel == READY
-        self.rings.append(rings)
+        self.hints.append(hints)
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ async def stage(world: World) -> AsyncIterator[Stage]:
 
 
 def ring_into(stage: Stage, ears: Ears) -> None:
-    stage.queue.on_published = LaneHints(ears).tell
+    stage.queue.on_published = LaneHints(ears).send
 
 
 async def test_publishing_rings_a_bounded_number_of_times_a_second(stage: Stage) -> None:
@@ -55,7 +55,7 @@ async def test_publishing_rings_a_bounded_number_of_times_a_second(stage: Stage)
     for ticket in tickets:
         await stage.publish([ticket])
     rings_max = (loop.time() - before) / PACE_S + 1
-    assert 1 <= len(ears.rings) <= rings_max < TICKETS
+    assert 1 <= len(ears.hints) <= rings_max < TICKETS
 
 
 async def test_what_was_published_during_a_rest_is_told_after_it(stage: Stage) -> None:
@@ -65,8 +65,8 @@ async def test_what_was_published_during_a_rest_is_told_after_it(stage: Stage) -
     first, second, third = await stage.submit(3)
     await stage.publish([first])
     await stage.publish([second, third], HIGH_LANE)
-    await until(lambda: len(ears.rings) == 2)
-    assert ears.rings == [[f"{LANE.tenant} 1 1"], [f"{LANE.tenant} 1 0"]]
+    await until(lambda: len(ears.hints) == 2)
+    assert ears.hints == [[f"{LANE.tenant} 1 1"], [f"{LANE.tenant} 1 0"]]
 
 
 async def test_tickets_that_consumers_here_wait_for_are_nobody_elses_news(stage: Stage) -> None:
@@ -77,23 +77,23 @@ async def test_tickets_that_consumers_here_wait_for_are_nobody_elses_news(stage:
     consumer = await stage.wait_in_turn(1)
     await stage.publish(tickets[:1])
     assert ids(await consumer) == ids(tickets[:1])
-    assert ears.rings == []
+    assert ears.hints == []
     consumer = await stage.wait_in_turn(1)
     await stage.publish(tickets[1:])
     await consumer
-    assert ears.rings == [[f"{LANE.tenant} 1 1"]]
+    assert ears.hints == [[f"{LANE.tenant} 1 1"]]
 
 
 async def test_a_ring_for_lanes_that_nobody_awaits_costs_no_statement(stage: Stage) -> None:
     """Every process hears every ring, also one that is not understood."""
     queue = stage.queue
     consumer = await stage.wait_in_turn(1)
-    hear_lanes(stage.queue, ["7 3 2", "not a lane", "1 2"])
-    assert queue.look_at > 0.0
+    on_lane_hints(stage.queue, ["7 3 2", "not a lane", "1 2"])
+    assert queue.tick_at > 0.0
     (ticket,) = await stage.submit(1)
     other = other_process(stage)
     await other.publish([Delivery(LANE, ticket)])
-    hear_lanes(stage.queue, [f"{LANE.tenant} 1 1"])
+    on_lane_hints(stage.queue, [f"{LANE.tenant} 1 1"])
     assert ids(await consumer) == [ticket.id]
 
 
@@ -109,7 +109,7 @@ async def test_a_ring_during_a_look_makes_the_consumer_look_again(stage: Stage) 
         taken = await take(*arguments)  # type: ignore[arg-type]
         if looks == 1:
             await other.publish([Delivery(LANE, ticket)])
-            hear_lanes(stage.queue, [f"{LANE.tenant} 1 1"])
+            on_lane_hints(stage.queue, [f"{LANE.tenant} 1 1"])
         return taken
 
     stage.queue.take = looked_too_early  # type: ignore[method-assign, assignment]
