@@ -30,7 +30,15 @@ from duly.metric_families import (
 BACKLOG_STATES = ("ready", "scheduled")
 BAND_NAMES = ("high", "normal", "low")
 TERMINAL_STATES = ("COMPLETED", "FAILED", "CANCELLED")
-FAILURE_REASONS = ("exhausted", "rejected", "non_retryable", "expired", "poison")
+FAILURE_REASONS = (
+    "exhausted",
+    "rejected",
+    "non_retryable",
+    "expired",
+    "poison",
+    "items_failed",
+    "invalid_items",
+)
 ALL_ROLES = ("api", "scheduler", "executor", "maintenance")
 
 

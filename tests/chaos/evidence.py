@@ -12,9 +12,10 @@ from uuid import UUID
 
 import asyncpg
 
+from duly.domain.ids import shard_of
 from duly.domain.task import concurrency_limit_of
 from duly.store.policies import decode_policy
-from duly.store.verify import workflow_tables
+from duly.store.verify import SQL, workflow_tables
 from duly.verify.check import Violation, check, find_overdue
 from duly.verify.history import (
     AttemptRow,
@@ -31,7 +32,6 @@ from tests.simulation.tables import (
     ATTEMPTS,
     CAPS,
     LETTERS,
-    NODES,
     TIMERS,
     WORKFLOWS,
     is_of_workflow,
@@ -93,6 +93,11 @@ async def read_tables(connection: asyncpg.Connection, tenants: list[int]) -> Tab
         found: list[Any] = await connection.fetch(statement, tenants)
         return found
 
+    workflows = await rows(WORKFLOWS)
+    asked = [shard_of(row["id"]) for row in workflows], [row["id"] for row in workflows]
+    nodes, items = [
+        await connection.fetch(each, *asked) for each in (SQL.read_nodes, SQL.read_items)
+    ]
     return Tables(
         tasks=tuple(map(task_row, await rows(TASKS))),
         timers=tuple(TimerRow(*row) for row in await rows(TIMERS)),
@@ -100,7 +105,7 @@ async def read_tables(connection: asyncpg.Connection, tenants: list[int]) -> Tab
         dead_letters=tuple(DeadLetterRow(*row) for row in await rows(LETTERS)),
         keys=tuple(KeyRow(*row) for row in await rows(KEYS)),
         caps={row["id"]: row["in_flight_max"] for row in await rows(CAPS)},
-        workflows=workflow_tables(await rows(WORKFLOWS), await rows(NODES)).workflows,
+        workflows=workflow_tables(workflows, nodes, items).workflows,
     )
 
 

@@ -5,10 +5,10 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from duly.domain.ids import is_node, key_shard
+from duly.domain.ids import is_node, key_shard, shard_of
 from duly.domain.task import concurrency_limit_of
 from duly.store.policies import decode_policy
-from duly.store.verify import workflow_tables
+from duly.store.verify import SQL, workflow_tables
 from duly.verify.history import (
     AttemptRow,
     DeadLetterRow,
@@ -57,19 +57,6 @@ WORKFLOWS = """SELECT id, live, completed, failed, skipped, cancelled, ended_at,
                                         AND timer.workflow = workflows.id
                                         AND timer.kind = 'cascade') AS is_deferred
                  FROM duly.workflows WHERE tenant = ANY($1::integer[]) ORDER BY id"""
-NODES = """SELECT duly.workflow_of(node.id) AS workflow, node.id,
-                  duly.node_number(node.id) AS number, node.wait_rule, node.parents,
-                  timers.id IS NOT NULL AS is_live, timers.parents_pending, record.state,
-                  coalesce(record.started_at, timers.started_at) AS started_at, record.ended_at
-             FROM duly.workflow_nodes AS node
-             LEFT JOIN duly.timers USING (shard, id)
-             LEFT JOIN LATERAL (
-                  SELECT max(attempts.state) AS state, min(attempts.started_at) AS started_at,
-                         max(attempts.ended_at) FILTER (WHERE attempts.state IS NOT NULL)
-                             AS ended_at
-                    FROM duly.attempts
-                   WHERE attempts.shard = node.shard AND attempts.id = node.id) AS record ON true
-            WHERE node.tenant = ANY($1::integer[]) ORDER BY node.id"""
 WORKFLOW_TIMERS = """SELECT workflow, kind, due_at FROM duly.workflow_timers
                       WHERE tenant = ANY($1::integer[]) ORDER BY workflow, kind"""
 DUE_SCHEDULES = """SELECT id, due_at FROM duly.schedule_timers
@@ -84,6 +71,10 @@ def read_tables(
     def rows(statement: str) -> list[Any]:
         return postgres.fetch(now, statement, list(tenants))
 
+    workflows = rows(WORKFLOWS)
+    asked = [shard_of(row["id"]) for row in workflows], [row["id"] for row in workflows]
+    nodes = postgres.fetch(now, SQL.read_nodes, *asked)
+    items = postgres.fetch(now, SQL.read_items, *asked)
     return Tables(
         tasks=tuple(task_row(row, with_limits=with_limits) for row in rows(TASKS)),
         timers=tuple(TimerRow(*row) for row in rows(TIMERS)),
@@ -93,7 +84,7 @@ def read_tables(
         tombstones=frozenset(row["id"] for row in rows(TOMBSTONES)),
         caps={row["id"]: row["in_flight_max"] for row in rows(CAPS)},
         occurrences=tuple(OccurrenceRow(*row) for row in rows(OCCURRENCES)),
-        workflows=workflow_tables(rows(WORKFLOWS), rows(NODES)).workflows,
+        workflows=workflow_tables(workflows, nodes, items).workflows,
     )
 
 

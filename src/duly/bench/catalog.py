@@ -56,6 +56,7 @@ FURTHER = (
     ("workflow-fan", "workflows", 9_998, 1_000, "one node, thousands after it, and their join"),
     ("workflow-diamonds", "workflows", 40_000, 4_000, "diamonds of 4 nodes, as many as go"),
     ("weights", "throughput", 40_000, 20_000, "share of a tenant with weight 3 beside weight 1"),
+    ("workflow-map", "maps", 100_000, 10_000, "a task for each number, beside another tenant"),
     ("read", "over_http", 40_000, 5_000, "GET of a task over HTTP, from 64 callers"),
     ("client", "over_http", 50_000, 10_000, "single submits through the SDK, which batches them"),
     ("create-schedules", "schedules", 10_000, 1_000, "one schedule a call over HTTP, 8 callers"),

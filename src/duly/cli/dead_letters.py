@@ -15,7 +15,15 @@ from duly.cli.values import instant
 COLUMNS = ("id", "type", "reason", "attempts", "failed_at", "replayed_as", "fingerprint", "error")
 GROUP_COLUMNS = ("count", "type", "reason", "fingerprint", "first_at", "last_at", "example")
 LEADING = ("id", "type", "reason", "error", "attempts", "failed_at", "replayed_as", "payload")
-REASONS = ("exhausted", "rejected", "non_retryable", "expired", "poison")
+REASONS = (
+    "exhausted",
+    "rejected",
+    "non_retryable",
+    "expired",
+    "poison",
+    "items_failed",
+    "invalid_items",
+)
 COUNTED = ("matched", "done")
 REPLAY = BulkOperation("/v1/dead-letters/replay", "replay", "dead letters", ("done",), COUNTED)
 PURGE = BulkOperation("/v1/dead-letters/purge", "purge", "dead letters", ("done",), COUNTED)

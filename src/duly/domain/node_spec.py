@@ -43,15 +43,38 @@ class WaitSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MapSpec:
+    """A task for each item: of the list at `path` in the result of `parent`; of the numbers below
+    `count`; or, with a parent and no path, of what that parent hands over in pages."""
+
+    parent: str | None = None
+    path: str | None = None
+    count: int | None = None
+    max_items: int
+    # Items that have not ended at a time; None: as many as a scheduler can look at.
+    max_parallel: int | None = None
+    # How many may fail, of the items or of a hundred of them; without either, none.
+    tolerated: int | None = None
+    tolerated_percent: float | None = None
+
+    @property
+    def is_paged(self) -> bool:
+        return self.parent is not None and self.path is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
     """Stored as JSON with the node; nothing for a plain task."""
 
     # Its `if`, as JSON (`domain/predicate.py`).
     predicate: str | None = None
     wait: WaitSpec | None = None
+    map: MapSpec | None = None
 
     @property
     def kind(self) -> NodeKind:
+        if self.map is not None:
+            return NodeKind.MAP
         return NodeKind.TASK if self.wait is None else NodeKind.WAIT
 
     @property

@@ -60,6 +60,9 @@ class FailureReason(StrEnum):
     NON_RETRYABLE = "non_retryable"
     EXPIRED = "expired"
     POISON = "poison"
+    # Of maps: more items failed than it tolerates; or its source has no items, or too many.
+    ITEMS_FAILED = "items_failed"
+    INVALID_ITEMS = "invalid_items"
 
 
 def live_state(due_at: datetime | None, holder: object | None, now: datetime) -> State:

@@ -1201,7 +1201,7 @@ CREATE TABLE duly.dead_letters (
     tags jsonb,
     error text,
     replayed_as uuid,
-    CONSTRAINT dead_letters_reason_check CHECK ((reason = ANY (ARRAY['exhausted'::text, 'rejected'::text, 'non_retryable'::text, 'expired'::text, 'poison'::text])))
+    CONSTRAINT dead_letters_reason_check CHECK ((reason = ANY (ARRAY['exhausted'::text, 'rejected'::text, 'non_retryable'::text, 'expired'::text, 'poison'::text, 'items_failed'::text, 'invalid_items'::text])))
 );
 
 ALTER TABLE ONLY duly.dead_letters FORCE ROW LEVEL SECURITY;

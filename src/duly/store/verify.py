@@ -27,6 +27,7 @@ from duly.verify.history import (
     AttemptRow,
     DeadLetterRow,
     KeyRow,
+    MapItems,
     OccurrenceRow,
     SlotHolderRow,
     Tables,
@@ -244,15 +245,18 @@ async def verify_workflows(reading: Reading, verification: Verification, first_i
             nodes = await reading.connection.fetch(
                 SQL.read_nodes, [shard_of(i) for i in asked], asked, timeout=STATEMENT_TIMEOUT_S
             )
+            items = await reading.connection.fetch(
+                SQL.read_items, [shard_of(i) for i in asked], asked, timeout=STATEMENT_TIMEOUT_S
+            )
         verification.rows["workflows"] += len(rows)
         if rows:
-            verification.judge_workflows(workflow_tables(rows, nodes), rows[0]["now"])
+            verification.judge_workflows(workflow_tables(rows, nodes, items), rows[0]["now"])
         if len(rows) < PAGE_WORKFLOWS:
             return
         shard, after = rows[-1]["shard"], rows[-1]["id"]
 
 
-def workflow_tables(rows: list[Any], nodes: list[Any]) -> Tables:
+def workflow_tables(rows: list[Any], nodes: list[Any], items: list[Any]) -> Tables:
     found: dict[UUID, list[WorkflowNodeRow]] = {}
     for node in nodes:
         found.setdefault(node["workflow"], []).append(
@@ -266,8 +270,17 @@ def workflow_tables(rows: list[Any], nodes: list[Any]) -> Tables:
                 None if node["state"] is None else State(node["state"]),
                 node["started_at"],
                 node["ended_at"],
+                node["is_map"],
+                node["is_paged"],
+                node["items_pending"],
             )
         )
+    made: dict[UUID, list[MapItems]] = {}
+    for row in items:
+        ends = (State.COMPLETED, State.FAILED, State.CANCELLED)
+        counts: dict[State, int] = {state: row[state.lower()] for state in ends}
+        each = MapItems(row["map_number"], row["live"], counts, row["is_gapless"])
+        made.setdefault(row["workflow"], []).append(each)
     names = {state: state.lower() for state in (*TERMINAL,)}
     return Tables(
         workflows=tuple(
@@ -278,6 +291,7 @@ def workflow_tables(rows: list[Any], nodes: list[Any]) -> Tables:
                 row["ended_at"] is not None,
                 row["is_deferred"],
                 tuple(found.get(row["id"], ())),
+                tuple(made.get(row["id"], ())),
             )
             for row in rows
         )

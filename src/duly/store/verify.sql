@@ -206,21 +206,50 @@ SELECT shard, id, live, completed, failed, skipped, cancelled, ended_at,
  LIMIT $4
 
 -- name: read_nodes
--- All nodes of these workflows with what became of them; ids of nodes say whose they are.
+-- All nodes of these workflows but for items of maps, with what became of them; ids of nodes say whose they
+-- are. An open map counts items instead of parents; one over pages may start before its parent has ended.
 SELECT asked.id AS workflow, node.id, duly.node_number(node.id) AS number, node.wait_rule,
-       node.parents, timers.id IS NOT NULL AS is_live, timers.parents_pending, record.state,
-       coalesce(record.started_at, timers.started_at) AS started_at, record.ended_at
+       node.parents, timers.id IS NOT NULL AS is_live,
+       CASE WHEN node.kind <> 1 OR timers.started_at IS NULL THEN timers.parents_pending END
+           AS parents_pending,
+       node.kind = 1 AS is_map,
+       node.kind = 1 AND (node.spec::jsonb #>> '{map,path}') IS NULL
+           AND (node.spec::jsonb #>> '{map,count}') IS NULL AS is_paged,
+       CASE WHEN node.kind = 1 AND timers.started_at IS NOT NULL
+            THEN timers.parents_pending - (timers.items_mark IS NOT NULL)::integer END AS items_pending,
+       record.state, coalesce(record.started_at, timers.started_at) AS started_at, record.ended_at
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
   JOIN duly.workflow_nodes AS node
     ON node.shard = asked.shard
    AND node.id > asked.id
    AND node.id <= duly.node_id(asked.id, 16777215)
+   AND node.map_number IS NULL
   LEFT JOIN duly.timers ON timers.shard = node.shard AND timers.id = node.id
   LEFT JOIN LATERAL (
        SELECT max(attempts.state) AS state, min(attempts.started_at) AS started_at,
               max(attempts.ended_at) FILTER (WHERE attempts.state IS NOT NULL) AS ended_at
          FROM duly.attempts
         WHERE attempts.shard = node.shard AND attempts.id = node.id) AS record ON true
+
+-- name: read_items
+-- What became of the items of maps, added up for each: there may be a million of them.
+SELECT asked.id AS workflow, item.map_number, count(*) FILTER (WHERE timers.id IS NOT NULL) AS live,
+       count(*) FILTER (WHERE record.state = 'COMPLETED') AS completed,
+       count(*) FILTER (WHERE record.state = 'FAILED') AS failed,
+       count(*) FILTER (WHERE record.state = 'CANCELLED') AS cancelled,
+       count(DISTINCT item.map_index) = count(*) AND max(item.map_index) + 1 = count(*) AS is_gapless
+  FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
+  JOIN duly.workflow_nodes AS item
+    ON item.shard = asked.shard
+   AND item.id > duly.node_id(asked.id, 10000)
+   AND item.id <= duly.node_id(asked.id, 16777215)
+   AND item.map_number IS NOT NULL
+  LEFT JOIN duly.timers ON timers.shard = item.shard AND timers.id = item.id
+  LEFT JOIN LATERAL (
+       SELECT max(attempts.state) AS state
+         FROM duly.attempts
+        WHERE attempts.shard = item.shard AND attempts.id = item.id) AS record ON true
+ GROUP BY asked.id, item.map_number
 
 -- name: read_slots
 -- Who dispatches for which shards, at this instant.

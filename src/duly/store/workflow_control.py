@@ -21,6 +21,7 @@ from duly.store.control import cancel_tasks, ended_by_cancel
 from duly.store.database import Database, Session
 from duly.store.finish import Released
 from duly.store.statements import statements_beside
+from duly.store.workflow_maps import run_map
 from duly.store.workflow_pauses import PARKED, QUEUE, park, unpause_workflow
 from duly.store.workflow_steps import run_step
 from duly.store.workflow_timers import TimerKind, WorkflowTimer, arm, take_timer
@@ -115,6 +116,8 @@ async def do(
             released.note(await session.fetch(SQL.cascade, skipped))
         case TimerKind.STEP:
             await run_step(session, timer, row, released)
+        case TimerKind.MAP:
+            await run_map(session, timer, row, released)
         case TimerKind.WAIT:
             await run_wait(session, timer, row, released)
         case TimerKind.NEXT:

@@ -25,7 +25,7 @@ SELECT timers.id
 SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason, workflows.callback,
        workflows.name, workflows.state, workflows.completed, workflows.failed, workflows.skipped,
        workflows.cancelled, workflows.nodes, workflows.created_at, workflows.paused_at,
-       workflows.next_workflow
+       workflows.next_workflow, workflows.generated
   FROM duly.workflows
  WHERE workflows.shard = $1 AND workflows.id = $2
    FOR NO KEY UPDATE OF workflows
@@ -35,4 +35,3 @@ SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason
 SELECT id, tenant, shard, queue, fence, due_at, priority, type, concurrency_key,
        concurrency_limit, host
   FROM duly.release_children($1::uuid[], array_fill('SKIPPED'::text, ARRAY[cardinality($1::uuid[])]))
-

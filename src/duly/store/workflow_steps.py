@@ -22,6 +22,7 @@ from duly.domain.predicate import evaluate, nodes_named, parse_predicate
 from duly.domain.states import Outcome, State
 from duly.store.database import Session
 from duly.store.finish import NodeEnd, Released, end_node
+from duly.store.workflow_maps import begin_map
 from duly.store.workflow_nodes import (
     LiveNode,
     read_live_node,
@@ -38,6 +39,7 @@ Begin = Callable[[Session, LiveNode, Any, Released], Awaitable[None]]
 # begins it here, and what ends it (`end_node`) at its timers.
 BEGINNINGS: dict[NodeKind, Begin] = {
     NodeKind.TASK: release_node,
+    NodeKind.MAP: begin_map,
     NodeKind.WAIT: begin_wait,
 }
 

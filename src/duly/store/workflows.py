@@ -535,10 +535,7 @@ def workflow_from(row: Any) -> Workflow:
 
 
 def node_from(row: Any) -> WorkflowNode:
-    if row["is_live"]:
-        state = live_state(row["due_at"], row["holder"], row["now"])
-    else:
-        state = State(row["state"])
+    state = live_node_state(row) if row["is_live"] else State(row["state"])
     has_run = row["started_at"] is not None
     spec = decode_spec(row["spec"])
     return WorkflowNode(
@@ -562,9 +559,13 @@ def node_from(row: Any) -> WorkflowNode:
     )
 
 
+def live_node_state(row: Any) -> State:
+    """A map runs from its first item on; it counts these as a waiting node counts its parents."""
+    if row["live_started_at"] is not None and row["parents_pending"] is not None:
+        return State.RUNNING
+    return live_state(row["due_at"], row["holder"], row["now"])
+
+
 def parent_from(row: Any) -> Parent:
-    if row["is_live"]:
-        state = live_state(row["due_at"], row["holder"], row["now"])
-    else:
-        state = State(row["state"])
+    state = live_node_state(row) if row["is_live"] else State(row["state"])
     return Parent(row["id"], row["name"], state, row["result"])

@@ -73,8 +73,11 @@ SELECT workflows.id, workflows.tenant, workflows.name, workflows.state, workflow
   JOIN duly.workflows
     ON workflows.shard = asked.shard AND workflows.id = asked.id AND workflows.tenant + 0 = $1
  CROSS JOIN LATERAL (
-       SELECT count(*) FILTER (WHERE timers.due_at IS NULL) AS waiting,
-              count(*) FILTER (WHERE timers.holder IS NOT NULL) AS running,
+       SELECT count(*) FILTER (WHERE timers.due_at IS NULL AND (timers.parents_pending IS NULL
+                                                                OR timers.started_at IS NULL)) AS waiting,
+              count(*) FILTER (WHERE timers.holder IS NOT NULL
+                                  OR timers.parents_pending IS NOT NULL
+                                     AND timers.started_at IS NOT NULL) AS running,
               count(*) FILTER (WHERE timers.holder IS NULL AND timers.due_at > duly.now())
                   AS scheduled,
               count(*) FILTER (WHERE timers.holder IS NULL AND timers.due_at <= duly.now()) AS ready
@@ -144,7 +147,7 @@ SELECT node.id, cardinality(node.parents) AS parents
 -- each node at most so many, after the given number, and none where there are more than that in all.
 SELECT asked.id AS node, parent.id, parent.name, last.state, last.result,
        timers.id IS NOT NULL AS is_live, timers.parents_pending, timers.due_at, timers.holder,
-       duly.now() AS now
+       timers.started_at AS live_started_at, duly.now() AS now
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
   JOIN duly.workflow_nodes AS node
     ON node.shard = asked.shard AND node.id = asked.id

@@ -187,6 +187,22 @@ class WorkflowNodeRow:
     # Of its first attempt, that runs or is over.
     started_at: datetime | None
     ended_at: datetime | None
+    is_map: bool = False
+    # A map whose items its running parent hands over.
+    is_paged: bool = False
+    # Of an open map: how many of its items it takes for live.
+    items_pending: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MapItems:
+    """The items of one map of a workflow, added up."""
+
+    map_number: int
+    live: int
+    counts: Mapping[State, int]
+    # Each place from the first to the last is there, once.
+    is_gapless: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +216,7 @@ class WorkflowRow:
     is_ended: bool
     is_deferred: bool
     nodes: tuple[WorkflowNodeRow, ...]
+    items: tuple[MapItems, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,16 @@ def nodes_follow_their_parents(evidence: Evidence) -> Iterator[Finding]:
     for workflow in evidence.workflows:
         nodes = {node.number: node for node in workflow.nodes}
         yield from miscounted_ends(workflow)
+        yield from miscounted_items(workflow, nodes)
         for node in workflow.nodes:
             yield from misled(evidence, workflow, node, nodes)
 
 
 def miscounted_ends(workflow: WorkflowRow) -> Iterator[Finding]:
     ends = Counter(node.state for node in workflow.nodes if node.state is not None)
-    live = sum(node.is_live for node in workflow.nodes)
+    live = sum(node.is_live for node in workflow.nodes) + sum(i.live for i in workflow.items)
+    for made in workflow.items:
+        ends.update({state: count for state, count in made.counts.items() if count})
     if workflow.is_ended and live:
         yield workflow.id, f"the workflow has ended, and {live} of its nodes have not"
     counted = {state: count for state, count in workflow.counts.items() if count}
@@ -38,6 +41,23 @@ def miscounted_ends(workflow: WorkflowRow) -> Iterator[Finding]:
             workflow.id,
             f"the workflow counts {workflow.live}, {counted}, and has {live}, {dict(ends)}",
         )
+
+
+def miscounted_items(
+    workflow: WorkflowRow, nodes: Mapping[int, WorkflowNodeRow]
+) -> Iterator[Finding]:
+    """A map counts its live items, and ends when none of them is live; each place has one item."""
+    live = {made.map_number: made.live for made in workflow.items}
+    for made in workflow.items:
+        if not made.is_gapless:
+            yield nodes[made.map_number].id, "has no item in some place, or two"
+    for node in workflow.nodes:
+        found = live.get(node.number, 0)
+        if node.items_pending is not None and node.items_pending != found:
+            if not workflow.is_deferred:
+                yield node.id, f"waits for {node.items_pending} items, and {found} are live"
+        elif node.is_map and node.state in (State.COMPLETED, State.FAILED) and found:
+            yield node.id, f"has ended, and {found} of its items have not"
 
 
 def is_early(evidence: Evidence, node: WorkflowNodeRow, parents: Sequence[WorkflowNodeRow]) -> bool:
@@ -58,7 +78,7 @@ def misled(
     nodes: Mapping[int, WorkflowNodeRow],
 ) -> Iterator[Finding]:
     parents = [nodes[number] for number in node.parents if number in nodes]
-    if not parents:
+    if not parents or (node.is_paged and node.started_at is not None):
         return
     counts = ParentCounts(len(parents))
     for parent in parents:

@@ -66,6 +66,13 @@ ALTER TABLE duly.workflow_timers
         CHECK (kind IN ('deadline', 'cancel', 'cascade', 'callback', 'step', 'map', 'wait',
                         'compensate', 'child', 'resume', 'next'));
 
+-- A map fails with more failed items than it tolerates, or where its source has no items, or too many.
+ALTER TABLE duly.dead_letters
+    DROP CONSTRAINT dead_letters_reason_check,
+    ADD CONSTRAINT dead_letters_reason_check
+        CHECK (reason IN ('exhausted', 'rejected', 'non_retryable', 'expired', 'poison', 'items_failed',
+                          'invalid_items'));
+
 -- Of each map that was opened: how far it is. `total`: how many items it has, once that is known. `handed`:
 -- items that its running parent has handed over. `reason`, `detail`: why it makes no more and will fail.
 CREATE TABLE duly.workflow_maps (
@@ -483,6 +490,13 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN stop_reason IS NULL AND on_failure = 'stop' AND failed > 0 THEN 'failure'
             ELSE stop_reason END;
 DROP TABLE duly.workflow_signals, duly.workflow_maps, duly.workflow_map_pages;
+UPDATE duly.dead_letters
+   SET reason = 'rejected'
+ WHERE reason IN ('items_failed', 'invalid_items');
+ALTER TABLE duly.dead_letters
+    DROP CONSTRAINT dead_letters_reason_check,
+    ADD CONSTRAINT dead_letters_reason_check
+        CHECK (reason IN ('exhausted', 'rejected', 'non_retryable', 'expired', 'poison'));
 UPDATE duly.workflows
    SET ended_at = duly.now(), state = 'FAILED'
  WHERE live = 0 AND ended_at IS NULL;
