@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Awaitable, Callable
 
 from duly.domain.errors import StatementRefused
+from duly.domain.ids import node_id_of, node_number
 from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
@@ -13,8 +14,11 @@ from duly.store.read import read_attempts, read_task
 from duly.store.submit import Mismatch, Replayed, Stored, Submitter
 from tests.interleaving.calls import (
     NOTHING,
+    add_node,
     beat,
     cancel,
+    complete_and_add,
+    complete_sibling,
     expire,
     lease_by,
     pause,
@@ -339,3 +343,44 @@ async def what_a_pause_holds_is_due_afterwards(stage: Stage, race: Race) -> None
     assert await unpause(stage.database, scene) == "unpaused 1"
     await lease_again(stage, scene)
     await assert_true(stage, scene)
+
+
+async def a_late_worker_adds_no_nodes(stage: Stage, race: Race) -> None:
+    """Its lease ended, and another holds the node; or none does."""
+    for again in (False, True):
+        scene = await stage.node(LEASE_S)
+        late = scene.fence
+        await settle_as(Outcome.RELEASED, retry_in_s=0.0)(stage.database, scene)
+        if again:
+            await lease_again(stage, scene, "second")
+        scene.fence, scene.holder = late, HOLDERS["first"]
+        before = await stage.facts(scene)
+        assert await complete_and_add(stage.database, scene) == "stale"
+        assert await stage.facts(scene) == before
+
+
+async def added_nodes_join_as_their_parents_stand(stage: Stage, race: Race) -> None:
+    """One comes after a parent that has ended and one that has not."""
+    scene = await stage.node(LEASE_S)
+    await settle_as(Outcome.COMPLETED)(stage.database, scene)
+    assert await add_node(stage.database, scene) == "added"
+    await assert_true(stage, scene)
+    assert await waiting_for(stage, scene) == {3: (1, 1), 4: (1, 1)}
+    await complete_sibling(stage.database, scene)
+    assert await waiting_for(stage, scene) == {3: (None, None), 4: (1, 1)}
+    assert scene.workflow is not None
+    scene.id, scene.fence = node_id_of(scene.workflow, 3), 0
+    await lease_again(stage, scene)
+    await settle_as(Outcome.COMPLETED)(stage.database, scene)
+    assert await waiting_for(stage, scene) == {4: (None, None)}
+
+
+async def waiting_for(stage: Stage, scene: Scene) -> dict[int, tuple[int | None, int | None]]:
+    """Of each unleased node, by number, how many of its parents are pending, and how many
+    completed."""
+    facts = await stage.facts(scene)
+    return {
+        node_number(row["id"]): (row["parents_pending"], row["parents_completed"])
+        for row in facts.timers
+        if row["holder"] is None
+    }

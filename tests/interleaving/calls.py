@@ -7,6 +7,7 @@ from random import Random
 
 from duly.domain.ids import shard_of
 from duly.domain.states import Outcome
+from duly.domain.task import Submission
 from duly.domain.workflow import WorkflowStop
 from duly.environment import Environment
 from duly.store.async_webhooks import accept_async
@@ -19,8 +20,11 @@ from duly.store.purge import purge_letters, purge_tasks
 from duly.store.ready_tickets import lease_tickets
 from duly.store.reap import reap_leases
 from duly.store.settle import Settler
+from duly.store.submit import Submitter
+from duly.store.workflow_appends import Append, RefusedAppend, WorkflowAppends
 from duly.store.workflow_control import stop_workflow
 from duly.store.workflow_pauses import pause_workflow, unpause_workflow
+from duly.store.workflows import NodeStart
 from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene, run_due_timer
 
 SceneCall = Callable[[Database, Scene], Awaitable[str]]
@@ -121,6 +125,30 @@ async def go_on(database: Database, scene: Scene) -> str:
     if released is None or released == Released():
         return NOTHING
     return f"{len(released.ended)} ended, {len(released.timers)} set free"
+
+
+def new_node(scene: Scene) -> Append:
+    """One that comes after the scene's node and the child of it."""
+    task = Submission(tenant=scene.tenant, type="email", url="https://example.org/")
+    return Append(scene.tenant, [NodeStart("added", task)], [["left", "join"]])
+
+
+def appends_on(database: Database) -> WorkflowAppends:
+    known = environment()
+    return WorkflowAppends(Submitter(database, known), Settler(database, known))
+
+
+async def add_node(database: Database, scene: Scene) -> str:
+    assert scene.workflow is not None
+    async with database.transaction() as session:
+        added = await appends_on(database).append(session, scene.workflow, new_node(scene))
+    return f"refused {added.why}" if isinstance(added, RefusedAppend) else "added"
+
+
+async def complete_and_add(database: Database, scene: Scene) -> str:
+    end = Settlement(scene.id, scene.fence, scene.holder, Outcome.COMPLETED)
+    answer = await appends_on(database).settle(end, new_node(scene))
+    return f"refused {answer.why}" if isinstance(answer, RefusedAppend) else settled(answer)
 
 
 async def expire(database: Database, scene: Scene) -> str:

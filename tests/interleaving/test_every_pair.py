@@ -14,8 +14,10 @@ from duly.domain.states import Outcome
 from duly.store import statements
 from tests.interleaving.calls import (
     SceneCall,
+    add_node,
     beat,
     cancel,
+    complete_and_add,
     complete_sibling,
     expire,
     go_on,
@@ -118,6 +120,8 @@ NODE: dict[str, SceneCall] = {
     "stop workflow": stop,
     "complete other parent": complete_sibling,
     "pause workflow": pause,
+    "add a node": add_node,
+    "complete node and add": complete_and_add,
 }
 FREE_NODE: dict[str, SceneCall] = {
     "lease": lease_by("second"),
@@ -125,6 +129,7 @@ FREE_NODE: dict[str, SceneCall] = {
     "stop workflow": stop,
     "complete other parent": complete_sibling,
     "pause workflow": pause,
+    "add a node": add_node,
 }
 # The same in a paused workflow.
 HELD_NODE: dict[str, SceneCall] = {
@@ -133,6 +138,7 @@ HELD_NODE: dict[str, SceneCall] = {
     "cancel node": cancel,
     "stop workflow": stop,
     "complete other parent": complete_sibling,
+    "add a node": add_node,
 }
 # A node that waits for its step, or in its wait.
 STEP: dict[str, SceneCall] = {

@@ -11,6 +11,7 @@ from duly.store import (
     reap,
     retry,
     settle,
+    workflow_appends,
     workflow_pauses,
 )
 from tests.guards import scenarios as acted
@@ -395,6 +396,37 @@ TEETH: list[tuple[str, Scenario, list[Bug]]] = [
                 workflow_pauses,
                 "release_timers",
                 ("SET due_at = timers.held_due_at,", "SET due_at = NULL,"),
+            )
+        ],
+    ),
+    (
+        "I3",
+        acted.a_late_worker_adds_no_nodes,
+        [
+            with_edits(
+                "by any fence",
+                workflow_appends,
+                "read_lease",
+                ("AND timers.fence = $3", "AND $3::integer IS NOT NULL"),
+                ("AND timers.holder = $4", "AND $4::uuid IS NOT NULL"),
+            )
+        ],
+    ),
+    (
+        "I7",
+        acted.added_nodes_join_as_their_parents_stand,
+        [
+            with_edits(
+                "for all children again",
+                workflow_appends,
+                "count_ended",
+                ("$1::uuid[], $2::text[], $3)", "$1::uuid[], $2::text[], $3 * 0)"),
+            ),
+            with_edits(
+                "that tells no parent",
+                workflow_appends,
+                "append_nodes",
+                ("workflow_nodes.children || added.children::integer[]", "workflow_nodes.children"),
             ),
         ],
     ),

@@ -145,7 +145,10 @@ class ApiProblem(Exception):
         return STATUS[self.code]
 
     def body(self) -> bytes:
-        details = ProblemDetails(
+        return msgspec.json.encode(self.details())
+
+    def details(self) -> ProblemDetails:
+        return ProblemDetails(
             type=f"/docs#problem-{self.code}",
             title=HTTPStatus(self.status).phrase,
             status=self.status,
@@ -153,7 +156,6 @@ class ApiProblem(Exception):
             detail=self.detail,
             errors=[ErrorItem(problem.pointer, problem.reason) for problem in self.errors],
         )
-        return msgspec.json.encode(details)
 
 
 def not_found(kind: str, name: object) -> ApiProblem:

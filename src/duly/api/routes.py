@@ -40,6 +40,7 @@ from duly.api.tasks import TaskRoutes
 from duly.api.tenants import TenantRoutes
 from duly.api.webhook_secrets import WebhookSecretRoutes
 from duly.api.worker_protocol import WorkerRoutes
+from duly.api.workflow_appends import Appending, WorkflowAppendRoutes
 from duly.api.workflow_body import WorkflowChecks
 from duly.api.workflow_types import WorkflowTypeRoutes
 from duly.api.workflows import WorkflowRoutes
@@ -52,7 +53,9 @@ from duly.store.database import Database
 from duly.store.explain import LaneDepth
 from duly.store.fire_schedules import ScheduleFirer
 from duly.store.read import ReadBatcher
+from duly.store.settle import Settler
 from duly.store.submit import GroupCommit, Submitter
+from duly.store.workflow_appends import WorkflowAppends
 from duly.store.workflow_inputs import NodeInputs
 from duly.store.workflow_starts import WorkflowStarts
 from duly.store.workflows import WorkflowStarter
@@ -100,6 +103,7 @@ class ApiRoutes:
         self.authenticator = Authenticator(database, environment, tokens, reserved, self.admission)
         self.group_commit = GroupCommit(submitter, metrics.batch_sizes.of("submit"))
         self.workflow_starts = WorkflowStarts(WorkflowStarter(database, submitter))
+        self.appends = WorkflowAppends(submitter, Settler(database, environment, events))
         self.reading = ReadBatcher(database, metrics.batch_sizes.of("read"))
         self.rules = TaskRules(database, environment, outbound)
         self.throttle = Throttle(database, environment)
@@ -130,6 +134,7 @@ class ApiRoutes:
             *control.endpoints(),
             *explain.endpoints(),
             *self.workflows().endpoints(),
+            *WorkflowAppendRoutes(self.appending()).endpoints(),
             *WorkflowTypeRoutes(self.database, self.workflow_checks(), self.admission).endpoints(),
             *self.recurring(),
             *CompatRoutes(self.environment, tasks, self.schedules()).endpoints(),
@@ -154,12 +159,15 @@ class ApiRoutes:
     def workflow_checks(self) -> WorkflowChecks:
         return WorkflowChecks(self.environment, self.rules)
 
+    def appending(self) -> Appending:
+        return Appending(self.workflow_checks(), self.admission, self.throttle, self.appends)
+
     def working(self) -> list[Endpoint]:
         if self.workers is None:
             return []
         inputs = NodeInputs(self.database)
         return [
-            *WorkerRoutes(self.workers, self.reading, inputs).endpoints(),
+            *WorkerRoutes(self.workers, self.reading, inputs, self.appending()).endpoints(),
             *TaskLogRoutes(self.database, self.reading).endpoints(),
         ]
 

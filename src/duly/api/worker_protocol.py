@@ -17,13 +17,15 @@ from msgspec import Meta
 from duly.api.admission import WorkSlicer
 from duly.api.asgi import Endpoint, Kind
 from duly.api.list_body import decode_list
-from duly.api.problems import ApiProblem, Code, invalid, not_found
+from duly.api.problems import ApiProblem, Code, ProblemDetails, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.tasks import TAG, task_id_of
 from duly.api.wire import NULL, PoolName, as_stored
-from duly.api.workflow_wire import ParentView
+from duly.api.workflow_appends import Appending
+from duly.api.workflow_wire import AppendRequest, ParentView
 from duly.domain import limits
 from duly.domain.access import PRODUCERS, WORKERS
+from duly.domain.ids import is_node
 from duly.domain.limits import Problem
 from duly.domain.states import Outcome, State
 from duly.domain.task import BAND_NAMES, DEFAULT_POOL
@@ -70,8 +72,9 @@ class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
     """`traceparent`: the W3C trace context to go on with, the caller's where it gave one.
     `again`: the lease was granted to this worker earlier, maybe long before this request; a
-    heartbeat says until when it lasts. `parents`: of a workflow node, how those it comes after
-    ended; where they are many or their results long, they are read in pages at `parents_url`."""
+    heartbeat says until when it lasts. `node`: of a workflow node, its name. `parents`: how those
+    it comes after ended; where they are many or their results long, they are read in pages at
+    `parents_url`."""
 
     id: UUID
     fence: int
@@ -87,6 +90,7 @@ class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
     progress: msgspec.Raw | None
     traceparent: str
     again: bool = False
+    node: str | None = None
     parents: dict[str, ParentView] | None = None
     parents_url: str | None = None
 
@@ -122,7 +126,8 @@ class DeregisterRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class TaskSettlement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`error_kind` is what a retry policy's `non_retryable` names."""
+    """`error_kind` is what a retry policy's `non_retryable` names. `append`: of a completed node of
+    a workflow, nodes that are added in the same commit."""
 
     fence: Fence
     outcome: Settleable
@@ -130,6 +135,7 @@ class TaskSettlement(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     error: str | None = None
     error_kind: Annotated[str, Meta(max_length=128)] = ""
     retry_in_s: Annotated[float, Meta(ge=0, le=limits.DELAY_S_MAX)] | None = None
+    append: AppendRequest | None = None
 
 
 class SettleItem(TaskSettlement, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -144,9 +150,12 @@ class SettleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class SettleView(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`refused`: the nodes to append were; nothing is stored, and the lease stays."""
+
     id: UUID
     status: SettleStatus
     state: State | None = None
+    problem: ProblemDetails | None = None
 
 
 class SettleResult(msgspec.Struct, frozen=True):
@@ -158,6 +167,7 @@ class WorkerRoutes:
     worker_leases: WorkerLeases
     reading: ReadBatcher
     inputs: NodeInputs
+    appending: Appending
 
     def endpoints(self) -> list[Endpoint]:
         route = partial(Endpoint, access=WORKERS, tag=WORKER_TAG)
@@ -297,12 +307,42 @@ class WorkerRoutes:
         if problems:
             raise invalid(problems)
         settlements = [settlement_of(item.id, item, holder) for item in asked.settlements]
+        if any(item.append is not None for item in asked.settlements):
+            return Answer(200, SettleResult(await self.settle_some(call, asked, settlements)))
         answers = await self.worker_leases.settle(settlements)
         views = [
             SettleView(item.id, answer.status, answer.state)
             for item, answer in zip(settlements, answers, strict=True)
         ]
         return Answer(200, SettleResult(views))
+
+    async def settle_some(
+        self, call: Call, asked: SettleRequest, settlements: list[Settlement]
+    ) -> list[SettleView]:
+        """Those without nodes to append together, and each of the others by itself after that."""
+        appends = [item.append for item in asked.settlements]
+        plain = [each for each, append in zip(settlements, appends, strict=True) if append is None]
+        answers = iter(await self.worker_leases.settle(plain) if plain else ())
+        views = []
+        for ordinal, (settlement, append) in enumerate(zip(settlements, appends, strict=True)):
+            if append is None:
+                answer = next(answers)
+                views.append(SettleView(settlement.id, answer.status, answer.state))
+            else:
+                at = f"/settlements/{ordinal}/append"
+                views.append(await self.settle_appending(call, settlement, append, at))
+        return views
+
+    async def settle_appending(
+        self, call: Call, settlement: Settlement, asked: AppendRequest, at: str
+    ) -> SettleView:
+        try:
+            answer = await self.appending.settle(call, settlement, asked, at)
+        except ApiProblem as refused:
+            problem = refused.details()
+            return SettleView(settlement.id, SettleStatus.REFUSED, problem=problem)
+        self.worker_leases.note_settlement(settlement, answer)
+        return SettleView(settlement.id, answer.status, answer.state)
 
     async def settle_task(self, call: Call, asked: TaskSettlement) -> Answer:
         task_id = task_id_of(call)
@@ -312,13 +352,13 @@ class WorkerRoutes:
         if problems := settlement_problems(asked, ""):
             raise invalid(problems)
         settlement = settlement_of(task_id, asked, ACCEPTED_ASYNC)
-        answer = await self.settle_accepted_async(settlement, task)
+        answer = await self.settle_accepted_async(call, settlement, task, asked.append)
         if answer.status is SettleStatus.STALE and await self.worker_leases.accept_async(
             task_id, asked.fence
         ):
             # The receiver settled before the executor recorded that it accepted the task
             # asynchronously.
-            answer = await self.settle_accepted_async(settlement, task)
+            answer = await self.settle_accepted_async(call, settlement, task, asked.append)
         if answer.status is SettleStatus.STALE:
             detail = (
                 "the lease with this fence has ended, or the task was not accepted by a receiver"
@@ -326,11 +366,17 @@ class WorkerRoutes:
             raise ApiProblem(Code.STALE, detail)
         return Answer(200, SettleView(task_id, answer.status, answer.state))
 
-    async def settle_accepted_async(self, settlement: Settlement, task: Task) -> SettleAnswer:
+    async def settle_accepted_async(
+        self, call: Call, settlement: Settlement, task: Task, append: AppendRequest | None
+    ) -> SettleAnswer:
         if task.url is not None:
             run_s = accepted_for_s(task, self.worker_leases.environment.clock.now())
             self.worker_leases.expect_end(task.id, settlement.fence, task.type, run_s)
-        (answer,) = await self.worker_leases.settle([settlement])
+        if append is None:
+            (answer,) = await self.worker_leases.settle([settlement])
+            return answer
+        answer = await self.appending.settle(call, settlement, append, "/append")
+        self.worker_leases.note_settlement(settlement, answer)
         return answer
 
 
@@ -367,9 +413,15 @@ def leased_task(lease: Lease, again: bool, given: NodeInput | None = None) -> Le
         progress=as_stored(lease.progress),
         traceparent=trace_of_attempt(lease.id, lease.fence, lease.traceparent).header(),
         again=again,
+        node=node_name(lease),
         parents=parents,
         parents_url=None if given is None else given.parents_url,
     )
+
+
+def node_name(lease: Lease) -> str | None:
+    """The execution key of a node is that of its workflow, its name, and which item it is."""
+    return lease.execution_key.split(":")[1] if is_node(lease.id) else None
 
 
 def parent_views(parents: Sequence[Parent]) -> dict[str, ParentView]:
@@ -398,6 +450,8 @@ def settlement_problems(item: TaskSettlement, at: str) -> list[Problem]:
         reason := limits.bytes_reason(item.error, limits.ERROR_BYTES_MAX)
     ):
         found.append(Problem(f"{at}/error", reason))
+    if item.append is not None and item.outcome != "completed":
+        found.append(Problem(f"{at}/append", "belongs to the outcome completed"))
     return found
 
 

@@ -31,6 +31,7 @@ from duly.api.tasks import target_problems
 from duly.api.wire import NULL, TaskDefaults, TaskRequest
 from duly.api.workflow_nodes import NodeRequest, kind_problems, spec_of, spec_problems
 from duly.api.workflow_wire import (
+    AppendRequest,
     OccurrenceWorkflow,
     WorkflowRequest,
     WorkflowTypeRequest,
@@ -38,6 +39,7 @@ from duly.api.workflow_wire import (
 from duly.domain.limits import Problem, key_reason, submission_problems, tags_reason
 from duly.domain.task import Policy, Submission
 from duly.domain.workflow import (
+    APPENDED_MAX,
     NODES_MAX,
     WAIT_RULES,
     Graph,
@@ -50,6 +52,7 @@ from duly.domain.workflow_types import read_reference
 from duly.environment import Environment
 from duly.store.policies import encode_callback
 from duly.store.templates import ScheduledWorkflow, WorkflowTemplate, workflow_template_of
+from duly.store.workflow_appends import Append
 from duly.store.workflow_types import WorkflowType, find_workflow_type, read_definition
 from duly.store.workflows import NodeStart, WorkflowStart
 
@@ -57,7 +60,7 @@ NODES = "nodes"
 # A payload that many nodes share is stored with each of them.
 SHARED_BYTES_MAX = 16 * 1024 * 1024
 
-Model = TypeVar("Model", WorkflowRequest, WorkflowTypeRequest)
+Model = TypeVar("Model", WorkflowRequest, WorkflowTypeRequest, AppendRequest)
 
 
 async def decode_workflow(_call: Call, raw: bytes, pace: WorkSlicer) -> WorkflowRequest:
@@ -66,6 +69,10 @@ async def decode_workflow(_call: Call, raw: bytes, pace: WorkSlicer) -> Workflow
 
 async def decode_type(_call: Call, raw: bytes, pace: WorkSlicer) -> WorkflowTypeRequest:
     return await decode_graph(raw, WorkflowTypeRequest, pace)
+
+
+async def decode_append(_call: Call, raw: bytes, pace: WorkSlicer) -> AppendRequest:
+    return await decode_graph(raw, AppendRequest, pace)
 
 
 async def decode_graph(raw: bytes, model: type[Model], pace: WorkSlicer) -> Model:
@@ -90,10 +97,11 @@ async def decode_graph(raw: bytes, model: type[Model], pace: WorkSlicer) -> Mode
 def split_nodes(raw: msgspec.Raw, model: type[msgspec.Struct]) -> dict[str, msgspec.Raw]:
     """Each node unread, by its name. A dict would hide a name that is there twice."""
     names: list[str] = []
+    most = APPENDED_MAX if model is AppendRequest else NODES_MAX
 
     def seen(kind: type[MemberName], name: str) -> MemberName:
         names.append(name)
-        if len(names) > NODES_MAX:
+        if len(names) > most:
             raise TooMany
         return kind(name)
 
@@ -102,7 +110,7 @@ def split_nodes(raw: msgspec.Raw, model: type[msgspec.Struct]) -> dict[str, msgs
         found = msgspec.json.decode(memoryview(raw), type=kind, dec_hook=seen)
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, TooMany):
-            raise invalid([Problem("/nodes", f"has more than {NODES_MAX} nodes")]) from None
+            raise invalid([Problem("/nodes", f"has more than {most} nodes")]) from None
         problem = problem_from(str(error), model)
         raise invalid([Problem(f"/nodes{problem.pointer}", problem.reason)]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -211,17 +219,11 @@ class WorkflowChecks:
         )
         if problems:
             raise invalid(problems)
-        nodes = [
-            NodeStart(name, task, parents, children, WAIT_RULES[node.when], spec_of(node))
-            for (name, node), task, parents, children in zip(
-                request.nodes.items(), tasks, graph.parents, graph.children, strict=True
-            )
-        ]
         told = request.callback
         return WorkflowStart(
             tenant=call.tenant,
             name=request.name,
-            nodes=nodes,
+            nodes=node_starts(request, tasks, graph),
             on_failure=request.on_failure,
             deadline_s=request.deadline_s,
             callback=None if told is None else encode_callback(told.callback()),
@@ -229,9 +231,22 @@ class WorkflowChecks:
             idempotency_key=key,
         )
 
-    async def graph_of(self, request: WorkflowRequest, pace: WorkSlicer) -> Graph:
+    async def append_of(self, call: Call, asked: AppendRequest, pace: WorkSlicer) -> Append:
+        """What the workflow itself must say, its names and parents, is checked under its lock."""
+        request = WorkflowRequest(nodes=asked.nodes, defaults=asked.defaults)
+        graph = await self.graph_of(request, pace, is_open=True)
+        tasks = await self.tasks_of(call, request, pace, is_open=False)
+        if problems := key_problems(request):
+            raise invalid(problems)
+        nodes = node_starts(request, tasks, graph)
+        return Append(call.tenant, nodes, [node.after for node in asked.nodes.values()])
+
+    async def graph_of(
+        self, request: WorkflowRequest, pace: WorkSlicer, *, is_open: bool = False
+    ) -> Graph:
+        after = {name: node.after for name, node in request.nodes.items()}
         try:
-            for step in build_graph({name: node.after for name, node in request.nodes.items()}):
+            for step in build_graph(after, is_open=is_open):
                 if step is not None:
                     return step
                 await pace.step(pace.SLICE)
@@ -300,6 +315,17 @@ class WorkflowChecks:
             else answer
             for asked, answer in zip(requests, answers, strict=True)
         ]
+
+
+def node_starts(
+    request: WorkflowRequest, tasks: Sequence[Submission], graph: Graph
+) -> list[NodeStart]:
+    return [
+        NodeStart(name, task, parents, children, WAIT_RULES[node.when], spec_of(node))
+        for (name, node), task, parents, children in zip(
+            request.nodes.items(), tasks, graph.parents, graph.children, strict=True
+        )
+    ]
 
 
 def refuse_kinds(request: WorkflowRequest) -> None:

@@ -21,7 +21,7 @@ from duly.api.wire import (
 from duly.api.workflow_nodes import NodeName, NodeRequest, When
 from duly.domain import limits
 from duly.domain.states import State
-from duly.domain.workflow import NODES_MAX, OnFailure
+from duly.domain.workflow import APPENDED_MAX, NODES_MAX, OnFailure
 from duly.domain.workflow_types import VERSION_PATTERN
 from duly.store.workflows import Workflow, WorkflowNode
 
@@ -74,6 +74,27 @@ class WorkflowRequest(OccurrenceWorkflow, frozen=True, forbid_unknown_fields=Tru
     `payload` is that of each node without one of its own."""
 
     idempotency_key: IdempotencyKey | None = None
+
+
+class AppendRequest(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """Nodes that are added to a workflow that lives. They come `after` nodes that are there
+    already, ended ones as well, and after each other."""
+
+    nodes: Annotated[dict[NodeName, NodeRequest], Meta(min_length=1, max_length=APPENDED_MAX)]
+    defaults: TaskDefaults = TaskDefaults()
+
+
+class AppendedNode(msgspec.Struct, frozen=True):
+    """A new node; its task has the same id."""
+
+    id: UUID
+    name: str
+
+
+class AppendAnswer(msgspec.Struct, frozen=True):
+    nodes: list[AppendedNode]
 
 
 class NodeCounts(msgspec.Struct, frozen=True):

@@ -14,6 +14,8 @@ from duly.domain.states import State
 NODES_MAX = 10_000
 EDGES_MAX = 100_000
 DEPTH_MAX = 10_000
+# Nodes that one call adds to a workflow that lives.
+APPENDED_MAX = 1_000
 NODE_NAME_CHARACTERS_MAX = 64
 # Nodes or edges that a check looks at before its caller may let others run.
 CHECKED_AT_ONCE = 2_000
@@ -126,9 +128,12 @@ class GraphRefused(Exception):
         self.problems = problems
 
 
-def build_graph(after: Mapping[str, Sequence[str]]) -> Iterator[Graph | None]:
+def build_graph(
+    after: Mapping[str, Sequence[str]], *, is_open: bool = False
+) -> Iterator[Graph | None]:
     """The last that it yields is the graph; None before that, now and then, so that its caller can
-    let others run. GraphRefused: unknown parents, a parent given twice, cycles, too many edges."""
+    let others run. GraphRefused: unknown parents, a parent given twice, cycles, too many edges.
+    `is_open`: of nodes that are added to others; parents that are not among them are left out."""
     names = list(after)
     numbers = {name: number for number, name in enumerate(names, 1)}
     parents: list[list[int]] = []
@@ -139,7 +144,7 @@ def build_graph(after: Mapping[str, Sequence[str]]) -> Iterator[Graph | None]:
         edges += len(given)
         if edges > EDGES_MAX:
             raise GraphRefused([Problem("/nodes", f"have more than {EDGES_MAX} edges in all")])
-        problems += edge_problems(name, given, numbers)
+        problems += edge_problems(name, given, numbers, is_open)
         if len(problems) >= PROBLEMS_MAX:
             break
         own = [numbers[parent] for parent in given if parent in numbers]
@@ -157,17 +162,24 @@ def build_graph(after: Mapping[str, Sequence[str]]) -> Iterator[Graph | None]:
     yield graph
 
 
-def edge_problems(name: str, given: Sequence[str], numbers: Mapping[str, int]) -> Iterator[Problem]:
+def edge_problems(
+    name: str, given: Sequence[str], numbers: Mapping[str, int], is_open: bool
+) -> Iterator[Problem]:
     seen: set[str] = set()
     for position, parent in enumerate(given):
         at = f"/nodes/{pointer_name(name)}/after/{position}"
         if parent == name:
             yield Problem(at, "is the node itself")
-        elif parent not in numbers:
-            yield Problem(at, f"names {parent[:NODE_NAME_CHARACTERS_MAX]!r}, which is no node")
+        elif parent not in numbers and not is_open:
+            yield unknown_parent(name, position, parent)
         elif parent in seen:
             yield Problem(at, f"names {parent!r} twice")
         seen.add(parent)
+
+
+def unknown_parent(name: str, position: int, parent: str) -> Problem:
+    at = f"/nodes/{pointer_name(name)}/after/{position}"
+    return Problem(at, f"names {parent[:NODE_NAME_CHARACTERS_MAX]!r}, which is no node")
 
 
 def pointer_name(name: str) -> str:

@@ -182,6 +182,11 @@ class WorkerLeases:
         for lease in leases:
             remember(self.running, (lease.id, lease.fence), (lease.type, now), RUNNING_MAX)
 
+    def note_settlement(self, settlement: Settlement, answer: SettleAnswer) -> None:
+        """Of a lease that was settled in a commit of its own."""
+        key = settlement_key(settlement)
+        self.note_settled({key: settlement}, {key: answer})
+
     def note_settled(
         self,
         settlements: dict[tuple[UUID, int], Settlement],

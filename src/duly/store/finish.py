@@ -63,6 +63,8 @@ class SettleStatus(StrEnum):
     SETTLED = "settled"
     REPLAY = "replay"
     STALE = "stale"
+    # Nothing changed, and the lease stays.
+    REFUSED = "refused"
 
 
 class SettleAnswer(msgspec.Struct, frozen=True, gc=False):
@@ -198,13 +200,13 @@ def terminal_answers(rows: Sequence[Any], final: dict[int, AttemptEnd]) -> dict[
 
 
 async def finish_completed_nodes(
-    database: Database, items: list[tuple[int, Settlement]]
+    session: Session, items: list[tuple[int, Settlement]]
 ) -> dict[int, SettleAnswer]:
     """The same for nodes of workflows, and with them what became due."""
     done = [settlement for _, settlement in items]
     shards, ids, fences, holders = key_columns(done)
     results = [item.result for item in done]
-    rows = await database.fetch(
+    rows = await session.fetch(
         SQL.finish_completed_nodes, ids, *runs(shards, fences, holders, results)
     )
     ended = {(row["id"], row["fence"]): row for row in rows if row["is_end"]}

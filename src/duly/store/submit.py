@@ -14,7 +14,7 @@
 | key held by an open transaction, with a consumer | the consumer is released, the rest waits |
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 from uuid import UUID
@@ -435,7 +435,7 @@ def stored_at(entry: InsertRow, now: datetime, *, is_waited_for: bool = False) -
     return Stored(entry.id, now, run_at, is_waited_for and run_at <= now)
 
 
-def near_timers(entries: list[InsertRow], answers: dict[int, SubmitAnswer]) -> list[DueTimer]:
+def near_timers(entries: list[InsertRow], answers: Mapping[int, SubmitAnswer]) -> list[DueTimer]:
     """The timers just made that fire within the doorbell's reach, and wait for a ticket."""
     local_tickets: list[DueTimer] = []
     for entry in entries:

@@ -22,6 +22,7 @@ from duly.store.database import Database, Session
 from duly.store.finish import Released
 from duly.store.statements import statements_beside
 from duly.store.workflow_maps import run_map
+from duly.store.workflow_nodes import lock_workflow
 from duly.store.workflow_pauses import PARKED, QUEUE, park, unpause_workflow
 from duly.store.workflow_steps import run_step
 from duly.store.workflow_timers import TimerKind, WorkflowTimer, arm, take_timer
@@ -83,7 +84,7 @@ async def run_timer(
     released = Released()
     after = None
     async with database.transaction() as session:
-        row = await lock_workflow(session, timer)
+        row = await lock_workflow(session, timer.workflow)
         if row is not None and row["paused_at"] is not None and timer.kind in PARKED:
             key = timer.shard, timer.workflow, timer.kind, timer.node, timer.fence
             await park(session, *key)
@@ -91,11 +92,6 @@ async def run_timer(
         if await take_timer(session, timer) and row is not None:
             after = await do(session, timer, row, released, call_back)
     return released, after
-
-
-async def lock_workflow(session: Session, timer: WorkflowTimer) -> Any | None:
-    rows = await session.fetch(SQL.lock, timer.shard, timer.workflow)
-    return rows[0] if rows else None
 
 
 async def do(

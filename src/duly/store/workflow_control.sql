@@ -20,16 +20,6 @@ SELECT timers.id
  ORDER BY timers.shard, timers.id
  LIMIT $5
 
--- name: lock
--- Before anything else of a change: the workflow's own row.
-SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason, workflows.callback,
-       workflows.name, workflows.state, workflows.completed, workflows.failed, workflows.skipped,
-       workflows.cancelled, workflows.nodes, workflows.created_at, workflows.paused_at,
-       workflows.next_workflow, workflows.generated
-  FROM duly.workflows
- WHERE workflows.shard = $1 AND workflows.id = $2
-   FOR NO KEY UPDATE OF workflows
-
 -- name: cascade
 -- The rest of a long cascade of skips: these nodes were skipped, and their children were not told.
 SELECT id, tenant, shard, queue, fence, due_at, priority, type, concurrency_key,

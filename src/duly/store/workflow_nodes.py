@@ -75,6 +75,12 @@ async def begin_node(session: Session, node: LiveNode) -> bool:
     return bool(await session.fetch(SQL.begin_node, shard_of(node.id), node.id, node.run_at))
 
 
+async def lock_workflow(session: Session, workflow_id: UUID) -> Any | None:
+    """Before anything else of a change: the row of the workflow. None: there is none."""
+    rows = await session.fetch(SQL.lock, shard_of(workflow_id), workflow_id)
+    return rows[0] if rows else None
+
+
 async def number_nodes(
     session: Session, tenant: int, workflow_id: UUID, count: int, edges: int
 ) -> int | None:

@@ -53,6 +53,16 @@ UPDATE duly.timers
    AND timers.started_at IS NULL
 RETURNING timers.id
 
+-- name: lock
+-- Before anything else of a change: the workflow's own row.
+SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason, workflows.callback,
+       workflows.name, workflows.state, workflows.completed, workflows.failed, workflows.skipped,
+       workflows.cancelled, workflows.nodes, workflows.generated, workflows.edges,
+       workflows.created_at, workflows.paused_at, workflows.compensating_at, workflows.next_workflow
+  FROM duly.workflows
+ WHERE workflows.shard = $1 AND workflows.id = $2
+   FOR NO KEY UPDATE OF workflows
+
 -- name: number_nodes
 -- Numbers for nodes that come later, under the lock of the row itself: of the graph, and of those that duly
 -- makes itself. All live until they end, which each of them does. An ended workflow gets none.

@@ -31,9 +31,14 @@ async def pause_workflow(session: Session, tenant: int, workflow_id: UUID, by: s
     shard = shard_of(workflow_id)
     if not await session.fetch(SQL.pause, shard, workflow_id, tenant, by):
         return False
-    last = node_id_of(workflow_id, NODE_NUMBER_MAX)
-    await session.fetch(SQL.hold_timers, shard, workflow_id, last, tenant)
+    await hold_nodes(session, tenant, workflow_id)
     return True
+
+
+async def hold_nodes(session: Session, tenant: int, workflow_id: UUID) -> None:
+    """Under the lock of the paused workflow: what is due of it, or will be, is held."""
+    last = node_id_of(workflow_id, NODE_NUMBER_MAX)
+    await session.fetch(SQL.hold_timers, shard_of(workflow_id), workflow_id, last, tenant)
 
 
 async def unpause_workflow(

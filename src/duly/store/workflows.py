@@ -156,7 +156,7 @@ class WorkflowStarter:
         self, session: Session, placed: list[PlacedStart]
     ) -> tuple[list[PlacedStart], datetime]:
         keyed = [each for each in placed if each.start.idempotency_key is not None]
-        graphs = [*workflow_columns(placed), *node_columns(placed), *step_columns(placed)]
+        graphs = [*node_columns(placed), *step_columns(placed), *workflow_columns(placed)]
         if keyed:
             claims = sorted((*key_of(each.start), each.start.asked, each.id) for each in keyed)
             ttls = [KEY_TTL_S] * len(claims)

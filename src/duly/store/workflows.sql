@@ -1,15 +1,36 @@
--- fragment: graphs
--- The rows of new workflows with their graphs, of those whose id `stands`. A workflow of another with
--- the same id is refused as a whole. Plain nodes need no kind; a step without parents is armed at once.
+-- fragment: nodes
+-- The rows of nodes whose workflow `stands`. Plain nodes need no kind; a step without parents is armed at
+-- once.
+graphs AS (
+    INSERT INTO duly.workflow_nodes (shard, id, tenant, name, wait_rule, delay_ms, parents, children,
+                                     kind, is_step, spec)
+    SELECT shard, id, tenant, name, wait_rule, delay_ms, parents::integer[], children::integer[],
+           coalesce(kind, 0), coalesce(is_step, false), spec
+      FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::text[], $5::smallint[],
+                  $6::bigint[], $7::text[], $8::text[], $9::smallint[], $10::boolean[], $11::text[])
+           AS sent(shard, id, tenant, name, wait_rule, delay_ms, parents, children, kind, is_step, spec)
+     WHERE :stands
+), steps AS (
+    INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, node, due_at)
+    SELECT shard, tenant, duly.workflow_of(id), 'step', duly.node_number(id),
+           duly.now() + delay_ms * interval '1 millisecond'
+      FROM unnest($12::smallint[], $13::uuid[], $14::integer[], $15::bigint[])
+           AS sent(shard, id, tenant, delay_ms)
+     WHERE :stands
+)
+
+-- fragment: workflows
+-- The rows of new workflows whose id `stands`. A workflow of another with the same id is refused as a
+-- whole.
 begun AS (
     INSERT INTO duly.workflows (shard, id, tenant, name, nodes, live, edges, created_at, deadline_at,
                                 on_failure, callback, tags, type, type_version)
     SELECT shard, id, tenant, name, nodes, nodes, edges, duly.now(),
            duly.now() + make_interval(secs => deadline_s), on_failure, callback, tags::jsonb, type,
            type_version
-      FROM unnest($1::smallint[], $2::uuid[], $3::integer[], $4::text[], $5::integer[], $6::integer[],
-                  $7::double precision[], $8::text[], $9::text[], $10::text[], $11::text[],
-                  $12::integer[])
+      FROM unnest($16::smallint[], $17::uuid[], $18::integer[], $19::text[], $20::integer[],
+                  $21::integer[], $22::double precision[], $23::text[], $24::text[], $25::text[],
+                  $26::text[], $27::integer[])
            AS sent(shard, id, tenant, name, nodes, edges, deadline_s, on_failure, callback, tags, type,
                    type_version)
      WHERE :stands
@@ -17,28 +38,14 @@ begun AS (
 ), deadlines AS (
     INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
     SELECT shard, tenant, id, 'deadline', deadline_at FROM begun WHERE deadline_at IS NOT NULL
-), graphs AS (
-    INSERT INTO duly.workflow_nodes (shard, id, tenant, name, wait_rule, delay_ms, parents, children,
-                                     kind, is_step, spec)
-    SELECT shard, id, tenant, name, wait_rule, delay_ms, parents::integer[], children::integer[],
-           coalesce(kind, 0), coalesce(is_step, false), spec
-      FROM unnest($13::smallint[], $14::uuid[], $15::integer[], $16::text[], $17::smallint[],
-                  $18::bigint[], $19::text[], $20::text[], $21::smallint[], $22::boolean[], $23::text[])
-           AS sent(shard, id, tenant, name, wait_rule, delay_ms, parents, children, kind, is_step, spec)
-     WHERE :node_stands
-), steps AS (
-    INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, node, due_at)
-    SELECT shard, tenant, duly.workflow_of(id), 'step', duly.node_number(id),
-           duly.now() + delay_ms * interval '1 millisecond'
-      FROM unnest($24::smallint[], $25::uuid[], $26::integer[], $27::bigint[])
-           AS sent(shard, id, tenant, delay_ms)
-     WHERE :node_stands
 )
 
 -- name: start
 -- Workflows with their graphs, many callers' in one commit; their tasks follow in the same transaction.
 WITH
--- include: workflows.graphs stands=true node_stands=true
+-- include: workflows.nodes stands=true
+,
+-- include: workflows.workflows stands=true
 SELECT NULL::uuid AS id WHERE false
 
 -- name: start_keyed
@@ -51,7 +58,9 @@ WITH bounded AS MATERIALIZED (
 , lost AS (
     SELECT unnest($32::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
 ),
--- include: workflows.graphs stands="sent.id NOT IN (SELECT lost.id FROM lost)" node_stands="duly.workflow_of(sent.id) NOT IN (SELECT lost.id FROM lost)"
+-- include: workflows.nodes stands="duly.workflow_of(sent.id) NOT IN (SELECT lost.id FROM lost)"
+,
+-- include: workflows.workflows stands="sent.id NOT IN (SELECT lost.id FROM lost)"
 SELECT lost.id FROM lost
 
 -- name: read_known
