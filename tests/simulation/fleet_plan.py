@@ -237,6 +237,7 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (store_recur, "BATCHES_MAX", 5),
         (workflow_role, "LOOK_S", plan.sweep_s),
         (workflow_role, "AGAIN_S", plan.sweep_s),
+        (workflow_role, "AGAIN_S_MAX", 2 * plan.sweep_s),
         (workflow_role, "TIMERS_AT_ONCE", plan.batch),
         (workflow_timers, "TIMERS_AT_ONCE", plan.batch),
         (workflow_control, "CANCELLED_AT_ONCE", cancelled_at_once(plan.seed)),

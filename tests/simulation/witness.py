@@ -1,30 +1,39 @@
 """The calls of the real roles, told to the recorder: the store's own functions with a witness."""
 
-from collections.abc import Awaitable, Collection, Sequence
+import contextlib
+import traceback
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 from uuid import UUID
 
 from duly.broker import lease_queue
 from duly.broker import postgres as postgres_broker
-from duly.domain.errors import DatabaseUnavailable, StatementRefused
+from duly.domain.errors import DatabaseUnavailable, DulyError, StatementRefused
 from duly.domain.ids import slot_of
 from duly.domain.lanes import Lane, Ticket
 from duly.environment import Environment
 from duly.execution import held_leases
+from duly.scheduler import workflows as workflow_role
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.ready_state import ReadyTimer
-from duly.store import insert, lease, ready_tickets, submit
+from duly.store import insert, lease, ready_tickets, submit, task_callbacks, workflow_control
 from duly.store.database import Database
-from duly.store.finish import SettleAnswer, Settlement
+from duly.store.finish import Released, SettleAnswer, Settlement
 from duly.store.insert import IdleConsumer, InsertRow
 from duly.store.lease import Beat, HeartbeatResult, Lease
 from duly.store.settle import Settler
+from duly.store.submit import Submitter
+from duly.store.task_callbacks import DueCallback
+from duly.store.workflow_control import CallBack
+from duly.store.workflow_timers import WorkflowTimer
 from duly.verify.check import Violation
 from duly.verify.history import CallPhase, LogEntry, Operation
 from tests.simulation.cluster import CURRENT_NODE, Node
 
 Answer = TypeVar("Answer")
+# A statement that was rolled back for another, or waited for it in vain.
+CONFLICTS = ("40", "55")
 
 
 def here() -> Node:
@@ -187,6 +196,34 @@ async def told(
 
 
 # Where the roles find these functions.
+async def run_timer_witnessed(
+    database: Database, timer: WorkflowTimer, call_back: CallBack
+) -> tuple[Released, Callable[[], Awaitable[None]] | None]:
+    with mistakes_told(str(timer)):
+        return await workflow_control.run_timer(database, timer, call_back)
+
+
+async def tell_ends_witnessed(
+    database: Database, submitter: Submitter, due: Sequence[DueCallback]
+) -> Callable[[], Awaitable[None]]:
+    with mistakes_told(str(due)):
+        return await task_callbacks.tell_ends(database, submitter, due)
+
+
+@contextlib.contextmanager
+def mistakes_told(what: str) -> Iterator[None]:
+    """The role goes on with other timers, whatever becomes of one: a mistake of ours is told here."""
+    try:
+        yield
+    except Exception as error:
+        is_refused = isinstance(error, StatementRefused)
+        code = str(error.facts.get("code")) if isinstance(error, StatementRefused) else ""
+        is_world = isinstance(error, DulyError | TimeoutError) and not is_refused
+        if not is_world and not code.startswith(CONFLICTS):
+            here().cluster.failures.append(f"{what}: {traceback.format_exc()}")
+        raise
+
+
 WITNESSED: list[tuple[Any, str, Any]] = [
     (lease_queue, "lease_tasks", lease_tasks_witnessed),
     (lease_queue, "read_held", read_held_witnessed),
@@ -194,4 +231,6 @@ WITNESSED: list[tuple[Any, str, Any]] = [
     (submit, "first_lease", first_lease_witnessed),
     (held_leases, "extend_leases", extend_leases_witnessed),
     (Dispatcher, "publish", publish_witnessed),
+    (workflow_role, "run_timer", run_timer_witnessed),
+    (workflow_role, "tell_ends", tell_ends_witnessed),
 ]

@@ -9,7 +9,7 @@ ends of single tasks.
 | a deadline comes | the look before it saw it ahead, and the next one is at that instant |
 | killed between two commits | the timer is still there, and found by the next look |
 | two processes do one timer | the first deletes it in its commit; the second does nothing |
-| one timer cannot be done | logged, and tried again after a pause; the others go on |
+| one timer cannot be done | logged, and put off, longer each time; it hides none behind it |
 """
 
 from collections.abc import Sequence
@@ -27,15 +27,20 @@ from duly.store.notify import WORKFLOWS, Send
 from duly.store.task_callbacks import DueCallback, tell_ends
 from duly.store.workflow_callbacks import WorkflowCallbacks
 from duly.store.workflow_control import run_timer
-from duly.store.workflow_timers import TIMERS_AT_ONCE, WorkflowTimer, find_due_timers
+from duly.store.workflow_timers import (
+    TIMERS_AT_ONCE,
+    WorkflowTimer,
+    find_due_timers,
+    postpone_timer,
+)
 from duly.telemetry import get_logger
 
 # How late what another process left to do may begin; and how far ahead deadlines are seen.
 LOOK_S = 3.0
 PAUSE_S_MIN = 0.01
-# How long a timer that could not be done is left alone.
+# How long a timer that could not be done is put off, doubled each time.
 AGAIN_S = 5.0
-RESTING_MAX = 10_000
+AGAIN_S_MAX = 600.0
 
 log = get_logger("duly.scheduler.workflows")
 
@@ -60,7 +65,6 @@ class WorkflowRole:
         self.callbacks = callbacks
         self.events = events
         self.send = send
-        self.resting: dict[tuple[UUID, str, int], float] = {}
         self.wakeup = Wakeup()
 
     def on_finished(self, event: TasksFinished) -> None:
@@ -93,16 +97,12 @@ class WorkflowRole:
         if not shards:
             return LOOK_S
         found = await find_due_timers(self.database, sorted(shards), LOOK_S)
-        now_s = self.environment.clock.monotonic()
-        self.resting = {key: until for key, until in self.resting.items() if until > now_s}
         due = [timer for timer in found if timer.wait_s <= 0]
-        able = [timer for timer in due if key_of(timer) not in self.resting]
-        await self.tell([timer for timer in able if has_callback(timer.workflow)])
-        for timer in able:
+        await self.tell([timer for timer in due if has_callback(timer.workflow)])
+        for timer in due:
             if not has_callback(timer.workflow):
                 await self.run(timer)
-        is_full = len(due) == TIMERS_AT_ONCE and len(self.resting) < RESTING_MAX
-        if is_full and len(self.resting) < len(due):
+        if len(due) == TIMERS_AT_ONCE:
             return 0.0
         waits = [timer.wait_s for timer in found if timer.wait_s > 0]
         return max(PAUSE_S_MIN, min([LOOK_S, *waits]))
@@ -114,25 +114,32 @@ class WorkflowRole:
         due = [DueCallback(timer.shard, timer.workflow, timer.fence) for timer in timers]
         try:
             after = await tell_ends(self.database, self.callbacks.submitter, due)
-        except DulyError as error:
+        except Exception as error:
             if len(timers) == 1:
-                self.rest(timers[0], error)
+                await self.put_off(timers[0], error)
                 return
             for timer in timers:
                 await self.tell([timer])
         else:
             await after()
 
-    def rest(self, timer: WorkflowTimer, error: DulyError) -> None:
-        workflow = str(timer.workflow)
-        log.warning("workflow timer failed", kind=timer.kind, workflow=workflow, error=str(error))
-        self.resting[key_of(timer)] = self.environment.clock.monotonic() + AGAIN_S
+    async def put_off(self, timer: WorkflowTimer, error: Exception) -> None:
+        """Whatever it is: the timers of all others come after this one."""
+        await postpone_timer(self.database, timer, AGAIN_S, AGAIN_S_MAX)
+        is_ours = not isinstance(error, DulyError)
+        log.warning(
+            "workflow timer failed",
+            kind=timer.kind,
+            workflow=str(timer.workflow),
+            error=repr(error) if is_ours else str(error),
+            exc_info=error if is_ours else None,
+        )
 
     async def run(self, timer: WorkflowTimer) -> None:
         try:
             released, after = await run_timer(self.database, timer, self.callbacks.store)
-        except DulyError as error:
-            self.rest(timer, error)
+        except Exception as error:
+            await self.put_off(timer, error)
             return
         publish_released(self.events, timer.tenant, released)
         if after is not None:
@@ -140,7 +147,3 @@ class WorkflowRole:
 
     async def close(self) -> None:
         """Nothing is held: what is due stays due."""
-
-
-def key_of(timer: WorkflowTimer) -> tuple[UUID, str, int]:
-    return timer.workflow, timer.kind, timer.node

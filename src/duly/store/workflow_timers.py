@@ -76,3 +76,12 @@ async def take_timer(session: Session, timer: WorkflowTimer) -> bool:
     """False: done by another process, or armed anew since it was found."""
     key = timer.shard, timer.workflow, timer.kind, timer.node, timer.fence
     return bool(await session.fetch(SQL.take_timer, *key))
+
+
+async def postpone_timer(
+    database: Database, timer: WorkflowTimer, again_s: float, again_s_max: float
+) -> None:
+    """One that could not be done: the longer, the more often it was tried. Nothing happens to one
+    that was done or armed anew since."""
+    key = timer.shard, timer.workflow, timer.kind, timer.node, timer.fence
+    await database.fetch(SQL.postpone_timer, *key, again_s, again_s_max)

@@ -23,3 +23,14 @@ DELETE FROM duly.workflow_timers
  WHERE shard = $1 AND workflow = $2 AND kind = $3 AND node = $4 AND fence = $5
    AND due_at <= duly.now()
 RETURNING workflow
+
+-- name: postpone_timer
+-- One that could not be done goes behind what is due: a look finds the longest overdue first, and would
+-- find nothing but those that fail.
+UPDATE duly.workflow_timers
+   SET due_at = duly.now() + make_interval(secs => least($6 * 2 ^ tries, $7)),
+       tries = least(tries + 1, 100),
+       fence = fence + 1
+ WHERE shard = $1 AND workflow = $2 AND kind = $3 AND node = $4 AND fence = $5
+   AND due_at <= duly.now()
+RETURNING workflow
