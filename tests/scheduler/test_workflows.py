@@ -9,13 +9,15 @@ import pytest
 from duly.coordinator.ownership import Coordinator
 from duly.domain.errors import TooManyPools
 from duly.domain.ids import SLOTS
+from duly.domain.task import Callback
 from duly.environment import Environment
 from duly.events import TaskEvents
 from duly.scheduler import workflows as role_module
 from duly.scheduler.workflows import AGAIN_S, WorkflowRole
 from duly.store import workflow_timers
+from duly.store.policies import encode_callback
 from duly.store.submit import Submitter
-from duly.store.workflow_callbacks import Callback, WorkflowCallbacks, encode_callback
+from duly.store.workflow_callbacks import WorkflowCallbacks
 from tests.store.test_workflows import Flow, begin
 from tests.store.world import World
 

@@ -212,7 +212,7 @@ async def tell_ends_witnessed(
 
 @contextlib.contextmanager
 def mistakes_told(what: str) -> Iterator[None]:
-    """The role goes on with other timers, whatever becomes of one: a mistake of ours is told here."""
+    """The role goes on with other timers, whatever becomes of one: our mistakes are told here."""
     try:
         yield
     except Exception as error:
