@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         Unavailable,
         Unreachable,
         WaitTimedOut,
+        WorkflowTimedOut,
     )
     from duly.client.outcomes import Reject, Retry
     from duly.client.receiver import Delivery
@@ -77,6 +78,7 @@ __all__ = [
     "WebhookReceiver",
     "Worker",
     "Workflow",
+    "WorkflowTimedOut",
     "__version__",
     "chain",
     "chord",
@@ -125,6 +127,7 @@ EXPORTS = {
     "WebhookReceiver": "duly.client.receiver_app",
     "Worker": "duly.client.worker",
     "Workflow": "duly.client.workflow",
+    "WorkflowTimedOut": "duly.client.errors",
     "chain": "duly.client.workflow_nodes",
     "chord": "duly.client.workflow_nodes",
     "group": "duly.client.workflow_nodes",

@@ -68,7 +68,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str]] = {
     "a name with a newline": ({"name": "a\n"}, "/name", ""),
     "a name that ends in a space": ({"name": "a "}, "/name", ""),
     "an unknown field": ({"timezon": "UTC"}, "/timezon", "did you mean timezone?"),
-    "no task": ({"task": None}, "/task", ""),
+    "no task": ({"task": None}, "/task", "is required, or /workflow instead"),
+    "a task and a workflow": (
+        {"workflow": {"name": "w", "nodes": {"a": {"type": "a"}}}},
+        "/workflow",
+        "does not go with /task",
+    ),
     "a task without a type": ({"task": {}}, "/task/type", "required"),
     "a task with its own time": (
         {"task": {"type": "a", "run_at": "2027-01-01T00:00:00Z"}},

@@ -16,6 +16,9 @@ lost event costs a moment and never a wrong picture.
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
+from typing import Literal
+
+import msgspec
 
 from duly.api.asgi import Endpoint, Kind
 from duly.api.problems import Code, later
@@ -32,6 +35,14 @@ HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 RETRY_MS = 2000
 
 
+class ServerSentEvent(msgspec.Struct, frozen=True):
+    """One event of the stream: something of the tenant changed. `data` is empty, `{}`."""
+
+    id: str
+    event: Literal["changed"]
+    data: str
+
+
 class LiveEventRoutes:
     def __init__(self, changes: TenantChanges) -> None:
         self.changes = changes
@@ -46,7 +57,7 @@ class LiveEventRoutes:
                 handler=self.stream,
                 kind=Kind.HOT,
                 access=PRODUCERS,
-                answers={200: str},
+                answers={200: ServerSentEvent},
                 refusals=(Code.OVERLOADED,),
                 answer_media_type=EVENT_STREAM,
                 tag=TAG,

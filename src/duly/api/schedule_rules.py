@@ -26,6 +26,8 @@ from duly.domain.recurrence_fields import RecurrenceFields, closest_fires_s, rea
 from duly.store.schedules import Definition
 from duly.store.templates import ScheduledWorkflow, Template, template_of
 
+NEITHER = Problem("/task", "is required, or /workflow instead")
+BOTH = Problem("/workflow", "does not go with /task")
 ONE_TASK = "belongs to one task; a schedule says when"
 OF_ONE_TASK = (
     "run_at",
@@ -72,7 +74,7 @@ async def check_schedule(
         assert isinstance(prepared, ScheduledWorkflow)
         template, text = prepared, encode_workflow(asked.workflow)
     else:
-        raise invalid([*found, Problem("", "has a task or a workflow")])
+        raise invalid([*found, NEITHER if asked.task is None else BOTH])
     if found or recurrence is None:
         raise invalid(found)
     definition = Definition(
