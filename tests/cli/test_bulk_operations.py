@@ -59,7 +59,7 @@ async def test_a_bulk_cancel_is_previewed_followed_and_listed(
     async with leader(front):
         ended = await duly.json("bulk", "cancel", *MAIL, "--yes")
     assert (ended["state"], ended["done"]) == ("DONE", 3)
-    assert (await duly.json("tasks", "get", task["id"]))["state"] == "CANCELLED"
+    assert (await duly.json("tasks", "show", task["id"]))["state"] == "CANCELLED"
     (listed,) = (await duly.json("bulk", "list"))["items"]
     assert listed == ended
     assert "DONE" in await duly("bulk", "list")

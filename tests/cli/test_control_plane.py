@@ -28,8 +28,8 @@ async def test_a_tenant_is_created_changed_and_acted_for(duly: CommandLine) -> N
     table = await duly("tenants", "list")
     assert [line.split()[0] for line in table.splitlines()] == ["name", *names]
     task = await duly.json("tasks", "submit", "x", "--tenant", "acme")
-    await duly("tasks", "get", task["id"], code=1)
-    assert (await duly.json("tasks", "get", task["id"], "--tenant", "acme"))["type"] == "x"
+    await duly("tasks", "show", task["id"], code=1)
+    assert (await duly.json("tasks", "show", task["id"], "--tenant", "acme"))["type"] == "x"
     assert "stored max" in await duly("tenants", "show", "acme")
     assert (await duly.json("tenants", "suspend", "acme"))["suspended"] is True
     assert (await duly.json("tenants", "resume", "acme"))["suspended"] is False

@@ -41,8 +41,8 @@ async def test_ids_and_names_are_completed_by_what_there_is(
     await duly("pauses", "pause", "pool", "slow", "--reason", "x")
     await duly("pauses", "pause", "type", "mail", "--reason", "x")
     secret = (await duly.json("webhook-secrets", "create"))["id"]
-    assert set(await complete(duly, "duly", "tasks", "get", "")) == {task, gone}
-    assert await complete(duly, "duly", "tasks", "get", task[:-1]) == [task]
+    assert set(await complete(duly, "duly", "tasks", "show", "")) == {task, gone}
+    assert await complete(duly, "duly", "tasks", "show", task[:-1]) == [task]
     assert await complete(duly, "duly", "tasks", "run-now", "") == [task]
     assert await complete(duly, "duly", "tasks", "list", "--type", "mail.") == ["mail.send"]
     assert await complete(duly, "duly", "schedules", "show", "ni") == ["nightly"]
@@ -53,7 +53,7 @@ async def test_ids_and_names_are_completed_by_what_there_is(
     assert await complete(duly, "duly", "dead-letters", "show", "") == []
     there = ("--url", front.url, "--api-key", front.producer)
     duly.patch.delenv("DULY_API_KEY")
-    assert await complete(duly, "duly", "tasks", "get", *there, task[:9]) == [gone, task]
+    assert await complete(duly, "duly", "tasks", "show", *there, task[:9]) == [gone, task]
 
 
 async def test_without_a_server_nothing_is_suggested_and_nothing_is_said(
@@ -61,13 +61,13 @@ async def test_without_a_server_nothing_is_suggested_and_nothing_is_said(
 ) -> None:
     """An error between two words ruins the line that is being typed."""
     duly.patch.setenv("DULY_URL", "http://127.0.0.1:9")
-    assert await complete(duly, "duly", "tasks", "get", "") == []
+    assert await complete(duly, "duly", "tasks", "show", "") == []
     duly.use_key("wrong")
-    assert await complete(duly, "duly", "tasks", "get", "") == []
+    assert await complete(duly, "duly", "tasks", "show", "") == []
     duly.patch.delenv("DULY_URL")
     duly.patch.setenv("DULY_DATA_DIR", str(tmp_path))
-    assert await complete(duly, "duly", "tasks", "get", "") == []
-    assert await complete(duly, "duly", "tasks", "ge") == ["get"]
+    assert await complete(duly, "duly", "tasks", "show", "") == []
+    assert await complete(duly, "duly", "tasks", "sh") == ["show"]
 
 
 @pytest.mark.parametrize("name", ["a\nb", "a\x1b[2J"])

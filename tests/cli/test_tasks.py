@@ -25,7 +25,7 @@ SOON = datetime.now(UTC).replace(microsecond=0) + timedelta(days=30)
 SOON_ELSEWHERE = SOON.astimezone(timezone(timedelta(hours=1))).isoformat()
 SOON_TEXT = f"{SOON:%Y-%m-%dT%H:%M:%SZ}"
 LOOKS: dict[str, list[str]] = {
-    "get": [],
+    "show": [],
     "cancel": [],
     "run-now": [],
     "explain": [],
@@ -49,7 +49,7 @@ async def test_every_option_of_a_submit_arrives(duly: CommandLine) -> None:
         *("--concurrency-key", "c:1", "--concurrency-limit", 2, "--idempotency-key", "welcome-42"),
         *("--tag", "a:b:c"),
     )
-    task = await duly.json("tasks", "get", task["id"])
+    task = await duly.json("tasks", "show", task["id"])
     target = {"url": "https://example.com/hook", "headers": {"X-Team": "billing"}}
     assert timedelta(0) <= datetime.fromisoformat(task["run_at"]) - SOON < timedelta(seconds=90)
     assert task["target"] == target
@@ -80,7 +80,7 @@ async def test_a_payload_comes_from_an_argument_a_file_or_standard_input(
     (tmp_path / "payload.json").write_text(text, "utf-8")
     given = {"argument": text, "file": f"@{tmp_path / 'payload.json'}", "stdin": "-"}[source]
     task = await duly.json("tasks", "submit", "mail.send", given, stdin=text)
-    assert (await duly.json("tasks", "get", task["id"]))["payload"] == {"to": "é"}
+    assert (await duly.json("tasks", "show", task["id"]))["payload"] == {"to": "é"}
 
 
 @pytest.mark.parametrize(
@@ -295,7 +295,7 @@ async def test_attempts_and_errors_are_shown_without_what_a_terminal_obeys(
     task_id = await fail(front, error="\x1b[2Jboom\x07 [red]\u202e")
     page = await duly.json("tasks", "attempts", task_id)
     assert [item["outcome"] for item in page["items"]] == ["failed"]
-    for shown in (await duly("tasks", "attempts", task_id), await duly("tasks", "get", task_id)):
+    for shown in (await duly("tasks", "attempts", task_id), await duly("tasks", "show", task_id)):
         assert "\\x1b[2Jboom\\x07 [red]\\u202e" in shown
         assert "\x1b" not in shown
 
@@ -347,12 +347,12 @@ async def test_tasks_are_erased_after_a_preview(duly: CommandLine) -> None:
     await duly("tasks", "erase", ids[0], code=2)
     await duly("tasks", "erase", code=2)
     await duly("tasks", "erase", ids[0], "--type", "x", code=2)
-    assert "payload" in await duly.json("tasks", "get", ids[0])
+    assert "payload" in await duly.json("tasks", "show", ids[0])
     assert await duly("tasks", "erase", ids[0], "--yes") == "1 erased\n"
     told = await duly.json("tasks", "erase", "--tag", "person:ada", "--yes")
     assert (told["erased"], told["unfinished"], told["has_more"]) == (2, 1, False)
     for task_id in ids:
-        task = await duly.json("tasks", "get", task_id)
+        task = await duly.json("tasks", "show", task_id)
         assert task["purged"]
         assert "payload" not in task
     await duly("tasks", "erase", live, "--yes", code=1)

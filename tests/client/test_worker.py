@@ -459,3 +459,34 @@ async def test_what_a_handler_logs_is_kept_with_its_attempt(
     ]
     page = await client.call("GET", f"/v1/tasks/{second.id}/logs")
     assert [(line["level"], line["text"]) for line in page["items"]] == [("error", "from a thread")]
+
+
+@pytest.mark.parametrize("way", ["async", "thread"])
+async def test_the_error_of_an_attempt_begins_in_the_handler(
+    client: AsyncClient, make_worker: MakeWorker, pool: str, way: str
+) -> None:
+    """Frames of the worker, the same for every failure, stand before the one line that matters."""
+    worker = make_worker()
+
+    def boom() -> None:
+        raise RuntimeError("boom")
+
+    if way == "async":
+
+        @worker.task("boom", retry={"max_attempts": 1})
+        async def awaited(ctx: Context) -> None:
+            boom()
+
+    else:
+
+        @worker.task("boom", retry={"max_attempts": 1})
+        def plain(ctx: Context) -> None:
+            boom()
+
+    async with at_work(worker):
+        task = await client.submit("boom", pool=pool)
+        ended = await client.wait(task.id, WAIT_S)
+    assert ended.error is not None
+    frames = [line for line in ended.error.splitlines() if line.startswith("  File ")]
+    assert len(frames) == 2, ended.error
+    assert all("test_worker.py" in frame for frame in frames)

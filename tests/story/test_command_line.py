@@ -171,7 +171,7 @@ CURSOR = "there is more to look at: --cursor "
 NAME = "a-rather-long-name-that-a-person-would-give"
 LISTS = (
     ("tasks", "list"),
-    ("tasks", "get", "ID"),
+    ("tasks", "show", "ID"),
     ("tasks", "explain", "ID"),
     ("schedules", "list"),
     ("schedules", "show", NAME),

@@ -77,10 +77,10 @@ def command() -> None:
 command.add_command(submit)
 
 
-@command.command("get")
+@command.command("show")
 @click.argument("task_id", metavar="ID", shell_complete=TASK_IDS)
 @over_api
-def get(session: ApiSession, task_id: str) -> None:
+def show_one(session: ApiSession, task_id: str) -> None:
     """Show everything about a task."""
     session.show(session.ask("GET", path("tasks", task_id)), print_task)
 

@@ -4,6 +4,8 @@ A verdict is plain data, so that a handler's own process can send it home.
 """
 
 import traceback
+from pathlib import Path
+from types import TracebackType
 from typing import Any, NamedTuple
 
 from duly.client.json_values import encode
@@ -12,6 +14,8 @@ from duly.domain.retry import Failure, GiveUp, RetryPolicy, decide
 from duly.domain.states import Outcome
 
 KIND_CHARACTERS_MAX = 128
+# Of the frames of a failure, those that lead to the handler.
+CALLERS = str(Path(__file__).parent)
 # Of a text that is too long, the part kept from its end, where a traceback says the most.
 TAIL_BYTES = ERROR_BYTES_MAX // 2
 ELLIPSIS = "\n...\n"
@@ -97,7 +101,16 @@ def judged(error: BaseException) -> HandlerOutcome:
 def error_text(error: BaseException) -> str:
     """The message first: failures are grouped by it. Then where it happened."""
     first = "".join(traceback.format_exception_only(error)).strip()
-    return first + "\n\n" + "".join(traceback.format_exception(error)).strip()
+    whole = traceback.format_exception(type(error), error, from_handler(error.__traceback__))
+    return first + "\n\n" + "".join(whole).strip()
+
+
+def from_handler(trace: TracebackType | None) -> TracebackType | None:
+    """Without the frames that lead to the handler, which are the same for every failure."""
+    rest = trace
+    while rest is not None and rest.tb_frame.f_code.co_filename.startswith(CALLERS):
+        rest = rest.tb_next
+    return trace if rest is None else rest
 
 
 def bounded(text: str) -> str:
