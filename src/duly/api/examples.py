@@ -37,6 +37,16 @@ WORKFLOW: dict[str, Any] = {
         "ship": {"type": "parcel.ship", "after": ["charge", "reserve"]},
         "notify": {"type": "email.send", "after": ["ship"], "when": "all_done", "delay_s": 60},
         "refund": {"type": "payment.refund", "after": ["reserve"], "when": "any_failed"},
+        "review": {
+            "after": ["ship"],
+            "if": {"node": "ship", "path": "/parcels", "gt": 10},
+            "wait": {
+                "signal": "approved",
+                "role": "operator",
+                "timeout_s": 86400,
+                "on_timeout": "skip",
+            },
+        },
     },
 }
 FILTER = {"type": "invoice.charge", "tag": "env:prod"}
@@ -66,6 +76,11 @@ EXAMPLES: dict[tuple[str, str], Any] = {
         "dry_run": True,
     },
     ("POST", "/v1/workflows"): WORKFLOW,
+    ("POST", "/v1/workflows/{id}/signals"): {
+        "name": "approved",
+        "payload": {"note": "checked by phone"},
+        "idempotency_key": "review-4711",
+    },
     ("PUT", "/v1/workflow-types/{name}"): {
         "deadline_s": 86400,
         "nodes": {

@@ -42,6 +42,7 @@ from duly.api.webhook_secrets import WebhookSecretRoutes
 from duly.api.worker_protocol import WorkerRoutes
 from duly.api.workflow_appends import Appending, WorkflowAppendRoutes
 from duly.api.workflow_body import WorkflowChecks
+from duly.api.workflow_signals import WorkflowSignalRoutes
 from duly.api.workflow_types import WorkflowTypeRoutes
 from duly.api.workflows import WorkflowRoutes
 from duly.domain.addresses import STRICT, OutboundRules
@@ -135,6 +136,7 @@ class ApiRoutes:
             *explain.endpoints(),
             *self.workflows().endpoints(),
             *WorkflowAppendRoutes(self.appending()).endpoints(),
+            *WorkflowSignalRoutes(self.events).endpoints(),
             *WorkflowTypeRoutes(self.database, self.workflow_checks(), self.admission).endpoints(),
             *self.recurring(),
             *CompatRoutes(self.environment, tasks, self.schedules()).endpoints(),

@@ -11,15 +11,18 @@ from duly.api.workflow_wire import (
     GraphNode,
     GraphView,
     NodeExplanation,
+    WaitingFor,
     WorkflowExplanation,
     WorkflowView,
     kind_of,
     when_of,
     workflow_view,
 )
+from duly.domain.node_spec import OnTimeout, WaitSpec
 from duly.domain.states import TERMINAL, State
 from duly.domain.workflow import NodeTime, WaitRule, critical_path
 from duly.store.database import Session
+from duly.store.workflow_signals import SENDERS
 from duly.store.workflows import Workflow, WorkflowNode, read_nodes
 
 # Nodes that one statement reads; between two, other calls have their turn.
@@ -36,6 +39,11 @@ RULE_WORDS = {
     WaitRule.ALL_DONE: "all parents to end",
     WaitRule.ANY_COMPLETED: "a parent to complete",
     WaitRule.ANY_FAILED: "a parent to fail",
+}
+TIMEOUT_WORDS = {
+    OnTimeout.SKIP: "is skipped",
+    OnTimeout.FAIL: "fails",
+    OnTimeout.CONTINUE: "completes without it",
 }
 
 
@@ -132,6 +140,7 @@ class WorkflowReading:
             state=node.state,
             when=when_of(node),
             detail=self.detail(node, binding),
+            waits_for=waiting_for(node),
             parents=[binding_parent(each) for each in binding[:PARENTS_NAMED_MAX]],
             blocked_by=[binding_parent(each) for each in blockers(node, nodes)],
         )
@@ -142,8 +151,16 @@ class WorkflowReading:
                 return f"its workflow is being stopped ({self.workflow.stop_reason})"
             case State.WAITING if node.held_due_at is not None:
                 return f"is held: its workflow was paused by {self.workflow.paused_by}"
+            case State.WAITING if node.has_begun and node.spec.wait is not None:
+                return f"waits for {wait_words(node.spec.wait, node.until)}"
+            case State.WAITING if node.parents_pending is None:
+                return "its parents let it run; what it then does is being decided"
             case State.WAITING:
                 return f"waits for {RULE_WORDS[node.rule]}: {len(binding)} have not ended"
+            case State.SKIPPED if node.spec.is_step and node.started_at is not None:
+                return "was skipped when the time to wait was over"
+            case State.SKIPPED if node.spec.predicate is not None:
+                return "was skipped: its `if` did not hold, or its parents did not let it run"
             case State.SKIPPED:
                 return f"was to wait for {RULE_WORDS[node.rule]}, which can no longer be"
             case State.SCHEDULED:
@@ -152,6 +169,24 @@ class WorkflowReading:
                 return "its parents let it run; GET /v1/tasks/{id}/explain says more"
             case _:
                 return "has ended"
+
+
+def waiting_for(node: WorkflowNode) -> WaitingFor | None:
+    wait = node.spec.wait
+    if wait is None or not node.has_begun:
+        return None
+    role = None if wait.signal is None else wait.role.value
+    return WaitingFor(wait.signal, role, node.until)
+
+
+def wait_words(wait: WaitSpec, until: datetime | None) -> str:
+    """What a node waits for that has begun to."""
+    instant = "" if until is None else f" until {until.isoformat()}"
+    if wait.signal is None:
+        return f"its time{instant}"
+    roles = " or ".join(sorted(SENDERS[wait.role]))
+    after = f", then it {TIMEOUT_WORDS[wait.on_timeout]}" if instant else ""
+    return f"the signal {wait.signal} from the role {roles}{instant}{after}"
 
 
 def blockers(node: WorkflowNode, nodes: dict[int, WorkflowNode]) -> list[WorkflowNode]:
@@ -167,7 +202,7 @@ def blockers(node: WorkflowNode, nodes: dict[int, WorkflowNode]) -> list[Workflo
             continue
         seen.add(number)
         parent = nodes[number]
-        if parent.state is State.WAITING:
+        if parent.state is State.WAITING and parent.parents_pending is not None:
             stack += parent.parents
         elif parent.state not in TERMINAL:
             found.append(parent)
@@ -175,7 +210,7 @@ def blockers(node: WorkflowNode, nodes: dict[int, WorkflowNode]) -> list[Workflo
 
 
 def binding_parent(node: WorkflowNode) -> BindingParent:
-    return BindingParent(node.name, node.state, node.due_at)
+    return BindingParent(node.name, node.state, node.due_at or node.until)
 
 
 def node_times(nodes: Sequence[WorkflowNode]) -> dict[int, NodeTime]:
@@ -198,6 +233,8 @@ def node_time(node: WorkflowNode, usual_s: float) -> NodeTime:
     if node.state in TERMINAL:
         return NodeTime(node.parents, seconds_from(node.now, node.ended_at), 0.0)
     ran_s = -seconds_from(node.now, node.started_at) if node.state is State.RUNNING else 0.0
+    if node.spec.wait is not None:
+        return NodeTime(node.parents, None, wait_s(node, node.spec.wait))
     until_s = (
         max(seconds_from(node.now, node.due_at), 0.0) if node.state is State.SCHEDULED else 0.0
     )
@@ -206,6 +243,14 @@ def node_time(node: WorkflowNode, usual_s: float) -> NodeTime:
     left_s = max(left_s, 0.001) if usual_s else 0.0
     delay_s = node.delay_s if node.state is State.WAITING else 0.0
     return NodeTime(node.parents, None, left_s + (delay_s + until_s if usual_s else 0.0))
+
+
+def wait_s(node: WorkflowNode, wait: WaitSpec) -> float:
+    """The longest that it may take; 0.0 where a signal without a timeout decides."""
+    if node.until is not None or wait.until is not None:
+        return max(seconds_from(node.now, node.until or wait.until), 0.001)
+    known_s = wait.timeout_s if wait.delay_s is None else wait.delay_s
+    return 0.0 if known_s is None else max(node.delay_s + known_s, 0.001)
 
 
 def seconds_from(now: datetime, instant: datetime | None) -> float:

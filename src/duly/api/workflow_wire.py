@@ -176,9 +176,17 @@ class BindingParent(msgspec.Struct, frozen=True, omit_defaults=True):
     next_at: Instant | None = None
 
 
-class NodeExplanation(msgspec.Struct, frozen=True):
+class WaitingFor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a wait node waits for: a signal, who may send it, and until when; or only until when."""
+
+    signal: str | None = None
+    role: str | None = None
+    until: Instant | None = None
+
+
+class NodeExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a node stands where it does. `blocked_by` are the nodes at the beginning of all chains
-    that lead to it which could move now."""
+    that lead to it which could move now. `waits_for`: of a wait that has begun."""
 
     id: UUID
     name: str
@@ -187,6 +195,7 @@ class NodeExplanation(msgspec.Struct, frozen=True):
     detail: str
     parents: list[BindingParent]
     blocked_by: list[BindingParent]
+    waits_for: WaitingFor | None = None
 
 
 class WorkflowExplanation(msgspec.Struct, frozen=True):
@@ -285,7 +294,7 @@ def node_view(node: WorkflowNode) -> WorkflowNodeView:
         parents=len(node.parents),
         parents_pending=node.parents_pending,
         delay_s=node.delay_s,
-        next_at=node.due_at,
+        next_at=node.due_at or node.until,
         started_at=node.started_at,
         finished_at=node.ended_at,
         reason=node.reason,

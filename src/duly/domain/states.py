@@ -21,7 +21,8 @@ LIVE = frozenset(State) - TERMINAL
 
 # From each state, where a task may go next. Terminal states lead nowhere: replay makes a new task.
 MOVES: dict[State, frozenset[State]] = {
-    State.WAITING: frozenset({State.SCHEDULED, State.READY, State.CANCELLED, State.SKIPPED}),
+    # Nodes that no handler runs wait until they end.
+    State.WAITING: frozenset({State.SCHEDULED, State.READY, *TERMINAL}),
     State.SCHEDULED: frozenset({State.READY, State.CANCELLED, State.SCHEDULED, State.FAILED}),
     State.READY: frozenset({State.RUNNING, State.SCHEDULED, State.CANCELLED, State.FAILED}),
     State.RUNNING: frozenset({State.SCHEDULED, State.READY, *TERMINAL - {State.SKIPPED}}),

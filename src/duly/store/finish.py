@@ -284,11 +284,12 @@ async def end_node(session: Session, node_id: UUID, end: NodeEnd, released: Rele
     """The one end of a node without a lease: a wait that got its signal or timed out, a map that
     closed, a workflow within a workflow that ended, a task that its `if` skips.
 
-    The caller's transaction holds the lock of the workflow (`workflow_control.run_timer`, or
-    `lock_workflow` before anything else) and deletes what `workflow_timers` has for the node. This
-    deletes the node's timer, writes its record, counts it and releases, arms or skips its children;
-    `released` learns of all that, and `control.publish_released` tells it after the commit. False:
-    it has ended (was cancelled), or its parents have not decided; then nothing was changed.
+    The caller's transaction holds the lock of the workflow (`workflow_control.run_timer` does, and
+    others begin with `workflow_nodes.lock_workflow`) and deletes what `workflow_timers` has for the
+    node. This deletes the node's timer, writes its record, counts it and releases, arms or skips
+    its children; `released` learns of all that, and `control.publish_released` tells it after the
+    commit. False: it has ended (was cancelled), or its parents have not decided; then nothing was
+    changed.
     """
     assert (end.state is State.FAILED) == (end.reason is not None)
     reason = None if end.reason is None else end.reason.value

@@ -268,7 +268,7 @@ WITH locked AS MATERIALIZED (
            0 AS charged, NULL::uuid AS holder, timers.started_at,
            coalesce(timers.run_at, timers.started_at) AS run_at, false AS has_key,
            $3::text AS outcome, $4::text AS state, $5::text AS reason, $6::text AS error,
-           $7::text AS result, coalesce($6, '') AS fingerprint
+           $7::text AS result, coalesce($5, '') AS fingerprint
 ),
 -- include: finish.attempt_record
 ,

@@ -32,7 +32,10 @@ async def erase_tasks(session: Session, tenant: int, ids: Sequence[UUID], actor:
     )
     erased = [row["id"] for row in rows]
     shards = [shard_of(task_id) for task_id in erased]
-    for statement in (SQL.erase_tasks, SQL.erase_attempts, SQL.erase_logs, SQL.erase_dead_letters):
+    for statement in (
+        *(SQL.erase_tasks, SQL.erase_attempts, SQL.erase_logs),
+        *(SQL.erase_signals, SQL.erase_dead_letters),
+    ):
         await session.fetch(statement, shards, erased)
     await session.fetch(SQL.become_tenant_again)
     return erased

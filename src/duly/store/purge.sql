@@ -46,6 +46,21 @@ DELETE FROM duly.task_logs
  USING unnest($1::smallint[], $2::uuid[]) AS chosen(shard, id)
  WHERE task_logs.shard = chosen.shard AND task_logs.id = chosen.id
 
+-- name: erase_signals
+-- What was sent to the waiting nodes, or to their workflows when these had ended without taking it.
+UPDATE duly.workflow_signals
+   SET payload = NULL, idempotency_key = NULL
+  FROM unnest($1::smallint[], $2::uuid[]) AS chosen(shard, id)
+ WHERE workflow_signals.shard = chosen.shard
+   AND workflow_signals.workflow = duly.workflow_of(chosen.id)
+   AND duly.is_node(chosen.id)
+   AND (workflow_signals.consumed_by = duly.node_number(chosen.id)
+        OR workflow_signals.consumed_by IS NULL
+           AND EXISTS (SELECT FROM duly.workflows
+                        WHERE workflows.shard = chosen.shard
+                          AND workflows.id = duly.workflow_of(chosen.id)
+                          AND workflows.ended_at IS NOT NULL))
+
 -- name: erase_dead_letters
 -- The copy a dead letter keeps is as personal as the original.
 DELETE FROM duly.dead_letters

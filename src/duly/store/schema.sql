@@ -1931,6 +1931,8 @@ CREATE UNIQUE INDEX workflow_nodes_compensating ON duly.workflow_nodes USING btr
 
 CREATE UNIQUE INDEX workflow_nodes_of_map ON duly.workflow_nodes USING btree (shard, duly.workflow_of(id), map_number, map_index) WHERE (map_number IS NOT NULL);
 
+CREATE INDEX workflow_nodes_of_signal ON duly.workflow_nodes USING btree (shard, duly.workflow_of(id), (((spec)::jsonb #>> '{wait,signal}'::text[]))) WHERE (kind = 2);
+
 CREATE INDEX workflow_signals_kept ON duly.workflow_signals USING btree (shard, workflow, name, number) WHERE (consumed_by IS NULL);
 
 CREATE UNIQUE INDEX workflow_signals_keyed ON duly.workflow_signals USING btree (shard, workflow, idempotency_key) WHERE (idempotency_key IS NOT NULL);
@@ -2300,7 +2302,11 @@ GRANT SELECT ON TABLE duly.workflow_nodes TO duly_purger;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_signals TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_signals TO duly_tenant;
-GRANT SELECT,UPDATE ON TABLE duly.workflow_signals TO duly_purger;
+GRANT SELECT ON TABLE duly.workflow_signals TO duly_purger;
+
+GRANT UPDATE(payload) ON TABLE duly.workflow_signals TO duly_purger;
+
+GRANT UPDATE(idempotency_key) ON TABLE duly.workflow_signals TO duly_purger;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_timers TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workflow_timers TO duly_tenant;

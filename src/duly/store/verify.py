@@ -273,6 +273,8 @@ def workflow_tables(rows: list[Any], nodes: list[Any], items: list[Any]) -> Tabl
                 node["is_map"],
                 node["is_paged"],
                 node["items_pending"],
+                node["is_step"],
+                node["is_stranded"],
             )
         )
     made: dict[UUID, list[MapItems]] = {}

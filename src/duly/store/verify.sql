@@ -217,7 +217,14 @@ SELECT asked.id AS workflow, node.id, duly.node_number(node.id) AS number, node.
            AND (node.spec::jsonb #>> '{map,count}') IS NULL AS is_paged,
        CASE WHEN node.kind = 1 AND timers.started_at IS NOT NULL
             THEN timers.parents_pending - (timers.items_mark IS NOT NULL)::integer END AS items_pending,
-       record.state, coalesce(record.started_at, timers.started_at) AS started_at, record.ended_at
+       record.state, coalesce(record.started_at, timers.started_at) AS started_at, record.ended_at,
+       node.is_step,
+       node.kind <> 3 AND node.is_step AND timers.due_at IS NULL AND timers.held_due_at IS NULL
+           AND timers.parents_pending IS NULL AND timers.id IS NOT NULL
+           AND NOT EXISTS (SELECT FROM duly.workflow_timers AS armed
+                            WHERE armed.shard = node.shard
+                              AND armed.workflow = asked.id
+                              AND armed.node = duly.node_number(node.id)) AS is_stranded
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
   JOIN duly.workflow_nodes AS node
     ON node.shard = asked.shard

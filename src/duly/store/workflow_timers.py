@@ -56,11 +56,12 @@ async def arm(
     kind: TimerKind,
     *,
     node: int = 0,
-    in_s: float = 0.0,
+    in_s: float | None = 0.0,
     at: datetime | None = None,
     cursor: str | None = None,
 ) -> None:
-    """In so many seconds, or at an instant; one that is armed already comes at the earlier one."""
+    """In so many seconds, or at an instant, or (`in_s=None`) never: then it only says what is
+    waited for. One that is armed already comes at the earlier one."""
     shard = shard_of(workflow_id)
     await session.fetch(SQL.arm, shard, tenant, workflow_id, kind.value, node, in_s, cursor, at)
 

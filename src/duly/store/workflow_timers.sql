@@ -1,7 +1,7 @@
 -- name: arm
 -- Something to do for a workflow at an instant from now, or never; one of a kind and node at a time.
 INSERT INTO duly.workflow_timers AS held (shard, tenant, workflow, kind, node, due_at, cursor)
-VALUES ($1, $2, $3, $4, $5, coalesce($8, duly.now() + make_interval(secs => $6)), $7)
+VALUES ($1, $2, $3, $4, $5, coalesce($8, duly.now() + make_interval(secs => $6), 'infinity'), $7)
     ON CONFLICT (shard, workflow, kind, node) DO UPDATE
    SET due_at = least(held.due_at, excluded.due_at),
        cursor = excluded.cursor,

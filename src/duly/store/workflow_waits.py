@@ -3,6 +3,9 @@
 | event | what happens |
 |---|---|
 | the time of a pure timer comes, or a timeout | its `wait` timer ends the node |
+| a signal of its name was kept | it ends at once, with that |
+| a signal comes while it waits | `workflow_signals` takes its timer, and ends it |
+| a signal and its timeout come together | the lock decides: who takes the timer ends the node |
 | the workflow is paused | time goes on; what the end of a wait releases is held |
 | the node was cancelled | its timer finds no node, and nothing happens |
 """
@@ -15,6 +18,7 @@ from duly.domain.states import FailureReason, Outcome, State
 from duly.store.database import Session
 from duly.store.finish import NodeEnd, Released, end_node
 from duly.store.workflow_nodes import LiveNode, begin_node, read_live_node
+from duly.store.workflow_signals import take_signal
 from duly.store.workflow_timers import TimerKind, WorkflowTimer, arm
 
 OVER = NodeEnd(Outcome.COMPLETED, State.COMPLETED)
@@ -30,19 +34,26 @@ TIMED_OUT = {
 
 
 async def begin_wait(session: Session, node: LiveNode, _row: Any, released: Released) -> None:
-    """From its step: under the lock of the workflow."""
+    """From its step. Its timer is there even where no time ends it: signals look for it."""
     wait = node.spec.wait
     assert wait is not None
     if not await begin_node(session, node):
         return
+    if wait.signal is not None:
+        result = await take_signal(session, node.id, wait)
+        if result is not None:
+            end = NodeEnd(Outcome.COMPLETED, State.COMPLETED, result=result)
+            await end_node(session, node.id, end, released)
+            return
     await arm(
         session,
         node.tenant,
         workflow_of(node.id),
         TimerKind.WAIT,
         node=node_number(node.id),
-        in_s=wait.delay_s or 0.0,
+        in_s=wait.delay_s if wait.signal is None else wait.timeout_s,
         at=wait.until,
+        cursor=wait.signal,
     )
     released.workflows.append(workflow_of(node.id))
 

@@ -379,6 +379,13 @@ class WorkflowNode:
     # When it was due before its workflow was paused.
     held_due_at: datetime | None = None
     spec: NodeSpec = PLAIN
+    # Of a wait that has begun: when its timeout or its timer comes.
+    until: datetime | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        """Of one that no handler runs: it is what its kind does."""
+        return self.state is State.WAITING and self.started_at is not None
 
 
 class Parent(NamedTuple):
@@ -556,6 +563,7 @@ def node_from(row: Any) -> WorkflowNode:
         now=row["now"],
         held_due_at=row["held_due_at"],
         spec=spec,
+        until=row["until"] if row["is_live"] else None,
     )
 
 

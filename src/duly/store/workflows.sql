@@ -119,7 +119,7 @@ SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.chi
        timers.id IS NOT NULL AS is_live, timers.due_at, timers.holder, timers.attempt,
        timers.parents_pending, timers.held_due_at, timers.started_at AS live_started_at, tasks.type,
        last.state, last.outcome, last.reason, last.started_at, last.ended_at,
-       coalesce(timers.run_at, last.run_at, tasks.run_at) AS run_at, duly.now() AS now
+       coalesce(timers.run_at, last.run_at, tasks.run_at) AS run_at, waiting.until, duly.now() AS now
   FROM (SELECT * FROM duly.workflow_nodes
          WHERE workflow_nodes.shard = $2
            AND workflow_nodes.id > $3
@@ -134,6 +134,14 @@ SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.chi
         WHERE attempts.shard = node.shard AND attempts.id = node.id
         ORDER BY attempts.fence DESC
         LIMIT 1) AS last ON true
+  LEFT JOIN LATERAL (
+       SELECT nullif(workflow_timers.due_at, 'infinity') AS until
+         FROM duly.workflow_timers
+        WHERE node.kind = 2
+          AND workflow_timers.shard = node.shard
+          AND workflow_timers.workflow = duly.workflow_of(node.id)
+          AND workflow_timers.kind = 'wait'
+          AND workflow_timers.node = duly.node_number(node.id)) AS waiting ON true
  ORDER BY node.id
 
 -- name: read_names
@@ -222,6 +230,10 @@ WITH ended AS (
     DELETE FROM duly.workflow_timers
      USING old
      WHERE workflow_timers.shard = old.shard AND workflow_timers.workflow = old.id
+), signals AS (
+    DELETE FROM duly.workflow_signals
+     USING old
+     WHERE workflow_signals.shard = old.shard AND workflow_signals.workflow = old.id
 )
 DELETE FROM duly.workflows
  USING old

@@ -192,6 +192,10 @@ class WorkflowNodeRow:
     is_paged: bool = False
     # Of an open map: how many of its items it takes for live.
     items_pending: int | None = None
+    # Its release is decided by a step, which may skip it.
+    is_step: bool = False
+    # Such a one that its parents let run, and of which nothing will ever decide.
+    is_stranded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

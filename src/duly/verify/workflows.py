@@ -71,12 +71,19 @@ def is_early(evidence: Evidence, node: WorkflowNodeRow, parents: Sequence[Workfl
     return evidence.is_before(node.started_at, decided_at)
 
 
+def may_be_skipped(node: WorkflowNodeRow, decision: Decision) -> bool:
+    """By its rule; or by its `if`, or the end of its wait, once its parents let it run."""
+    return decision is Decision.SKIP or node.is_step and decision is Decision.RELEASE
+
+
 def misled(
     evidence: Evidence,
     workflow: WorkflowRow,
     node: WorkflowNodeRow,
     nodes: Mapping[int, WorkflowNodeRow],
 ) -> Iterator[Finding]:
+    if node.is_stranded and not workflow.is_deferred:
+        yield node.id, "waits for ever: nothing will decide what it does"
     parents = [nodes[number] for number in node.parents if number in nodes]
     if not parents or (node.is_paged and node.started_at is not None):
         return
@@ -89,7 +96,7 @@ def misled(
         yield node.id, f"started before its parents met {node.rule.name.lower()}"
     if node.started_at is not None and decision is not Decision.RELEASE:
         yield node.id, f"started, and its rule {node.rule.name.lower()} is not met: {counts}"
-    elif node.state is State.SKIPPED and decision is not Decision.SKIP:
+    elif node.state is State.SKIPPED and not may_be_skipped(node, decision):
         yield node.id, f"was skipped, and its rule {node.rule.name.lower()} can be met: {counts}"
     if node.pending is None or workflow.is_deferred:
         return

@@ -18,6 +18,8 @@ ALTER TABLE duly.workflow_nodes
 CREATE UNIQUE INDEX workflow_nodes_of_map
     ON duly.workflow_nodes (shard, duly.workflow_of(id), map_number, map_index)
  WHERE map_number IS NOT NULL;
+CREATE INDEX workflow_nodes_of_signal
+    ON duly.workflow_nodes (shard, duly.workflow_of(id), (spec::jsonb #>> '{wait,signal}')) WHERE kind = 2;
 CREATE UNIQUE INDEX workflow_nodes_compensating
     ON duly.workflow_nodes (shard, duly.workflow_of(id), compensates) WHERE compensates IS NOT NULL;
 
@@ -141,7 +143,7 @@ CREATE UNIQUE INDEX workflow_signals_keyed ON duly.workflow_signals (shard, work
 CREATE INDEX workflow_signals_kept ON duly.workflow_signals (shard, workflow, name, number)
  WHERE consumed_by IS NULL;
 GRANT SELECT, INSERT, UPDATE, DELETE ON duly.workflow_signals TO duly_engine, duly_tenant;
-GRANT SELECT, UPDATE ON duly.workflow_signals TO duly_purger;
+GRANT SELECT, UPDATE (payload, idempotency_key) ON duly.workflow_signals TO duly_purger;
 ALTER TABLE duly.workflow_signals ENABLE ROW LEVEL SECURITY, FORCE ROW LEVEL SECURITY;
 CREATE POLICY every_row ON duly.workflow_signals TO CURRENT_USER, duly_engine, duly_purger
     USING (true) WITH CHECK (true);
