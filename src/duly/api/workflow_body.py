@@ -57,6 +57,8 @@ from duly.store.workflow_types import WorkflowType, find_workflow_type, read_def
 from duly.store.workflows import NodeStart, WorkflowStart
 
 NODES = "nodes"
+# How a decoder points at a member whose name it was not told.
+NAMELESS = "/..."
 # A payload that many nodes share is stored with each of them.
 SHARED_BYTES_MAX = 16 * 1024 * 1024
 
@@ -76,9 +78,13 @@ async def decode_append(_call: Call, raw: bytes, pace: WorkSlicer) -> AppendRequ
 
 
 async def decode_graph(raw: bytes, model: type[Model], pace: WorkSlicer) -> Model:
-    """Of a body whose `nodes` may be many."""
+    """Of a body whose `nodes` may be many. A node that is wrong is read apart, to be named."""
     if len(raw) <= WHOLE_BYTES_MAX:
-        return decode(raw, model)
+        try:
+            return decode(raw, model)
+        except ApiProblem as refused:
+            if not any(NAMELESS in problem.pointer for problem in refused.errors):
+                raise
     members = members_of(raw, model)
     await pace.step(len(raw))
     if NODES not in members:

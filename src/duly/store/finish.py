@@ -289,12 +289,13 @@ async def end_node(session: Session, node_id: UUID, end: NodeEnd, released: Rele
     node. This deletes the node's timer, writes its record, counts it and releases, arms or skips
     its children; `released` learns of all that, and `control.publish_released` tells it after the
     commit. False: it has ended (was cancelled), or its parents have not decided; then nothing was
-    changed.
+    changed. A failure leaves a dead letter, which a tenant's own session may not write.
     """
     assert (end.state is State.FAILED) == (end.reason is not None)
     reason = None if end.reason is None else end.reason.value
     told = end.outcome.value, end.state.value, reason, end.error, end.result
-    rows = await session.fetch(SQL.finish_node, shard_of(node_id), node_id, *told)
+    statement = SQL.finish_failed_node if end.state is State.FAILED else SQL.finish_node
+    rows = await session.fetch(statement, shard_of(node_id), node_id, *told)
     released.note([row for row in rows if not row["is_end"]])
     if not any(row["is_end"] for row in rows):
         return False

@@ -113,6 +113,23 @@ locked AS MATERIALIZED (
  RETURNING timers.id
 )
 
+-- fragment: unleased
+-- The end of a node that no holder runs. Its parents have decided, or it is a map that has begun; one that
+-- is due, held or leased ends otherwise.
+    DELETE FROM duly.timers
+     WHERE timers.shard = $1
+       AND timers.id = $2
+       AND timers.holder IS NULL
+       AND timers.due_at IS NULL
+       AND timers.held_due_at IS NULL
+       AND (timers.parents_pending IS NULL OR timers.started_at IS NOT NULL)
+       AND (SELECT is_locked FROM locked)
+ RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, timers.priority,
+           0 AS charged, NULL::uuid AS holder, timers.started_at,
+           coalesce(timers.run_at, timers.started_at) AS run_at, false AS has_key,
+           $3::text AS outcome, $4::text AS state, $5::text AS reason, $6::text AS error,
+           $7::text AS result, coalesce($5, '') AS fingerprint
+
 -- fragment: node_ends
 -- The ended nodes, and in the same commit what became due because of them.
 SELECT true AS is_end, id, fence, tenant, state, reason, has_key, NULL::smallint AS shard,
@@ -251,24 +268,21 @@ SELECT false, id, NULL, tenant, shard, queue, fence, due_at, priority, type, con
                              (SELECT array_agg(ended.state) FROM ended))
 
 -- name: finish_node
--- A node that no handler runs, or that its step skips: it ends once, under the lock of its workflow. Its
--- parents have decided, or it is a map that has begun; one that is due, held or leased ends otherwise.
+-- A node that no handler runs, or that its step skips: it ends once, under the lock of its workflow.
 WITH locked AS MATERIALIZED (
     SELECT duly.lock_workflows(ARRAY[$2::uuid]) AS is_locked
 ), ended AS (
-    DELETE FROM duly.timers
-     WHERE timers.shard = $1
-       AND timers.id = $2
-       AND timers.holder IS NULL
-       AND timers.due_at IS NULL
-       AND timers.held_due_at IS NULL
-       AND (timers.parents_pending IS NULL OR timers.started_at IS NOT NULL)
-       AND (SELECT is_locked FROM locked)
- RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, timers.priority,
-           0 AS charged, NULL::uuid AS holder, timers.started_at,
-           coalesce(timers.run_at, timers.started_at) AS run_at, false AS has_key,
-           $3::text AS outcome, $4::text AS state, $5::text AS reason, $6::text AS error,
-           $7::text AS result, coalesce($5, '') AS fingerprint
+-- include: finish.unleased
+),
+-- include: finish.attempt_record
+-- include: finish.node_ends
+
+-- name: finish_failed_node
+-- The same where it fails, with a dead letter. Apart, because a tenant's own session writes none.
+WITH locked AS MATERIALIZED (
+    SELECT duly.lock_workflows(ARRAY[$2::uuid]) AS is_locked
+), ended AS (
+-- include: finish.unleased
 ),
 -- include: finish.attempt_record
 ,

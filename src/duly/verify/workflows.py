@@ -73,7 +73,7 @@ def is_early(evidence: Evidence, node: WorkflowNodeRow, parents: Sequence[Workfl
 
 def may_be_skipped(node: WorkflowNodeRow, decision: Decision) -> bool:
     """By its rule; or by its `if`, or the end of its wait, once its parents let it run."""
-    return decision is Decision.SKIP or node.is_step and decision is Decision.RELEASE
+    return decision is Decision.SKIP or (node.is_step and decision is Decision.RELEASE)
 
 
 def misled(
