@@ -77,8 +77,7 @@ async def test_an_approval_lets_a_workflow_go_on_with_what_it_said(front: Front)
 
 
 async def test_a_workflow_says_what_it_waits_for(front: Front) -> None:
-    """Whoever is to approve must see that, from whom and until when; and all others that nothing
-    hangs."""
+    """An approver must see what is asked for, and until when; all others that nothing hangs."""
     at = await reviewed(front)
     (review,) = (await get(front, f"{at}/explain?node=review", front.producer)).json["nodes"]
     assert review["waits_for"]["signal"] == "approved"

@@ -5,6 +5,7 @@ what it was answered, without ids and instants, so that answers can be compared.
 from collections.abc import Awaitable, Callable
 from random import Random
 
+from duly.domain.access import Access
 from duly.domain.ids import shard_of
 from duly.domain.states import Outcome
 from duly.domain.task import Submission
@@ -24,8 +25,9 @@ from duly.store.submit import Submitter
 from duly.store.workflow_appends import Append, RefusedAppend, WorkflowAppends
 from duly.store.workflow_control import stop_workflow
 from duly.store.workflow_pauses import pause_workflow, unpause_workflow
+from duly.store.workflow_signals import Signal, SignalRefused, send_signal
 from duly.store.workflows import NodeStart
-from tests.interleaving.scenes import HOLDERS, LEASE_S, Scene, run_due_timer
+from tests.interleaving.scenes import HOLDERS, LEASE_S, SIGNAL, Scene, run_due_timer
 
 SceneCall = Callable[[Database, Scene], Awaitable[str]]
 NOTHING = "nothing"
@@ -149,6 +151,18 @@ async def complete_and_add(database: Database, scene: Scene) -> str:
     end = Settlement(scene.id, scene.fence, scene.holder, Outcome.COMPLETED)
     answer = await appends_on(database).settle(end, new_node(scene))
     return f"refused {answer.why}" if isinstance(answer, RefusedAppend) else settled(answer)
+
+
+async def signal(database: Database, scene: Scene) -> str:
+    """What a node of the workflow may wait for."""
+    assert scene.workflow is not None
+    sent = Signal(SIGNAL, "1", "key", Access.OPERATOR)
+    released = Released()
+    async with database.transaction() as session:
+        answer = await send_signal(session, scene.tenant, scene.workflow, sent, released)
+    if isinstance(answer, SignalRefused):
+        return answer.value
+    return f"given to {answer.node}, {len(released.timers)} set free"
 
 
 async def expire(database: Database, scene: Scene) -> str:

@@ -34,6 +34,7 @@ NAMES = {number: name for name, number in HOLDERS.items()} | {
     ACCEPTED_ASYNC: "receiver",
 }
 LEASE_S = 60.0
+SIGNAL = "approved"
 FAR_S = 3600.0
 
 READ_TASKS = """
@@ -50,7 +51,8 @@ SELECT id, fence, attempt, losses, holder, cancel_requested, confirmed, priority
        parents_pending, parents_completed, parents_failed, parents_skipped
   FROM duly.timers WHERE tenant = $1 ORDER BY id"""
 READ_ATTEMPTS = """
-SELECT id, fence, charged, holder, outcome, state, reason, error, result
+SELECT id, fence, charged, holder, outcome, state, reason, error,
+       regexp_replace(result, '"received_at":"[^"]*"', '"received_at"') AS result
   FROM duly.attempts WHERE tenant = $1 ORDER BY id, fence"""
 READ_LETTERS = """
 SELECT id, reason, attempts, replayed_as IS NOT NULL AS is_replayed
@@ -62,6 +64,8 @@ SELECT state, live, completed, failed, skipped, cancelled, stop_reason,
 READ_WORKFLOW_TIMERS = """
 SELECT kind, node, cursor, due_at <= duly.now() AS is_due
   FROM duly.workflow_timers WHERE tenant = $1 ORDER BY kind, node"""
+READ_SIGNALS = """
+SELECT number, name, consumed_by FROM duly.workflow_signals WHERE tenant = $1 ORDER BY number"""
 READ_REST = """
 SELECT (SELECT count(*) FROM duly.tombstones WHERE tenant = $1) AS tombstones,
        (SELECT count(*) FROM duly.idempotency_keys WHERE tenant = $1) AS keys,
@@ -243,6 +247,13 @@ class Stage:
         await run_due_timer(self.database, scene)
         return scene
 
+    async def approved_node(self) -> Scene:
+        """A wait for a signal, whose timeout has come; another node runs."""
+        spec = NodeSpec(wait=WaitSpec(signal=SIGNAL, timeout_s=0.0))
+        scene = await self.scene_of(spec)
+        await run_due_timer(self.database, scene)
+        return scene
+
     async def scene_of(self, spec: NodeSpec) -> Scene:
         """A node of that kind behind two others, of which the first has completed; and one after
         it."""
@@ -265,7 +276,7 @@ class Stage:
         tables = []
         for query in (
             *(READ_TASKS, READ_TIMERS, READ_ATTEMPTS, READ_LETTERS),
-            *(READ_WORKFLOWS, READ_WORKFLOW_TIMERS, READ_REST),
+            *(READ_WORKFLOWS, READ_WORKFLOW_TIMERS, READ_SIGNALS, READ_REST),
         ):
             rows = [dict(row) for row in await self.owner.fetch(query, scene.tenant)]
             for row in rows:
@@ -282,6 +293,7 @@ class Facts:
     letters: list[dict[str, Any]]
     workflows: list[dict[str, Any]]
     workflow_timers: list[dict[str, Any]]
+    signals: list[dict[str, Any]]
     rest: list[dict[str, Any]]
 
     def told(self, scene: Scene) -> str:

@@ -31,6 +31,7 @@ from tests.interleaving.calls import (
     reap,
     replay,
     settle_as,
+    signal,
     stop,
     take,
     unpause,
@@ -60,7 +61,8 @@ RACED = {
     "finish_terminal_nodes": {"reject node", "reap node"},
     "retry_nodes": {"release node", "reap node"},
     "finish_cancelled_nodes": {"cancel node", "stop workflow"},
-    "finish_node": {"go on"},
+    "finish_node": {"go on", "signal"},
+    "finish_failed_node": {"time out"},
     "release_node": {"go on"},
     "begin_node": {"go on"},
     "hold_timers": {"pause workflow"},
@@ -73,7 +75,7 @@ MAKES_NEW = {
 }
 
 # A reaper leaves what moved under its hands, and a taker what is in another's hand, to a next time.
-PASSING = {"reap", "reap node", "take", "go on"}
+PASSING = {"reap", "reap node", "take", "go on", "time out"}
 UNHELD: dict[str, SceneCall] = {
     "lease": lease_by("second"),
     "take": take,
@@ -148,6 +150,15 @@ STEP: dict[str, SceneCall] = {
     "complete other parent": complete_sibling,
     "pause workflow": pause,
 }
+# A node that waits for a signal, and whose timeout has come.
+WAIT: dict[str, SceneCall] = {
+    "signal": signal,
+    "time out": go_on,
+    "cancel node": cancel,
+    "stop workflow": stop,
+    "complete other parent": complete_sibling,
+    "pause workflow": pause,
+}
 
 
 def every_pair(where: str, setting: Setting, calls: dict[str, SceneCall]) -> list[Pair]:
@@ -177,6 +188,7 @@ PAIRS = [
     *every_pair("held node", Stage.held_node, HELD_NODE)[: len(HELD_NODE)],
     *every_pair("undecided node", Stage.undecided_node, STEP)[: len(STEP)],
     *every_pair("timed node", Stage.timed_node, STEP)[: len(STEP)],
+    *every_pair("approved node", Stage.approved_node, WAIT)[: 2 * len(WAIT) - 1],
 ]
 
 
@@ -199,5 +211,5 @@ def test_every_statement_that_writes_timers_is_raced() -> None:
         if WRITES.search(text)
     }
     assert written == RACED.keys() | MAKES_NEW
-    known = set().union(*(UNHELD, HELD, ENDED, TOLD, NODE, HELD_NODE, STEP))
+    known = set().union(*(UNHELD, HELD, ENDED, TOLD, NODE, HELD_NODE, STEP, WAIT))
     assert set().union(*RACED.values()) <= known

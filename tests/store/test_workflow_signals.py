@@ -99,7 +99,7 @@ async def test_a_signal_ends_the_node_that_waits_for_it_and_releases_its_childre
 
 
 async def test_a_signal_that_comes_before_its_node_waits_is_kept_for_it(world: World) -> None:
-    """An approval given early is given: whoever sent it is not asked again."""
+    """An approval given early is given: its sender is not asked again."""
     flow = await approval(world, {"first": (), "ok": ("first",), "pay": ("ok",)})
     assert await taken(flow) is None
     await flow.end("first")
@@ -163,7 +163,7 @@ async def test_a_kept_signal_goes_only_to_a_node_that_wants_its_role(world: Worl
 async def test_a_timeout_does_what_was_asked_for(
     world: World, on_timeout: OnTimeout, state: State, child: State
 ) -> None:
-    """An approval that nobody gives must not hold its workflow for ever, nor approve by itself."""
+    """An approval that never comes must not hold its workflow for ever, nor approve by itself."""
     flow = await approval(world, timeout_s=60.0, on_timeout=on_timeout)
     world.advance(59)
     assert await run_timers(world) == 0

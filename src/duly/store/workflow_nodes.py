@@ -44,12 +44,6 @@ def decode_spec(text: str | None) -> NodeSpec:
     return PLAIN if text is None else DECODER.decode(text)
 
 
-async def lock_workflow(session: Session, workflow_id: UUID) -> Any | None:
-    """The first statement of every change of a workflow; what is known of it under its lock."""
-    rows = await session.fetch(SQL.lock, shard_of(workflow_id), workflow_id)
-    return rows[0] if rows else None
-
-
 async def read_live_node(session: Session, node_id: UUID, run_at: datetime) -> LiveNode | None:
     rows = await session.fetch(SQL.read_live_node, shard_of(node_id), node_id)
     return live_node_from(rows[0], run_at) if rows else None

@@ -1,13 +1,3 @@
--- name: lock
--- Before anything else of a change: the workflow's own row.
-SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason, workflows.callback,
-       workflows.name, workflows.state, workflows.completed, workflows.failed, workflows.skipped,
-       workflows.cancelled, workflows.nodes, workflows.created_at, workflows.paused_at,
-       workflows.next_workflow, workflows.generated, duly.now() AS now
-  FROM duly.workflows
- WHERE workflows.shard = $1 AND workflows.id = $2
-   FOR NO KEY UPDATE OF workflows
-
 -- name: read_live_node
 -- A node that has not ended, for what is done about it under the lock of its workflow.
 SELECT node.id, node.tenant, node.name, node.spec, timers.run_at, timers.started_at
@@ -68,7 +58,8 @@ RETURNING timers.id
 SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason, workflows.callback,
        workflows.name, workflows.state, workflows.completed, workflows.failed, workflows.skipped,
        workflows.cancelled, workflows.nodes, workflows.generated, workflows.edges,
-       workflows.created_at, workflows.paused_at, workflows.compensating_at, workflows.next_workflow
+       workflows.created_at, workflows.paused_at, workflows.compensating_at, workflows.next_workflow,
+       duly.now() AS now
   FROM duly.workflows
  WHERE workflows.shard = $1 AND workflows.id = $2
    FOR NO KEY UPDATE OF workflows
