@@ -26,7 +26,7 @@ from duly.composition import (
     make_api,
     make_http,
     make_parts,
-    make_sender,
+    make_targets,
     open_pools,
     start_tracing,
     tuning_of,
@@ -140,7 +140,7 @@ async def run_until(
             tuning=tuning_of(settings),
             problems=problems,
         )
-        sender = make_sender(database, environment, outbound, parts.breakers, settings, metrics)
+        sender = make_targets(database, environment, outbound, parts.breakers, settings, metrics)
         stack.push_async_callback(sender.close)
         key = await provide_key(database, environment, is_alone=is_alone)
         health = HealthRoutes(beating, metrics, migrator.latest, problems)

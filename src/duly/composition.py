@@ -46,6 +46,9 @@ from duly.execution.assembly import (
 )
 from duly.execution.attempt import Handler
 from duly.execution.breakers import Breakers
+from duly.execution.command import CommandRunner
+from duly.execution.mail import Mailer, read_relay
+from duly.execution.targets import Targets
 from duly.execution.webhooks.sender import WebhookSender
 from duly.execution.worker_leases import WorkerLeases
 from duly.maintenance.bulk_operations import BulkOperationsRole
@@ -171,7 +174,7 @@ def make_parts(
     listeners = make_listeners(scheduler, lease_queue, changes)
     if MAINTENANCE in roles:
         leads = partial(leads_maintenance, coordinator)
-        ticking.append(make_maintenance(database, environment, metrics, leads, tuning))
+        ticking.append(make_maintenance(database, environment, metrics, leads, scheduler, tuning))
         ticking.append(bulk := BulkOperationsRole(database, environment, events, leads))
         events.subscribe(BulkOperationDue, bulk.on_due)
         listeners[BULK] = bulk.on_notify
@@ -241,13 +244,14 @@ def make_maintenance(
     environment: Environment,
     metrics: Metrics,
     leads: Callable[[], bool],
+    scheduler: Scheduler,
     tuning: Tuning,
 ) -> Maintenance:
     return Maintenance(
         environment,
         metrics,
         is_owner=leads,
-        make=lambda: make_services(database, metrics, tuning.retention_s),
+        make=lambda: make_services(database, metrics, scheduler.submitter, tuning.retention_s),
     )
 
 
@@ -255,15 +259,16 @@ def leads_maintenance(coordinator: Coordinator) -> bool:
     return coordinator.leads(MAINTENANCE) is not None
 
 
-def make_sender(
+def make_targets(
     database: Database,
     environment: Environment,
     outbound: OutboundRules,
     breakers: Breakers,
     settings: Settings,
     metrics: Metrics,
-) -> WebhookSender:
-    return WebhookSender(
+) -> Targets:
+    """How this process delivers."""
+    webhooks = WebhookSender(
         database,
         environment,
         outbound,
@@ -272,6 +277,8 @@ def make_sender(
         stretch=breakers.stretch_s,
         metrics=metrics,
     )
+    mail = Mailer(environment, read_relay(settings.smtp_url, settings.mail_from))
+    return Targets(webhooks, mail, CommandRunner(settings.notification_command))
 
 
 def webhook_roles(
@@ -334,6 +341,8 @@ def make_api(
         is_secure=bool(settings.tls_certificate_file),
         changes=parts.changes,
         tracing=tracing,
+        has_relay=bool(settings.smtp_url),
+        has_command=bool(settings.notification_command),
     )
     parts.events.subscribe(TasksFinished, front.waiting.on_finished)
     return front

@@ -141,6 +141,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     webhook_host_concurrency: Annotated[
         int, Meta(description="Requests of a tenant to one host at a time.", ge=1, le=1000)
     ] = 50
+    smtp_url: Annotated[
+        str,
+        Meta(
+            description="Relay of notifications by mail: smtp://user:password@host:587 or smtps:.",
+            max_length=2048,
+            extra=SECRET,
+        ),
+    ] = ""
+    mail_from: Annotated[
+        str, Meta(description="Sender of mail; empty: duly@ and this machine.", max_length=254)
+    ] = ""
+    notification_command: Annotated[
+        list[str],
+        Meta(description="Program and arguments that notifications may run.", max_length=32),
+    ] = []
     executor_bands: Annotated[
         list[BandName],
         Meta(

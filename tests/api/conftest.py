@@ -46,7 +46,7 @@ from tests.servers import ServerOfTheRun
 STOP_S = 5.0
 NOT_FOUND = re.compile(
     rb'"detail":"(task|task type|key|tenant|schedule|dead letter|webhook secret|pause of|pool|'
-    rb'open breaker for host|bulk operation) [^"]+ was not found"'
+    rb'open breaker for host|bulk operation|notification) [^"]+ was not found"'
 )
 CONNECTIONS_MAX = 10
 PIECES_FROM = 512 * 1024
@@ -166,13 +166,22 @@ def events_with_hints(rung: list[Hint]) -> TaskEvents:
     return events
 
 
+async def make_tenant(database: Database, name: str) -> Tenant:
+    tenant = await create_tenant(database, name)
+    assert tenant is not None
+    return tenant
+
+
 @contextlib.asynccontextmanager
 async def open_front(
     database: Database,
     environment: Environment,
     tokens: JwtSettings | None = None,
     admission: Admission | None = None,
+    *,
+    is_furnished: bool = False,
 ) -> AsyncIterator[Front]:
+    """`is_furnished`: its configuration has a mail relay and a notification command."""
     rung: list[Hint] = []
     expecting: list[tuple[UUID, datetime | None, datetime]] = []
     metrics = Metrics()
@@ -192,28 +201,19 @@ async def open_front(
         tokens,
         workers=workers,
         admission=admission,
+        has_relay=is_furnished,
+        has_command=is_furnished,
     )
     events.subscribe(TasksFinished, door.waiting.on_finished)
-    tenant = await create_tenant(database, "default")
-    other = await create_tenant(database, "other")
-    assert tenant is not None
-    assert other is not None
+    tenant, other = [await make_tenant(database, name) for name in ("default", "other")]
     listener = Listener("127.0.0.1", 0)
     server = make_server(door.application(), STOP_S)
     async with aiohttp.ClientSession() as client, asyncio.TaskGroup() as group:
         serving = group.create_task(server.serve([listener.socket]))
         loop = RoleLoop(door.waiting, environment, metrics)
         waiting = group.create_task(loop.run())
-        front = Front(
-            listener.url,
-            database,
-            environment,
-            door,
-            client,
-            tenant,
-            other,
-            *(rung, queue, expecting),
-        )
+        parts = (listener.url, database, environment, door, client, tenant, other)
+        front = Front(*parts, rung, queue, expecting)
         await front.make_keys()
         while not server.started:  # noqa: ASYNC110 (uvicorn has no signal)
             await asyncio.sleep(0.005)

@@ -15,7 +15,7 @@ from tests.api.scheduling import define
 
 TASK = {"type": "a.b", "delay_s": 3600}
 # Of a bounded number of items, all on one page.
-WHOLE_LISTS = {"/v1/webhook-secrets"}
+WHOLE_LISTS = {"/v1/webhook-secrets", "/v1/notifications"}
 # What lists once took, or nearly took, in the plain, and a few that nobody ever gave out.
 PLAIN = [
     "-5 ",

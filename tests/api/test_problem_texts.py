@@ -32,6 +32,7 @@ TASK = {"type": "a.b", "delay_s": 3600}
         ("GET", "/v1/tenants/nobody", None, "tenant nobody was not found"),
         ("GET", "/v1/tasks?tenant=nobody", None, "tenant nobody was not found"),
         ("DELETE", "/v1/webhook-secrets/x", None, "webhook secret x was not found"),
+        ("DELETE", "/v1/notifications/x", None, "notification x was not found"),
         ("POST", "/v1/breakers/close", {"host": "a"}, "open breaker for host a was not found"),
         ("POST", "/v1/pauses/resume", {"kind": "tenant"}, "pause of tenant was not found"),
         (

@@ -15,9 +15,11 @@ from tests.api.conftest import Front, Reply
 
 MISSING = {"id": str(UUID(int=7 << 76 | 2 << 62 | 1)), "name": "nothing-here"}
 TASK = {"type": "a.b", "payload": 1, "delay_s": 3600}
+NOTIFICATION = {"to": {"url": "https://hooks.example.com/ops"}, "dead_letters": True}
 SCHEDULE = {"name": "nightly", "cron": "0 2 * * *", "task": {"type": "a.b"}}
 BODIES: dict[tuple[str, str], Any] = {
     ("PATCH", "/v1/tasks/{id}"): {"priority": 1},
+    ("PUT", "/v1/notifications/{name}"): NOTIFICATION,
     ("POST", "/v1/tasks/{id}/settle"): {"fence": 1, "outcome": "completed"},
     ("PATCH", "/v1/tenants/{name}"): {"weight": 2},
     ("PATCH", "/v1/keys/{id}"): {"request_rate": 1},
@@ -48,6 +50,7 @@ TABLES = (
     "schedules",
     "schedule_timers",
     "occurrences",
+    "notifications",
 )
 
 
@@ -58,7 +61,9 @@ async def ids_of(front: Front) -> dict[str, str]:
     schedule = await front.call("POST", "/v1/schedules", SCHEDULE)
     await front.call("PUT", "/v1/task-types/a.b", {"defaults": {"priority": 1}})
     operation = await front.call("POST", "/v1/bulk", {"action": "cancel", "filter": {}})
+    await front.call("PUT", "/v1/notifications/ops", NOTIFICATION)
     return {
+        "notifications": "ops",
         "tasks": task.json["id"],
         "keys": made.json["id"],
         "task-types": "a.b",

@@ -177,10 +177,10 @@ async def test_a_steady_installation_costs_far_less_than_a_statement_a_second(
         world.environment,
         metrics,
         lambda: True,
-        lambda: make_services(database, metrics),
+        lambda: make_services(database, metrics, world.submitter),
     )
     await world.submit()
-    services = len(make_services(database, metrics))
+    services = len(make_services(database, metrics, world.submitter))
     # Some come back before the last one's first turn.
     while world.clock.elapsed_s < 2 * services * FIRST_SPACING_S:
         world.advance(await maintenance.tick())
@@ -190,5 +190,5 @@ async def test_a_steady_installation_costs_far_less_than_a_statement_a_second(
     first, began = database.statements, world.clock.elapsed_s
     while world.clock.elapsed_s < began + 600:
         world.advance(await maintenance.tick())
-    assert (database.statements - first) / 600 < 0.4
+    assert (database.statements - first) / 600 < 0.65
     await maintenance.close()

@@ -49,6 +49,8 @@ CHOSEN = {
     "api_keys": {"role": "'producer'", "reach": "'tenant'", "secret_hash": "'\\x00'"},
     "attempts": {"outcome": "'failed'"},
     "dead_letters": {"reason": "'exhausted'"},
+    "notifications": {"per_minute": "1"},
+    "notification_events": {"event": "'lag'"},
     "pauses": {"kind": "'type'"},
     "bulk_operations": {"action": "'cancel'", "rate_per_s": "1"},
     "workflows": {

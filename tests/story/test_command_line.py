@@ -190,6 +190,7 @@ LISTS = (
     ("stats",),
     ("audit",),
     ("webhook-secrets", "list"),
+    ("notifications", "list"),
     ("workflows", "list"),
     ("bulk", "list"),
     ("config",),

@@ -18,6 +18,7 @@ from duly.api.forecast import ForecastRoutes
 from duly.api.health import HealthRoutes
 from duly.api.keys import KeyRoutes
 from duly.api.live_events import LiveEventRoutes
+from duly.api.notifications import DeliveryMeans, NotificationRoutes
 from duly.api.operators import OperatorRoutes
 from duly.api.pages import PageRoutes
 from duly.api.pauses import PauseRoutes
@@ -85,6 +86,8 @@ class ApiRoutes:
         bulk: Database | None = None,
         tracing: Tracing = OFF,
         *,
+        has_relay: bool = False,
+        has_command: bool = False,
         is_secure: bool = False,
         changes: TenantChanges | None = None,
     ) -> None:
@@ -107,6 +110,8 @@ class ApiRoutes:
         self.appends = WorkflowAppends(submitter, Settler(database, environment, events))
         self.reading = ReadBatcher(database, metrics.batch_sizes.of("read"))
         self.rules = TaskRules(database, environment, outbound)
+        self.submitter = submitter
+        self.means = DeliveryMeans(outbound, has_relay, has_command)
         self.throttle = Throttle(database, environment)
         schedule_firer = ScheduleFirer(submitter, environment)
         self.scheduling = ScheduleChanges(database, schedule_firer, expect, self.throttle)
@@ -208,6 +213,7 @@ class ApiRoutes:
             ErasureRoutes(),
             OperatorRoutes(),
             WebhookSecretRoutes(self.environment),
+            NotificationRoutes(self.environment, self.submitter, self.means),
             StatsRoutes(self.environment),
         )
         return [endpoint for each in schedule_routes for endpoint in each.endpoints()]

@@ -54,6 +54,7 @@ COMMANDS = {
     "tenants": ("duly.cli.tenants", "Tenants and their limits."),
     "keys": ("duly.cli.keys", "Create, rotate and revoke API keys."),
     "webhook-secrets": ("duly.cli.webhook_secrets", "Secrets that sign webhooks."),
+    "notifications": ("duly.cli.notifications", "Who is told of failures, and how."),
     "audit": ("duly.cli.audit", "List who changed keys, limits, pauses and schedules."),
     "breakers": ("duly.cli.breakers", "List circuit breakers, and close one."),
     "pauses": ("duly.cli.pauses", "Pause and resume a tenant, a type or a pool."),

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         AsyncDeadLetters,
         AsyncKeys,
         AsyncNodes,
+        AsyncNotifications,
         AsyncPauses,
         AsyncSchedules,
         AsyncTaskTypes,
@@ -104,6 +105,7 @@ class AsyncClient:
     pauses: "AsyncPauses"
     breakers: "AsyncBreakers"
     webhook_secrets: "AsyncWebhookSecrets"
+    notifications: "AsyncNotifications"
     audit: "AsyncAudit"
     nodes: "AsyncNodes"
     workers: "AsyncWorkers"

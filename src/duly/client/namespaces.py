@@ -25,6 +25,8 @@ from duly.client.views import (
     DeadLetterGroup,
     ManyDone,
     Node,
+    Notification,
+    NotificationTest,
     Occurrence,
     Pause,
     Preview,
@@ -438,6 +440,57 @@ class AsyncWebhookSecrets(Operations):
         await self.ask(Any, "DELETE", f"/v1/webhook-secrets/{quote(secret_id)}")
 
 
+class AsyncNotifications(Operations):
+    """Who is told of failures, and how."""
+
+    @listing
+    async def list(self) -> AsyncIterator[Page[Notification]]:
+        """By name."""
+        yield (await self.ask(Items[Notification], "GET", "/v1/notifications")).items
+
+    @operation
+    async def get(self, name: str) -> Notification:
+        """The notification of this name; NotFound if there is none."""
+        return await self.ask(Notification, "GET", f"/v1/notifications/{quote(name)}")
+
+    @operation
+    async def upsert(
+        self,
+        name: str,
+        *,
+        url: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        mail: Sequence[str] | None = None,
+        command: bool = False,
+        dead_letters: bool = False,
+        missed_schedules: bool = False,
+        lag_s: float | None = None,
+        failures_per_minute: float | None = None,
+        per_minute: int | None = None,
+    ) -> Notification:
+        """Create the notification of this name, or make it as it is said here. It goes to a `url`,
+        to `mail` addresses, or to the `command` of the server's configuration."""
+        to = given(url=url, headers=headers, mail=mail)
+        body = {
+            "to": {**to, "command": True} if command else to,
+            "dead_letters": dead_letters,
+            "missed_schedules": missed_schedules,
+            **given(lag_s=lag_s, failures_per_minute=failures_per_minute, per_minute=per_minute),
+        }
+        return await self.ask(Notification, "PUT", f"/v1/notifications/{quote(name)}", body)
+
+    @operation
+    async def test(self, name: str) -> str:
+        """Send a message that says it is a test; answers the id of the task that delivers it."""
+        path = f"/v1/notifications/{quote(name)}/test"
+        return (await self.ask(NotificationTest, "POST", path)).task
+
+    @operation
+    async def delete(self, name: str) -> None:
+        """What it has not told yet is not told."""
+        await self.ask(Any, "DELETE", f"/v1/notifications/{quote(name)}")
+
+
 class AsyncAudit(Operations):
     """Who changed what in the control plane."""
 
@@ -578,6 +631,10 @@ class Breakers(Blocking, AsyncBreakers):
 
 class WebhookSecrets(Blocking, AsyncWebhookSecrets):
     awaited = AsyncWebhookSecrets
+
+
+class Notifications(Blocking, AsyncNotifications):
+    awaited = AsyncNotifications
 
 
 class Audit(Blocking, AsyncAudit):

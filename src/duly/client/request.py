@@ -19,6 +19,7 @@ RESOURCES = {
     "pauses": "Pauses",
     "breakers": "Breakers",
     "webhook_secrets": "WebhookSecrets",
+    "notifications": "Notifications",
     "audit": "Audit",
     "nodes": "Nodes",
     "workers": "Workers",

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         DeadLetters,
         Keys,
         Nodes,
+        Notifications,
         Pauses,
         Schedules,
         TaskTypes,
@@ -106,6 +107,7 @@ class Client:
     pauses: "Pauses"
     breakers: "Breakers"
     webhook_secrets: "WebhookSecrets"
+    notifications: "Notifications"
     audit: "Audit"
     nodes: "Nodes"
     workers: "Workers"

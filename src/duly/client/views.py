@@ -229,6 +229,37 @@ class WebhookSecret(View, frozen=True):
     secret: str | None = None
 
 
+class NotificationRecipient(View, frozen=True):
+    """One of them: a webhook, mail addresses, or the command of the server's configuration."""
+
+    url: str | None = None
+    headers: dict[str, str] = {}
+    mail: list[str] | None = None
+    command: bool = False
+
+
+class Notification(View, frozen=True):
+    """`lag_since`, `failing_since`: since when a bound is broken."""
+
+    name: str
+    to: NotificationRecipient
+    dead_letters: bool
+    missed_schedules: bool
+    per_minute: int
+    created_at: datetime
+    updated_at: datetime
+    created_by: str
+    lag_s: float | None = None
+    failures_per_minute: float | None = None
+    lag_since: datetime | None = None
+    failing_since: datetime | None = None
+
+
+class NotificationTest(View, frozen=True):
+    name: str
+    task: str
+
+
 class AuditRecord(View, frozen=True):
     id: int
     at: datetime

@@ -17,12 +17,14 @@ from duly.environment import Environment
 from duly.maintenance.backlog import Backlog
 from duly.maintenance.expired_rows import make_expired_rows
 from duly.maintenance.installation_counts import InstallationCounts
+from duly.maintenance.notifications import NotificationBounds, NotificationDelivery
 from duly.maintenance.partitions import Partitions
 from duly.maintenance.pinned_partitions import PinnedPartitions
 from duly.maintenance.ready_queues import ReadyQueues
 from duly.maintenance.service import Report, Service
 from duly.store.database import Database
 from duly.store.partitions import RETENTION_S
+from duly.store.submit import Submitter
 from duly.telemetry import Metrics, get_logger
 
 OWNER_POLL_S = 5.0
@@ -40,12 +42,17 @@ log = get_logger("duly.maintenance")
 
 
 def make_services(
-    database: Database, metrics: Metrics, retention_s: float = RETENTION_S
+    database: Database,
+    metrics: Metrics,
+    submitter: Submitter,
+    retention_s: float = RETENTION_S,
 ) -> list[Service]:
     """Every service, the urgent first."""
     partitions = Partitions(database, retention_s)
     return [
         partitions,
+        NotificationDelivery(database, submitter),
+        NotificationBounds(database),
         ReadyQueues(database, metrics),
         Backlog(database, metrics),
         InstallationCounts(database, metrics),

@@ -10,7 +10,8 @@ recorded AS (
 )
 
 -- fragment: dead_letter
--- The dead letter of every task that failed for good.
+-- The dead letter of every task that failed for good, and whom that is to be told. Messages about messages
+-- that could not be delivered would never end.
 dead AS (
     INSERT INTO duly.dead_letters (shard, id, tenant, pool, priority, attempts, timeout_ms,
                                    created_at, run_at, failed_at, reason, fingerprint, type,
@@ -22,6 +23,16 @@ dead AS (
       FROM ended
       JOIN duly.tasks ON tasks.shard = ended.shard AND tasks.id = ended.id
      WHERE ended.state = 'FAILED'
+ RETURNING tenant, id, attempts, failed_at, reason, fingerprint, type
+), noted AS (
+    INSERT INTO duly.notification_events (tenant, at, notification, event, facts)
+    SELECT dead.tenant, dead.failed_at, notifications.name, 'dead_letter',
+           json_build_object('type', dead.type, 'reason', dead.reason, 'task', dead.id,
+                             'attempts', dead.attempts, 'fingerprint', dead.fingerprint)
+      FROM dead
+      JOIN duly.notifications
+        ON notifications.tenant = dead.tenant AND notifications.on_dead_letters
+     WHERE dead.type <> 'duly.notification'
 )
 
 -- fragment: callbacks

@@ -46,14 +46,29 @@ RETURNING timer.id
 
 -- name: record_occurrences
 -- The second step: the ledger, whose rows admit the tasks. An occurrence that is known already, by
--- whatever way, gets no second verdict and no task.
-INSERT INTO duly.occurrences (shard, tenant, schedule, nominal_at, decided_at, late_s, verdict, task)
-SELECT shard, tenant, schedule, nominal_at, duly.now(), late_s, verdict, task
-  FROM unnest($1::smallint[], $2::integer[], $3::uuid[], $4::timestamptz[], $5::real[], $6::text[],
-              $7::uuid[])
-       AS ruled(shard, tenant, schedule, nominal_at, late_s, verdict, task)
-    ON CONFLICT (shard, schedule, nominal_at) DO NOTHING
-RETURNING task
+-- whatever way, gets no second verdict and no task. In the same commit, whom its being missed is to be told.
+WITH recorded AS (
+    INSERT INTO duly.occurrences (shard, tenant, schedule, nominal_at, decided_at, late_s, verdict, task)
+    SELECT shard, tenant, schedule, nominal_at, duly.now(), late_s, verdict, task
+      FROM unnest($1::smallint[], $2::integer[], $3::uuid[], $4::timestamptz[], $5::real[], $6::text[],
+                  $7::uuid[])
+           AS ruled(shard, tenant, schedule, nominal_at, late_s, verdict, task)
+        ON CONFLICT (shard, schedule, nominal_at) DO NOTHING
+ RETURNING shard, tenant, schedule, nominal_at, decided_at, late_s, verdict, task
+), noted AS (
+    INSERT INTO duly.notification_events (tenant, at, notification, event, facts)
+    SELECT recorded.tenant, recorded.decided_at, notifications.name, 'missed_schedule',
+           json_build_object('schedule', schedules.name, 'verdict', recorded.verdict,
+                             'id', recorded.schedule, 'nominal_at', recorded.nominal_at,
+                             'late_s', recorded.late_s, 'task', recorded.task)
+      FROM recorded
+      JOIN duly.notifications
+        ON notifications.tenant = recorded.tenant AND notifications.on_missed_schedules
+      JOIN duly.schedules
+        ON schedules.shard = recorded.shard AND schedules.id = recorded.schedule
+     WHERE recorded.verdict IN ('LATE', 'COALESCED', 'SKIPPED_MISFIRE')
+)
+SELECT task FROM recorded
 
 -- name: record_manual
 -- A trigger, or a backfill: also for an occurrence that is known and made no task, never for one that

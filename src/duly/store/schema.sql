@@ -1271,6 +1271,52 @@ CREATE TABLE duly.nonces (
     expires_at timestamp with time zone NOT NULL
 );
 
+CREATE TABLE duly.notification_events (
+    number bigint NOT NULL,
+    tenant integer NOT NULL,
+    at timestamp with time zone NOT NULL,
+    notification text NOT NULL,
+    event text NOT NULL,
+    facts text NOT NULL,
+    CONSTRAINT notification_events_event_check CHECK ((event = ANY (ARRAY['dead_letter'::text, 'missed_schedule'::text, 'lag'::text, 'failures'::text])))
+);
+
+ALTER TABLE ONLY duly.notification_events FORCE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.notification_events ALTER COLUMN number ADD GENERATED ALWAYS AS IDENTITY (
+    SEQUENCE NAME duly.notification_events_number_seq
+    START WITH 1
+    INCREMENT BY 1
+    NO MINVALUE
+    NO MAXVALUE
+    CACHE 1
+);
+
+CREATE TABLE duly.notifications (
+    tenant integer NOT NULL,
+    per_minute smallint NOT NULL,
+    sent smallint DEFAULT 0 NOT NULL,
+    on_dead_letters boolean NOT NULL,
+    on_missed_schedules boolean NOT NULL,
+    lag_s double precision,
+    failures_per_minute double precision,
+    created_at timestamp with time zone NOT NULL,
+    updated_at timestamp with time zone NOT NULL,
+    minute timestamp with time zone NOT NULL,
+    lag_since timestamp with time zone,
+    failing_since timestamp with time zone,
+    name text NOT NULL,
+    created_by text NOT NULL,
+    url text NOT NULL,
+    headers text,
+    held text,
+    CONSTRAINT notifications_failures_per_minute_check CHECK ((failures_per_minute > (0)::double precision)),
+    CONSTRAINT notifications_lag_s_check CHECK ((lag_s > (0)::double precision)),
+    CONSTRAINT notifications_per_minute_check CHECK ((per_minute > 0))
+);
+
+ALTER TABLE ONLY duly.notifications FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE duly.occurrences (
     shard smallint NOT NULL,
     tenant integer NOT NULL,
@@ -1802,6 +1848,12 @@ ALTER TABLE ONLY duly.nodes
 ALTER TABLE ONLY duly.nonces
     ADD CONSTRAINT nonces_pkey PRIMARY KEY (key_id, nonce);
 
+ALTER TABLE ONLY duly.notification_events
+    ADD CONSTRAINT notification_events_pkey PRIMARY KEY (tenant, notification, number);
+
+ALTER TABLE ONLY duly.notifications
+    ADD CONSTRAINT notifications_pkey PRIMARY KEY (tenant, name);
+
 ALTER TABLE ONLY duly.occurrences
     ADD CONSTRAINT occurrences_pkey PRIMARY KEY (shard, schedule, nominal_at);
 
@@ -1980,6 +2032,10 @@ CREATE POLICY every_row ON duly.dead_letters TO duly_owner, duly_engine, duly_pu
 
 CREATE POLICY every_row ON duly.lease_expiry_batches TO duly_owner, duly_engine USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.notification_events TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
+CREATE POLICY every_row ON duly.notifications TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
 CREATE POLICY every_row ON duly.occurrences TO duly_owner, duly_engine USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.pauses TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
@@ -2030,6 +2086,10 @@ CREATE POLICY every_row ON duly.workflows TO duly_owner, duly_engine, duly_purge
 
 ALTER TABLE duly.lease_expiry_batches ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE duly.notification_events ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.notifications ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE duly.occurrences ENABLE ROW LEVEL SECURITY;
 
 CREATE POLICY own_rows ON duly.api_keys TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
@@ -2045,6 +2105,10 @@ CREATE POLICY own_rows ON duly.bulk_operations TO duly_tenant USING (((tenant + 
 CREATE POLICY own_rows ON duly.dead_letters TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.lease_expiry_batches TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
+CREATE POLICY own_rows ON duly.notification_events TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
+CREATE POLICY own_rows ON duly.notifications TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.occurrences TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
@@ -2211,6 +2275,12 @@ GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.nodes TO duly_engine;
 GRANT SELECT ON TABLE duly.nodes TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.nonces TO duly_engine;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.notification_events TO duly_engine;
+GRANT SELECT,INSERT,DELETE ON TABLE duly.notification_events TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.notifications TO duly_engine;
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.notifications TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.occurrences TO duly_engine;
 GRANT SELECT,INSERT,UPDATE ON TABLE duly.occurrences TO duly_tenant;
