@@ -79,7 +79,7 @@ INNER = {
     duly.AsyncTask: {"client", "typed"},
     duly.Workflow: {"client", "renewed"},
     duly.AsyncWorkflow: {"client", "renewed"},
-    GraphBuilder: {"add_chain", "add_group", "add_node", "add_step", "body", "check_open"}
+    GraphBuilder: {"add_chain", "add_group", "add_node", "add_step", "body", "check_open", "fields"}
     | {"free_name", "key", "known", "number_of", "parent_name", "place"},
     duly.TaskRegistry: {"default_pool", "resources", "scheduled"},
     duly.Worker: {"default_pool", "middleware", "on_signal", "plan", "serve_until_signal"},

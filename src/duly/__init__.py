@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from duly.client.worker import Worker
     from duly.client.workflow import AsyncWorkflow, Workflow
     from duly.client.workflow_block import workflow
+    from duly.client.workflow_builder import WorkflowDefinition
     from duly.client.workflow_nodes import chain, chord, group
     from duly.domain.errors import ConfigurationError, DulyError
 
@@ -78,6 +79,7 @@ __all__ = [
     "WebhookReceiver",
     "Worker",
     "Workflow",
+    "WorkflowDefinition",
     "WorkflowTimedOut",
     "__version__",
     "chain",
@@ -127,6 +129,7 @@ EXPORTS = {
     "WebhookReceiver": "duly.client.receiver_app",
     "Worker": "duly.client.worker",
     "Workflow": "duly.client.workflow",
+    "WorkflowDefinition": "duly.client.workflow_builder",
     "WorkflowTimedOut": "duly.client.errors",
     "chain": "duly.client.workflow_nodes",
     "chord": "duly.client.workflow_nodes",

@@ -58,6 +58,7 @@ class CrashPoint(StrEnum):
     BULK_AFTER_COMMIT = "bulk.after_commit"
     CALLBACK_BEFORE_COMMIT = "callback.before_commit"
     CALLBACK_AFTER_COMMIT = "callback.after_commit"
+    RESUME_BETWEEN = "resume.between"
 
 
 async def never_crash(point: CrashPoint) -> None:

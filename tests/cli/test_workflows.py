@@ -80,6 +80,70 @@ async def complete_next(front: Front) -> None:
     await settle(front, leased[0])
 
 
+async def test_a_workflow_is_paused_and_resumed(
+    duly: CommandLine, front: Front, tmp_path: Path
+) -> None:
+    """What failed at night is started anew in the morning, from its first node on."""
+    file = tmp_path / "order.json"
+    file.write_text(json.dumps(GRAPH))
+    made = await duly.json("workflows", "submit", str(file))
+    assert "paused" in await duly("workflows", "pause", made["id"])
+    assert await lease(front) == []
+    assert "RUNNING" in await duly("workflows", "unpause", made["id"])
+    await complete_next(front)
+    for task in await lease(front):
+        await settle(front, task, "rejected")
+    preview = await duly("workflows", "resume", made["id"], "--dry-run")
+    assert preview.splitlines() == ["1 nodes would run again, 2 be reused", "  ship"]
+    new = await duly.json(
+        *("workflows", "resume", made["id"], "--payload", 'ship={"by": "road"}', "--rate", "10")
+    )
+    assert new["resumed_from"] == made["id"]
+    (ship,) = await lease(front)
+    assert ship["payload"] == {"by": "road"}
+    await settle(front, ship)
+    waiting = asyncio.create_task(
+        duly("workflows", "resume", new["id"], "--from", "ship", "--wait", "--idempotency-key", "k")
+    )
+    await complete_next(front)
+    assert "COMPLETED" in await waiting
+    await duly("workflows", "resume", made["id"], "--payload", "ship", code=2)
+    await duly("workflows", "resume", made["id"], "--timeout", "1m", code=2)
+
+
+async def test_a_workflow_type_is_defined_listed_started_and_scheduled(
+    duly: CommandLine, front: Front, tmp_path: Path
+) -> None:
+    """A definition that can only be put over HTTP is kept in no repository."""
+    file = tmp_path / "order.json"
+    file.write_text(json.dumps({"nodes": GRAPH["nodes"]}))
+    assert await duly("workflow-types", "put", "order.fulfil", file) == "order.fulfil@1\n"
+    assert await duly("workflow-types", "put", "order.fulfil", file) == "order.fulfil@1\n"
+    file.write_text(json.dumps({"nodes": {"charge": {"type": "payment.charge"}}}))
+    assert await duly("workflow-types", "put", "order.fulfil", file) == "order.fulfil@2\n"
+    listed = await duly.json("workflow-types", "list")
+    assert [(each["name"], each["version"]) for each in listed["items"]] == [("order.fulfil", 2)]
+    versions = await duly.json("workflow-types", "list", "--versions", "order.fulfil")
+    assert [each["version"] for each in versions["items"]] == [2, 1]
+    assert "ship" in await duly("workflow-types", "show", "order.fulfil@1")
+    made = await duly.json(
+        *("schedules", "create", "nightly", "--every", "1h", "--workflow", "order.fulfil@1")
+    )
+    assert (made["workflow"], made["task"]) == ({"type": "order.fulfil@1"}, None)
+    assert "charge" not in await duly("schedules", "preview", "nightly")
+    await duly("schedules", "trigger", "nightly")
+    (charge,) = await lease(front)
+    assert charge["type"] == "payment.charge"
+    changed = await duly.json("schedules", "edit", "nightly", "--workflow", "order.fulfil")
+    assert changed["workflow"] == {"type": "order.fulfil"}
+    await duly("schedules", "create", "x", "--every", "1h", code=2)
+    both = ("schedules", "create", "x", "a.b", "--every", "1h", "--workflow", "order.fulfil")
+    await duly(*both, code=2)
+    await duly(*both[:3], *both[4:], "--priority", "3", code=2)
+    file.write_text("{")
+    await duly("workflow-types", "put", "order.fulfil", file, code=2)
+
+
 def test_a_drawn_graph_shows_each_node_after_its_parents() -> None:
     """A node that is drawn beside its parent reads as its sibling. And no name breaks the SVG."""
     nodes: list[dict[str, Any]] = [

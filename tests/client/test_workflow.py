@@ -88,6 +88,66 @@ async def test_a_graph_of_typed_handles_runs_and_gives_typed_results(
         assert (await flow.started.refresh()).ended_at == done.ended_at
 
 
+async def test_a_failed_workflow_is_resumed_paused_and_made_a_type(
+    tasks: TaskRegistry, client: AsyncClient, make_worker: Callable[..., Worker]
+) -> None:
+    """What can only be said over HTTP is said wrongly, in every program again."""
+    broken = threading.Event()
+    broken.set()
+
+    @tasks.task("order.charge", retry={"max_attempts": 1})
+    async def charge(ctx: Context, cents: int) -> int:
+        if broken.is_set() and ctx.parents:
+            raise ValueError("the bank is away")
+        return cents
+
+    name = "resumed.flow"
+    flow = duly_package.WorkflowDefinition(on_failure="stop")
+    first = flow.add(charge.node(cents=1), name="first")
+    flow.add(charge.node(cents=2), name="second", after=first)
+    made = await client.workflow_types.put(name, flow)
+    assert (made.version, (await client.workflow_types.put(name, flow.definition())).version) == (
+        1,
+        1,
+    )
+    assert [each.version async for each in client.workflow_types.versions(name)] == [1]
+    found = await client.workflow_types.get(f"{name}@1")
+    assert found.definition is not None
+    assert list(found.definition["nodes"]) == ["first", "second"]
+    assert name in [each.name async for each in client.workflow_types.list()]
+    worker = make_worker()
+    worker.include(tasks)
+    async with at_work(worker):
+        run = await client.workflows.start({"type": name})
+        failed = await client.workflows.wait(run.id, WAIT_S)
+        assert (failed.state, failed.type) == ("FAILED", f"{name}@1")
+        preview = await client.workflows.preview_resume(run.id)
+        assert (preview.again, preview.reused, preview.nodes) == (1, 1, ["second"])
+        broken.clear()
+        again = await client.workflows.resume(run.id, payloads={"second": {"cents": 5}})
+        done = await client.workflows.wait(again.id, WAIT_S)
+        assert (done.state, done.resumed_from) == ("COMPLETED", run.id)
+        nodes = {each.name: each async for each in client.workflows.nodes(again.id)}
+        assert nodes["first"].source is not None
+        assert (await client.get(nodes["first"].id)).output == 1
+        assert (await client.get(nodes["second"].id)).output == 5
+    held = await client.workflows.start({"type": name})
+    assert (await client.workflows.pause(held.id)).paused_by is not None
+    assert (await client.workflows.unpause(held.id)).paused_at is None
+    scheduled = await client.schedules.upsert(name, workflow={"type": name}, every_s=3600)
+    assert scheduled.workflow == {"type": name}
+    assert (
+        await client.schedules.plan(name, workflow={"type": name}, every_s=3600)
+    ).action == "unchanged"
+    changed = await client.schedules.plan(name, workflow={"type": f"{name}@1"}, every_s=3600)
+    assert [each.field for each in changed.changes] == ["workflow.type"]
+    triggered = await client.schedules.trigger(scheduled.id)
+    assert triggered.tags is not None
+    assert triggered.tags["schedule"] == name
+    with pytest.raises(TypeError):
+        await client.schedules.plan(name)
+
+
 async def test_a_client_without_an_event_loop_can_do_the_same(
     plain: Client, pool: str, tasks: TaskRegistry
 ) -> None:

@@ -93,6 +93,10 @@ EXPLANATIONS: dict[Code, tuple[str, str]] = {
         "The tenant has reached its maximum of these.",
         "Remove what is not needed.",
     ),
+    Code.GONE: (
+        "It was there, and is kept no more: its retention is over, or its data were erased.",
+        "Start it anew.",
+    ),
     Code.RATE_LIMITED: (
         "The tenant's submit rate or the key's request rate is exceeded.",
         "Wait for `Retry-After` seconds and send it again; the RateLimit headers say how many fit.",

@@ -62,6 +62,7 @@ class Code(StrEnum):
     STALE = "stale"
     CONFLICT = "conflict"
     TOO_MANY = "too_many"
+    GONE = "gone"
     RATE_LIMITED = "rate_limited"
     QUOTA_EXCEEDED = "quota_exceeded"
     CONCURRENCY_LIMITED = "concurrency_limited"
@@ -93,6 +94,7 @@ STATUS: dict[Code, int] = {
     Code.STALE: 409,
     Code.CONFLICT: 409,
     Code.TOO_MANY: 409,
+    Code.GONE: 410,
     Code.RATE_LIMITED: 429,
     Code.QUOTA_EXCEEDED: 429,
     Code.CONCURRENCY_LIMITED: 429,

@@ -43,6 +43,7 @@ from duly.api.webhook_secrets import WebhookSecretRoutes
 from duly.api.worker_protocol import WorkerRoutes
 from duly.api.workflow_appends import Appending, WorkflowAppendRoutes
 from duly.api.workflow_body import WorkflowChecks
+from duly.api.workflow_resumes import WorkflowResumeRoutes
 from duly.api.workflow_signals import WorkflowSignalRoutes
 from duly.api.workflow_types import WorkflowTypeRoutes
 from duly.api.workflows import WorkflowRoutes
@@ -141,6 +142,7 @@ class ApiRoutes:
             *explain.endpoints(),
             *self.workflows().endpoints(),
             *WorkflowAppendRoutes(self.appending()).endpoints(),
+            *self.workflow_resumes().endpoints(),
             *WorkflowSignalRoutes(self.events).endpoints(),
             *WorkflowTypeRoutes(self.database, self.workflow_checks(), self.admission).endpoints(),
             *self.recurring(),
@@ -161,6 +163,11 @@ class ApiRoutes:
             self.throttle,
             self.waiting,
             self.events,
+        )
+
+    def workflow_resumes(self) -> WorkflowResumeRoutes:
+        return WorkflowResumeRoutes(
+            self.database, self.environment, self.rules, self.throttle, self.events
         )
 
     def workflow_checks(self) -> WorkflowChecks:

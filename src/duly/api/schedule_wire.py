@@ -269,5 +269,19 @@ def encode_task(task: TaskRequest) -> str:
     return msgspec.json.encode(given).decode()
 
 
+RAW_MEMBERS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+RAW_NODES = msgspec.json.Decoder(dict[str, dict[str, msgspec.Raw]])
+
+
 def encode_workflow(workflow: OccurrenceWorkflow) -> str:
-    return msgspec.json.encode(workflow).decode()
+    """As it was written, without payloads of null: those stand for none."""
+    given = RAW_MEMBERS.decode(msgspec.json.encode(workflow))
+    found: dict[str, object] = without_payload(given)
+    if "nodes" in given:
+        nodes = RAW_NODES.decode(given["nodes"])
+        found["nodes"] = {name: without_payload(node) for name, node in nodes.items()}
+    return msgspec.json.encode(found).decode()
+
+
+def without_payload(members: dict[str, msgspec.Raw]) -> dict[str, object]:
+    return {name: each for name, each in members.items() if name != "payload" or each != NULL}

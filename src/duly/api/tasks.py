@@ -33,6 +33,7 @@ from duly.api.wire import (
     task_view,
 )
 from duly.domain.access import PRODUCERS
+from duly.domain.ids import is_node
 from duly.domain.limits import Problem, key_reason, submission_problems
 from duly.domain.states import TERMINAL, State
 from duly.domain.task import Submission, submitted_key
@@ -42,6 +43,7 @@ from duly.store.idempotency import find_replay
 from duly.store.read import SEARCHED_MAX, Filter, ListOrder, ReadBatcher, list_tasks, read_attempts
 from duly.store.read import Task as StoredTask
 from duly.store.submit import GroupCommit, Mismatch, Replayed, Stored, SubmitAnswer
+from duly.store.workflows import find_source
 from duly.tracing import OFF, Tracing
 
 WAIT_S_MAX = 60.0
@@ -241,8 +243,12 @@ class TaskRoutes:
         return Answer(200, task_view(await self.found(call)))
 
     async def found(self, call: Call) -> StoredTask:
+        """Of a node that is reused, the task that ran for it."""
         task_id = task_id_of(call)
         task = await self.reading.read(call.tenant, task_id)
+        if task is None and is_node(task_id):
+            source = await find_source(self.database, call.tenant, task_id)
+            task = None if source is None else await self.reading.read(call.tenant, source)
         if task is None:
             raise not_found("task", task_id)
         return task
@@ -273,9 +279,9 @@ class TaskRoutes:
         return Answer(200, TaskPage(views, found.next_cursor, searched))
 
     async def attempts(self, call: Call, query: AttemptsQuery) -> Answer:
-        await self.found(call)
+        task = await self.found(call)
         after = -1 if query.cursor is None else int(query.cursor)
-        found = await read_attempts(call.session, call.tenant, task_id_of(call), after, query.limit)
+        found = await read_attempts(call.session, call.tenant, task.id, after, query.limit)
         following = str(found[-1].fence) if len(found) == query.limit else None
         return Answer(200, page([attempt_view(attempt) for attempt in found], following))
 

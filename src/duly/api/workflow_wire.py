@@ -112,7 +112,8 @@ class NodeCounts(msgspec.Struct, frozen=True):
 
 class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A workflow as it stands: RUNNING until its last node has ended. `critical_path` are the nodes
-    that decide when it ends, `estimate_at` when that may be; neither for more than 1,000 nodes."""
+    that decide when it ends, `estimate_at` when that may be; neither for more than 1,000 nodes.
+    `resumed_from`: the workflow whose finished nodes it reuses."""
 
     id: UUID
     name: str
@@ -123,6 +124,7 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     created_at: Instant
     on_failure: OnFailure
     type: str | None = None
+    resumed_from: UUID | None = None
     paused_at: Instant | None = None
     paused_by: str | None = None
     ended_at: Instant | None = None
@@ -134,7 +136,8 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 class WorkflowNodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node as it stands; its task has the same id. `parents_pending`: how many have not ended."""
+    """A node as it stands; its task has the same id. `parents_pending`: how many have not ended.
+    `source`: of one that is reused, the node of an earlier workflow whose task stands for it."""
 
     id: UUID
     name: str
@@ -149,6 +152,7 @@ class WorkflowNodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     started_at: Instant | None = None
     finished_at: Instant | None = None
     reason: str | None = None
+    source: UUID | None = None
 
 
 class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -264,6 +268,7 @@ def workflow_view(workflow: Workflow) -> WorkflowView:
         created_at=workflow.created_at,
         on_failure=workflow.on_failure,
         type=workflow.type,
+        resumed_from=workflow.resumed_from,
         paused_at=workflow.paused_at if workflow.ended_at is None else None,
         paused_by=workflow.paused_by if workflow.ended_at is None else None,
         ended_at=workflow.ended_at,
@@ -298,4 +303,5 @@ def node_view(node: WorkflowNode) -> WorkflowNodeView:
         started_at=node.started_at,
         finished_at=node.ended_at,
         reason=node.reason,
+        source=node.source,
     )

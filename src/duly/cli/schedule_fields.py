@@ -12,7 +12,7 @@ from duly.cli.options import with_flags
 from duly.cli.output import worded_seconds
 from duly.cli.values import NO_BOUND, bound, duration, instant
 from duly.client.errors import NotFound
-from duly.client.schedule_plan import FIELDS
+from duly.client.schedule_plan import FIELDS, MADE
 
 MISFIRES = ("fire_all", "coalesce", "skip")
 OVERLAPS = ("allow", "skip", "queue_one", "cancel_previous")
@@ -116,7 +116,8 @@ def dates_said(dates: Sequence[str]) -> list[str]:
 
 def definition_of(schedule: Json) -> Json:
     """Of an answer about a schedule, what could be asked for again."""
-    return {name: schedule[name] for name in FIELDS}
+    made = {name: schedule[name] for name in MADE if schedule.get(name) is not None}
+    return {name: schedule[name] for name in FIELDS if name not in MADE} | made
 
 
 def find(session: ApiSession, name_or_id: str) -> Json:

@@ -24,12 +24,12 @@ from duly.cli.schedule_files import apply
 from duly.cli.schedule_import import import_crontab
 from duly.cli.suggestions import SCHEDULE_NAMES, TASK_TYPES
 from duly.cli.task_submit import ONE_TASK_OPTIONS, TEMPLATE_FLAGS, task_of
-from duly.cli.values import instant, json_document
-from duly.client.schedule_plan import DEFAULTS
+from duly.cli.values import instant, json_document, workflow_document
+from duly.client.schedule_plan import DEFAULTS, MADE
 
 COLUMNS = ("name", "state", "rule", "timezone", "next_at", "fires", "cadence", "id")
-LEADING = ("id", "name", "state", "cron", "every_s", "timezone", "next_at", "next_due_at", "task")
-LEDGER_COLUMNS = ("nominal_at", "verdict", "late_s", "decided_at", "task_id")
+LEADING = ("id", "name", "state", "cron", "every_s", "timezone", "next_at", "next_due_at", *MADE)
+LEDGER_COLUMNS = ("nominal_at", "verdict", "late_s", "decided_at", "task_id", "workflow_id")
 # The first to go where the terminal is narrow.
 LESS = ("id", "fires", "cadence", "timezone")
 FIRE_COLUMNS = ("at", "wall", "due_by", "verdict")
@@ -59,21 +59,43 @@ for part in (pause, resume, trigger, backfill, apply, import_crontab):
 
 @command.command("create")
 @click.argument("name")
-@click.argument("task_type", metavar="TYPE", shell_complete=TASK_TYPES)
+@click.argument(
+    "task_type", metavar="[TYPE]", shell_complete=TASK_TYPES, required=False, default=None
+)
 @click.argument("payload", metavar="[PAYLOAD]", type=json_document, required=False)
+@click.option(
+    "--workflow",
+    type=workflow_document,
+    metavar="TYPE|JSON",
+    help="Start a workflow: a type (name or name@version), or JSON.",
+)
 @when_flags
 @with_flags(TEMPLATE_FLAGS)
 @over_api
 def create(
-    session: ApiSession, name: str, task_type: str, payload: Raw | None, **flags: Any
+    session: ApiSession,
+    name: str,
+    task_type: str | None,
+    payload: Raw | None,
+    workflow: object,
+    **flags: Any,
 ) -> None:
-    """Define the schedule NAME, which submits tasks of TYPE. PAYLOAD is JSON, @FILE, or - for
-    standard input."""
+    """Define the schedule NAME, which submits tasks of TYPE, or starts a workflow. PAYLOAD is JSON,
+    @FILE, or - for standard input."""
     when = {each: flags.pop(each) for each in WHEN_OPTIONS}
     asked = {"name": name, **fields_said(when)}
     if "cron" not in asked and "every_s" not in asked:
         raise click.UsageError("give --cron or --every")
-    asked["task"] = task_of(task_type, payload, **flags, **dict.fromkeys(ONE_TASK_OPTIONS))
+    if (task_type is None) == (workflow is None):
+        raise click.UsageError("give TYPE or --workflow")
+    if task_type is not None:
+        asked["task"] = task_of(task_type, payload, **flags, **dict.fromkeys(ONE_TASK_OPTIONS))
+    elif any(value not in (None, (), False) for value in flags.values()):
+        raise click.UsageError(
+            "flags of tasks go with TYPE: the nodes of a workflow have their own"
+        )
+    else:
+        asked["workflow"] = workflow
     session.show(session.ask("POST", "/v1/schedules", asked), print_schedule)
 
 
@@ -128,13 +150,21 @@ def show_one(session: ApiSession, name_or_id: str) -> None:
 @click.option(
     "--task", type=json_document, metavar="JSON", help="The task to submit, replaced as a whole."
 )
+@click.option(
+    "--workflow", type=workflow_document, metavar="TYPE|JSON", help="The workflow to start instead."
+)
 @over_api
 def edit(
-    session: ApiSession, name_or_id: str, name: str | None, task: Raw | None, **flags: Any
+    session: ApiSession,
+    name_or_id: str,
+    name: str | None,
+    task: Raw | None,
+    workflow: object,
+    **flags: Any,
 ) -> None:
     """Change some fields of a schedule; `none` removes a bound. Due occurrences are decided under
     the earlier definition."""
-    asked = fields_said({"name": name, "task": task, **flags})
+    asked = fields_said({"name": name, "task": task, "workflow": workflow, **flags})
     if not asked:
         raise click.UsageError("give at least one field, such as --cron '0 3 * * *'")
     changed = session.ask("PATCH", path("schedules", find_id(session, name_or_id)), asked)
@@ -172,7 +202,8 @@ def preview(
         if asked.keys() & {"cron", "every_s"}:
             known |= {"cron": None, "every_s": None}
         # When it fires has nothing to do with what, and a type may have become stricter since.
-        del known["task"]
+        for each in MADE:
+            known.pop(each, None)
         asked = known | asked
     elif not asked.keys() & {"cron", "every_s"}:
         raise click.UsageError("name a schedule, or give --cron or --every")

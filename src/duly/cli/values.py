@@ -55,6 +55,13 @@ def json_document(text: str) -> msgspec.Raw:
     return msgspec.Raw(document)
 
 
+def workflow_document(text: str) -> object:
+    """A workflow type by its name, with a version or without one; or JSON."""
+    if text.startswith(("{", "@", "-")):
+        return json_document(text)
+    return {"type": text}
+
+
 def encoded(text: str) -> bytes:
     try:
         return text.encode()

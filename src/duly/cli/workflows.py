@@ -1,4 +1,4 @@
-"""`duly workflows`: start a graph from a file, list, show, draw and cancel workflows."""
+"""`duly workflows`: start a graph from a file, list, show, draw, pause, resume, cancel."""
 
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -6,8 +6,8 @@ from typing import Any, BinaryIO
 import click
 import msgspec
 
-from duly.cli.api_session import ApiSession, Json, over_api, path
-from duly.cli.options import list_flags
+from duly.cli.api_session import ApiSession, Json, given, over_api, path
+from duly.cli.options import dry_run_flag, list_flags
 from duly.cli.output import (
     clean,
     note,
@@ -21,7 +21,7 @@ from duly.cli.output import (
     write_file,
 )
 from duly.cli.suggestions import WORKFLOW_IDS
-from duly.cli.values import duration, read_bounded
+from duly.cli.values import duration, json_document, read_bounded
 from duly.cli.workflow_graph import drawn, svg_of
 from duly.client.errors import WorkflowTimedOut
 from duly.environment import SystemClock
@@ -44,7 +44,7 @@ timeout_flag = click.option(
 
 @click.group("workflows")
 def command() -> None:
-    """Start, list, show, draw and cancel workflows."""
+    """Start, list, show, draw, pause, resume and cancel workflows."""
 
 
 @command.command("submit")
@@ -212,3 +212,95 @@ def cancel(session: ApiSession, workflow_id: str) -> None:
     """Cancel a workflow; nodes that run are asked to stop."""
     found = session.ask("POST", path("workflows", workflow_id, "cancel"))
     session.show(found, lambda answer: click.echo(clean(f"{answer['id']}  {answer['state']}")))
+
+
+@command.command("pause")
+@workflow_argument
+@over_api
+def pause(session: ApiSession, workflow_id: str) -> None:
+    """Pause a workflow: nothing of it starts; nodes that run go on."""
+    found = session.ask("POST", path("workflows", workflow_id, "pause"))
+    session.show(found, lambda answer: click.echo(clean(f"{answer['id']}  paused")))
+
+
+@command.command("unpause")
+@workflow_argument
+@over_api
+def unpause(session: ApiSession, workflow_id: str) -> None:
+    """Go on with a workflow that is paused."""
+    found = session.ask("POST", path("workflows", workflow_id, "unpause"))
+    session.show(found, lambda answer: click.echo(clean(f"{answer['id']}  {answer['state']}")))
+
+
+@command.command("resume")
+@workflow_argument
+@click.option(
+    "--from",
+    "nodes",
+    multiple=True,
+    metavar="NODE",
+    help="Run this node again, and what follows it; else what failed or was cancelled.",
+)
+@click.option(
+    "--payload",
+    "payloads",
+    multiple=True,
+    metavar="NODE=JSON",
+    help="A new payload of a node that runs again.",
+)
+@click.option(
+    "--rate", type=click.FloatRange(0.01, 10_000), metavar="N", help="First nodes per second."
+)
+@click.option("--idempotency-key", metavar="KEY", help="The same key resumes it once.")
+@click.option("--wait", "is_waiting", is_flag=True, help="Wait until it has ended.")
+@timeout_flag
+@dry_run_flag
+@over_api
+def resume(
+    session: ApiSession,
+    workflow_id: str,
+    nodes: tuple[str, ...],
+    payloads: tuple[str, ...],
+    rate: float | None,
+    idempotency_key: str | None,
+    is_waiting: bool,
+    timeout: float | None,
+    dry_run: bool,
+) -> int:
+    """Run again what did not finish, as a new workflow that reuses the rest.
+
+    With --wait, exit code 0 if it completed, 1 if not.
+    """
+    if timeout is not None and not is_waiting:
+        raise click.UsageError("--timeout goes with --wait")
+    asked: Json = given(rate_per_s=rate, dry_run=dry_run or None)
+    if nodes:
+        asked["from"] = list(nodes)
+    if payloads:
+        asked["payloads"] = dict(map(node_payload, payloads))
+    at = path("workflows", workflow_id, "resume")
+    found: Json = session.ask("POST", at, asked, idempotency_key=idempotency_key)
+    if dry_run:
+        session.show(found, print_preview)
+        return 0
+    if not is_waiting:
+        session.show(found, lambda made: click.echo(clean(made["id"])))
+        return 0
+    if not session.as_json:
+        note(f"workflow {found['id']} is started")
+    return follow(session, found["id"], timeout)
+
+
+def node_payload(text: str) -> tuple[str, msgspec.Raw]:
+    name, equals, payload = text.partition("=")
+    if not name or not equals:
+        raise click.BadParameter(f"{text!r} is not of the form NODE=JSON", param_hint="--payload")
+    return name, json_document(payload)
+
+
+def print_preview(found: Json) -> None:
+    click.echo(f"{found['again']:,} nodes would run again, {found['reused']:,} be reused")
+    for name in found["nodes"]:
+        click.echo(clean(f"  {name}"))
+    if found["again"] > len(found["nodes"]):
+        note(f"the first {len(found['nodes'])} are named")

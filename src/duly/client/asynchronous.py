@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         AsyncWebhookSecrets,
         AsyncWorkers,
         AsyncWorkflows,
+        AsyncWorkflowTypes,
     )
     from duly.client.views import Explanation
     from duly.client.workflow_builder import AsyncWorkflowBuilder
@@ -110,6 +111,7 @@ class AsyncClient:
     nodes: "AsyncNodes"
     workers: "AsyncWorkers"
     workflows: "AsyncWorkflows"
+    workflow_types: "AsyncWorkflowTypes"
 
     def __init__(
         self,

@@ -9,10 +9,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from duly.client.clock import monotonic
-from duly.client.errors import Conflict, NotFound, WaitTimedOut
+from duly.client.errors import Conflict, NotFound
 from duly.client.json_values import encode
-from duly.client.operations import Blocking, Operations, given, listing, operation
+from duly.client.operations import Blocking, Operations, given, listing, operation, text
 from duly.client.request import ScheduleOptions, TaskCall, TaskSpec, task_fields
 from duly.client.schedule_plan import ScheduleStep, plan_step
 from duly.client.task import TaskData
@@ -36,11 +35,11 @@ from duly.client.views import (
     WebhookSecret,
     WorkerView,
     WorkflowData,
-    WorkflowExplanation,
-    WorkflowGraph,
-    WorkflowNode,
 )
-from duly.client.wire import WAIT_S_MAX
+from duly.client.workflow_namespaces import AsyncWorkflows as AsyncWorkflows
+from duly.client.workflow_namespaces import AsyncWorkflowTypes as AsyncWorkflowTypes
+from duly.client.workflow_namespaces import Workflows as Workflows
+from duly.client.workflow_namespaces import WorkflowTypes as WorkflowTypes
 
 
 class TenantLimits(TypedDict, total=False):
@@ -92,19 +91,31 @@ class AsyncSchedules(Operations):
 
     @operation
     async def plan(
-        self, name: str, task: Template, **options: Unpack[ScheduleOptions]
+        self,
+        name: str,
+        task: Template | None = None,
+        *,
+        workflow: Mapping[str, Any] | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> ScheduleStep:
         """What `upsert` would do: "create", "change" (and which fields) or "unchanged"."""
-        return await self.planned(name, task, options)
+        return await self.planned(name, made(task, workflow), options)
 
     @operation
     async def upsert(
-        self, name: str, task: Template, **options: Unpack[ScheduleOptions]
+        self,
+        name: str,
+        task: Template | None = None,
+        *,
+        workflow: Mapping[str, Any] | None = None,
+        **options: Unpack[ScheduleOptions],
     ) -> Schedule:
         """Create the schedule of this name, or make it as it is said here. What is not said has its
-        default. `task`: a call of a handle, or a dictionary with `type` and options."""
+        default. `task`: a call of a handle, or a dictionary with `type` and options. Or `workflow`:
+        `{"type": "invoice.month"}`, or `name` and `nodes`."""
+        wanted = made(task, workflow)
         while True:
-            step = await self.planned(name, task, options)
+            step = await self.planned(name, wanted, options)
             try:
                 if step.action == "create":
                     return await self.ask(Schedule, "POST", "/v1/schedules", step.wanted)
@@ -114,14 +125,21 @@ class AsyncSchedules(Operations):
                 return await self.ask(Schedule, "GET", path)
             except (Conflict, NotFound):
                 # Created or deleted by another program meanwhile: the plan says another thing now.
-                if (await self.planned(name, task, options)).action == step.action:
+                if (await self.planned(name, wanted, options)).action == step.action:
                     raise
 
-    async def planned(self, name: str, task: Template, options: ScheduleOptions) -> ScheduleStep:
-        wanted = {"name": name, "task": template(task), **options}
-        definition: dict[str, Any] = msgspec.json.decode(encode(wanted))
+    async def planned(
+        self, name: str, wanted: dict[str, Any], options: ScheduleOptions
+    ) -> ScheduleStep:
+        definition: dict[str, Any] = msgspec.json.decode(
+            encode({"name": name, **wanted, **options})
+        )
         answer = await self.ask(Items[Any], "GET", "/v1/schedules", query={"name": name})
-        return plan_step(answer.items[0] if answer.items else None, definition)
+        known = answer.items[0] if answer.items else None
+        if known is not None and known.get("workflow"):
+            # A list leaves out its graph.
+            known = await self.ask(Any, "GET", f"/v1/schedules/{known['id']}")
+        return plan_step(known, definition)
 
     @operation
     async def delete(self, schedule_id: str) -> None:
@@ -154,9 +172,13 @@ class AsyncSchedules(Operations):
         return await self.ask(Schedule, "POST", f"/v1/schedules/{schedule_id}/resume", body)
 
     @operation
-    async def trigger(self, schedule_id: str) -> TaskData:
-        """One task of it now, beside its rule."""
-        return await self.ask(TaskData, "POST", f"/v1/schedules/{schedule_id}/trigger")
+    async def trigger(self, schedule_id: str) -> TaskData | WorkflowData:
+        """One task or workflow of it now, beside its rule."""
+        path = f"/v1/schedules/{schedule_id}/trigger"
+        found = await self.ask(dict[str, Any], "POST", path)
+        if "nodes" in found:
+            return msgspec.convert(found, WorkflowData)
+        return msgspec.convert(found, TaskData)
 
     @operation
     async def backfill(
@@ -524,83 +546,6 @@ class AsyncWorkers(Operations):
             yield page
 
 
-class AsyncWorkflows(Operations):
-    """Graphs of tasks, by id. The builder starts them: `client.workflow(...)`."""
-
-    @operation
-    async def start(self, workflow: Mapping[str, Any]) -> WorkflowData:
-        """One that is written down already, as the API takes it: with `name` and `nodes`."""
-        content, key = encode(workflow), workflow.get("idempotency_key")
-        answer = await self.api.send("POST", "/v1/workflows", content, None, key)
-        return msgspec.json.decode(answer, type=WorkflowData)
-
-    @listing
-    async def list(
-        self,
-        *,
-        state: str | None = None,
-        name: str | None = None,
-        tag: str | None = None,
-        created_after: datetime | None = None,
-    ) -> AsyncIterator[Page[WorkflowData]]:
-        """Newest first."""
-        query = {"state": state, "name": name, "tag": tag, "created_after": text(created_after)}
-        async for page in self.pages(WorkflowData, "/v1/workflows", query):
-            yield page
-
-    @operation
-    async def get(self, workflow_id: str) -> WorkflowData:
-        """With its critical path, and when it may end."""
-        return await self.ask(WorkflowData, "GET", f"/v1/workflows/{workflow_id}")
-
-    @operation
-    async def status(self, workflow_id: str) -> WorkflowData:
-        """Its state and counts alone, however large it is."""
-        return await self.ask(WorkflowData, "GET", f"/v1/workflows/{workflow_id}/status")
-
-    @operation
-    async def wait(self, workflow_id: str, timeout_s: float | None = None) -> WorkflowData:
-        """The workflow once it has ended; WaitTimedOut if it has not by then."""
-        path = f"/v1/workflows/{workflow_id}/wait"
-        ends_at = None if timeout_s is None else monotonic() + timeout_s
-        while True:
-            left_s = WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
-            wait_s = min(left_s, WAIT_S_MAX)
-            query = {"timeout_s": wait_s}
-            found = await self.ask(WorkflowData, "GET", path, query=query, wait_s=wait_s)
-            if found.is_terminal:
-                return found
-            if ends_at is not None and monotonic() >= ends_at:
-                raise WaitTimedOut(
-                    kind="workflow", id=workflow_id, timeout_s=timeout_s, state=found.state
-                )
-
-    @listing
-    async def nodes(
-        self, workflow_id: str, *, state: str | None = None
-    ) -> AsyncIterator[Page[WorkflowNode]]:
-        """In the order in which they were given."""
-        path = f"/v1/workflows/{workflow_id}/nodes"
-        async for page in self.pages(WorkflowNode, path, {"state": state}):
-            yield page
-
-    @operation
-    async def graph(self, workflow_id: str) -> WorkflowGraph:
-        """All nodes, each with its state and the names of its parents."""
-        return await self.ask(WorkflowGraph, "GET", f"/v1/workflows/{workflow_id}/graph")
-
-    @operation
-    async def explain(self, workflow_id: str, node: str | None = None) -> WorkflowExplanation:
-        """What a node waits for, or the first that have not ended."""
-        path = f"/v1/workflows/{workflow_id}/explain"
-        return await self.ask(WorkflowExplanation, "GET", path, query={"node": node})
-
-    @operation
-    async def cancel(self, workflow_id: str) -> WorkflowData:
-        """What runs is asked to stop; what waits is cancelled."""
-        return await self.ask(WorkflowData, "POST", f"/v1/workflows/{workflow_id}/cancel")
-
-
 class Schedules(Blocking, AsyncSchedules):
     awaited = AsyncSchedules
 
@@ -649,15 +594,18 @@ class Workers(Blocking, AsyncWorkers):
     awaited = AsyncWorkers
 
 
-class Workflows(Blocking, AsyncWorkflows):
-    awaited = AsyncWorkflows
-
-
 T = TypeVar("T")
 
 
 class Items(msgspec.Struct, Generic[T]):
     items: list[T]
+
+
+def made(task: Template | None, workflow: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What occurrences make."""
+    if (task is None) == (workflow is None):
+        raise TypeError("give a task or a workflow")
+    return {"workflow": workflow} if task is None else {"task": template(task)}
 
 
 def template(task: Template) -> dict[str, Any]:
@@ -666,7 +614,3 @@ def template(task: Template) -> dict[str, Any]:
 
 def word(flag: bool | None) -> str | None:
     return None if flag is None else str(flag).lower()
-
-
-def text(instant: datetime | None) -> str | None:
-    return None if instant is None else instant.isoformat()

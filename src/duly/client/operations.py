@@ -4,6 +4,7 @@
 
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
@@ -141,6 +142,10 @@ async def flattened(pages: AsyncIterator[list[T]]) -> AsyncIterator[T]:
     async for page in pages:
         for item in page:
             yield item
+
+
+def text(instant: datetime | None) -> str | None:
+    return None if instant is None else instant.isoformat()
 
 
 def given(**fields: object) -> dict[str, object]:

@@ -24,6 +24,7 @@ RESOURCES = {
     "nodes": "Nodes",
     "workers": "Workers",
     "workflows": "Workflows",
+    "workflow_types": "WorkflowTypes",
 }
 
 

@@ -23,7 +23,9 @@ DEFAULTS: Json = {
     "max_fires": None,
     "exclude_dates": [],
 }
-FIELDS = ("name", *DEFAULTS, "task")
+# One of them: what each occurrence makes.
+MADE = ("task", "workflow")
+FIELDS = ("name", *DEFAULTS, *MADE)
 # A retry policy is stored whole; what a definition does not say of it is this.
 RETRY_DEFAULTS: Json = {
     "max_attempts": 5,
@@ -77,11 +79,16 @@ def differences(known: Json, wanted: Json) -> list[FieldChange]:
 def comparable(definition: Json) -> Json:
     """With what is not said filled in, and instants and dates in one form."""
     whole = {**DEFAULTS, **definition}
+    for name in MADE:
+        if whole.get(name) is None:
+            whole.pop(name, None)
     for name in ("start_at", "end_at"):
         whole[name] = same_instant(whole[name])
     if isinstance(whole["exclude_dates"], list):
         whole["exclude_dates"] = sorted({str(each) for each in whole["exclude_dates"]})
-    if isinstance(whole["task"], dict):
+    if isinstance(whole.get("workflow"), dict):
+        whole["workflow"] = said_of(whole["workflow"])
+    if isinstance(whole.get("task"), dict):
         task = {**whole["task"]}
         if isinstance(task.get("retry"), dict):
             task["retry"] = {**RETRY_DEFAULTS, **task["retry"]}
@@ -91,6 +98,15 @@ def comparable(definition: Json) -> Json:
             }
         whole["task"] = task
     return whole
+
+
+def said_of(workflow: Json) -> Json:
+    """Without what says nothing, in the workflow and in its nodes."""
+    said = {name: each for name, each in workflow.items() if each not in (None, [], {}, False)}
+    if isinstance(said.get("nodes"), dict):
+        nodes = {name: each for name, each in said["nodes"].items() if isinstance(each, dict)}
+        said["nodes"] = {**said["nodes"], **{name: said_of(node) for name, node in nodes.items()}}
+    return said
 
 
 def same_instant(value: Any) -> Any:

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         WebhookSecrets,
         Workers,
         Workflows,
+        WorkflowTypes,
     )
     from duly.client.views import Explanation
     from duly.client.workflow_builder import WorkflowBuilder
@@ -112,6 +113,7 @@ class Client:
     nodes: "Nodes"
     workers: "Workers"
     workflows: "Workflows"
+    workflow_types: "WorkflowTypes"
 
     def __init__(
         self,

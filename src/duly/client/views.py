@@ -48,12 +48,16 @@ class Cadence(View, frozen=True):
 
 
 class Schedule(View, frozen=True):
+    """Makes a task at each of its times, or starts a `workflow`. Lists leave out payloads and
+    graphs."""
+
     id: str
     name: str
     state: Literal["ACTIVE", "PAUSED", "ENDED"]
-    task: dict[str, Any]
     created_at: datetime
     updated_at: datetime
+    task: Any = None
+    workflow: Any = None
     cron: str | None = None
     every_s: int | None = None
     timezone: str = "UTC"
@@ -83,6 +87,7 @@ class Occurrence(View, frozen=True):
     late_s: float
     verdict: str
     task_id: str | None = None
+    workflow_id: str | None = None
 
 
 class Fire(View, frozen=True):
@@ -307,6 +312,10 @@ class WorkflowData(msgspec.Struct, kw_only=True):
     ended_at: datetime | None = None
     deadline_at: datetime | None = None
     stop_reason: str | None = None
+    type: str | None = None
+    resumed_from: str | None = None
+    paused_at: datetime | None = None
+    paused_by: str | None = None
     tags: dict[str, str] | None = None
     critical_path: list[str] | None = None
     estimate_at: datetime | None = None
@@ -318,7 +327,7 @@ class WorkflowData(msgspec.Struct, kw_only=True):
 
 class WorkflowNode(View, frozen=True):
     """A node of a workflow as it stands; its task has the same id. `parents_pending`: how many of
-    its parents have not ended."""
+    its parents have not ended. `source`: of one that is reused, the task that ran for it."""
 
     id: str
     name: str
@@ -332,6 +341,25 @@ class WorkflowNode(View, frozen=True):
     started_at: datetime | None = None
     finished_at: datetime | None = None
     reason: str | None = None
+    source: str | None = None
+
+
+class ResumePreview(View, frozen=True):
+    """How many nodes would run again, the first of them, and how many would be reused."""
+
+    again: int
+    reused: int
+    nodes: list[str]
+
+
+class WorkflowType(View, frozen=True):
+    """A version of a workflow type, which never changes. Lists leave out its `definition`."""
+
+    name: str
+    version: int
+    nodes: int
+    created_at: datetime
+    definition: dict[str, Any] | None = None
 
 
 class GraphNode(View, frozen=True):

@@ -1,6 +1,6 @@
 """A workflow that was started, and what can be done to it."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from uuid import UUID
 
@@ -59,6 +59,33 @@ class Workflow(WorkflowData):
         """What runs is asked to stop; what waits is cancelled."""
         return self.renewed(self.client().workflows.cancel(self.id))
 
+    def pause(self) -> "Workflow":
+        """Nothing of it starts until `unpause`; what runs goes on."""
+        return self.renewed(self.client().workflows.pause(self.id))
+
+    def unpause(self) -> "Workflow":
+        """Go on where it was paused."""
+        return self.renewed(self.client().workflows.unpause(self.id))
+
+    def resume(
+        self,
+        nodes: Sequence[str] | None = None,
+        *,
+        payloads: Mapping[str, Any] | None = None,
+        rate_per_s: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> "Workflow":
+        """A new workflow that runs again what failed or was cancelled, or the named nodes, and all
+        that comes after it. What finished is reused."""
+        resumed = self.client().workflows.resume(
+            self.id,
+            nodes=nodes,
+            payloads=payloads,
+            rate_per_s=rate_per_s,
+            idempotency_key=idempotency_key,
+        )
+        return self.renewed(resumed)
+
     def nodes(self, state: str | None = None) -> Iterator[WorkflowNode]:
         """In the order in which they were added."""
         return self.client().workflows.nodes(self.id, state=state)
@@ -109,6 +136,33 @@ class AsyncWorkflow(WorkflowData):
     async def cancel(self) -> "AsyncWorkflow":
         """What runs is asked to stop; what waits is cancelled."""
         return self.renewed(await self.client().workflows.cancel(self.id))
+
+    async def pause(self) -> "AsyncWorkflow":
+        """Nothing of it starts until `unpause`; what runs goes on."""
+        return self.renewed(await self.client().workflows.pause(self.id))
+
+    async def unpause(self) -> "AsyncWorkflow":
+        """Go on where it was paused."""
+        return self.renewed(await self.client().workflows.unpause(self.id))
+
+    async def resume(
+        self,
+        nodes: Sequence[str] | None = None,
+        *,
+        payloads: Mapping[str, Any] | None = None,
+        rate_per_s: float | None = None,
+        idempotency_key: str | None = None,
+    ) -> "AsyncWorkflow":
+        """A new workflow that runs again what failed or was cancelled, or the named nodes, and all
+        that comes after it. What finished is reused."""
+        resumed = await self.client().workflows.resume(
+            self.id,
+            nodes=nodes,
+            payloads=payloads,
+            rate_per_s=rate_per_s,
+            idempotency_key=idempotency_key,
+        )
+        return self.renewed(resumed)
 
     def nodes(self, state: str | None = None) -> AsyncIterator[WorkflowNode]:
         """In the order in which they were added."""

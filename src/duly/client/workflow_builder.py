@@ -167,14 +167,24 @@ class GraphBuilder:
         """The request; nothing can be added any more."""
         self.check_open()
         self.is_closed = True
+        return encode({"name": self.name, **self.fields()})
+
+    def definition(self) -> dict[str, Any]:
+        """What a workflow type is defined with: without a name, and without what one start is."""
+        found = self.fields()
+        found.pop("idempotency_key", None)
+        return found
+
+    def fields(self) -> dict[str, Any]:
+        """As the API names them, without the name."""
         if not self.nodes:
             refuse("it has no nodes")
-        fields: dict[str, Any] = {**self.options, "name": self.name, "nodes": self.nodes}
+        fields: dict[str, Any] = {**self.options, "nodes": self.nodes}
         if "defaults" in self.options:
             fields["defaults"] = task_fields(self.options["defaults"])
         if "callback" in self.options:
             fields["callback"] = callback_fields(self.options["callback"])
-        return encode(fields)
+        return fields
 
     def check_open(self) -> None:
         if self.is_closed:
@@ -184,6 +194,14 @@ class GraphBuilder:
         if name not in self.nodes:
             refuse(f"{name!r} is no node yet")
         return list(self.nodes).index(name) + 1
+
+
+class WorkflowDefinition(GraphBuilder):
+    """A workflow that is written down without being started: `client.workflow_types.put(name, it)`
+    makes it a version of a type."""
+
+    def __init__(self, **options: Unpack[WorkflowOptions]) -> None:
+        super().__init__("definition", options)
 
 
 class WorkflowBuilder(GraphBuilder):

@@ -1795,6 +1795,7 @@ CREATE TABLE duly.workflows (
     paused_at timestamp with time zone,
     compensating_at timestamp with time zone,
     resumed_from uuid,
+    resumed_at timestamp with time zone,
     root uuid,
     parent_node uuid,
     next_workflow uuid,
@@ -1993,9 +1994,11 @@ CREATE INDEX workflow_timers_due ON duly.workflow_timers USING btree (due_at, sh
 
 CREATE INDEX workflows_ended ON duly.workflows USING btree (ended_at) WHERE (ended_at IS NOT NULL);
 
+CREATE INDEX workflows_of_root ON duly.workflows USING btree (shard, root) WHERE (root IS NOT NULL);
+
 CREATE INDEX workflows_of_tenant ON duly.workflows USING btree (tenant, id);
 
-CREATE INDEX workflows_resumed ON duly.workflows USING btree (shard, resumed_from) WHERE (resumed_from IS NOT NULL);
+CREATE UNIQUE INDEX workflows_resumed ON duly.workflows USING btree (shard, root) WHERE ((root IS NOT NULL) AND (ended_at IS NULL));
 
 CREATE INDEX workflows_within ON duly.workflows USING btree (shard, parent_node) WHERE (parent_node IS NOT NULL);
 

@@ -208,6 +208,7 @@ SELECT shard, id, live, completed, failed, skipped, cancelled, ended_at,
 -- name: read_nodes
 -- All nodes of these workflows but for items of maps, with what became of them; ids of nodes say whose they
 -- are. An open map counts items instead of parents; one over pages may start before its parent has ended.
+-- What became of one that is reused is what its source became.
 SELECT asked.id AS workflow, node.id, duly.node_number(node.id) AS number, node.wait_rule,
        node.parents, timers.id IS NOT NULL AS is_live,
        CASE WHEN node.kind <> 1 OR timers.started_at IS NULL THEN timers.parents_pending END
@@ -236,7 +237,8 @@ SELECT asked.id AS workflow, node.id, duly.node_number(node.id) AS number, node.
        SELECT max(attempts.state) AS state, min(attempts.started_at) AS started_at,
               max(attempts.ended_at) FILTER (WHERE attempts.state IS NOT NULL) AS ended_at
          FROM duly.attempts
-        WHERE attempts.shard = node.shard AND attempts.id = node.id) AS record ON true
+        WHERE attempts.shard = node.shard
+          AND attempts.id = coalesce(node.source, node.id)) AS record ON true
 
 -- name: read_items
 -- What became of the items of maps, added up for each: there may be a million of them.

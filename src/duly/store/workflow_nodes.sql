@@ -16,7 +16,8 @@ SELECT parent.name, last.state, last.result
     ON parent.shard = node.shard AND parent.id = duly.node_id(node.id, edge.number)
   JOIN LATERAL (
        SELECT * FROM duly.attempts
-        WHERE attempts.shard = parent.shard AND attempts.id = parent.id AND attempts.state IS NOT NULL
+        WHERE attempts.shard = parent.shard AND attempts.id = coalesce(parent.source, parent.id)
+          AND attempts.state IS NOT NULL
         ORDER BY attempts.fence DESC
         LIMIT 1) AS last ON true
  WHERE node.shard = $1

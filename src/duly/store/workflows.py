@@ -348,6 +348,9 @@ class Workflow:
     type: str | None = None
     paused_at: datetime | None = None
     paused_by: str | None = None
+    # The workflow whose finished nodes it reuses, and the node of another one that stands for it.
+    resumed_from: UUID | None = None
+    parent_node: UUID | None = None
 
     @property
     def last_number(self) -> int:
@@ -379,6 +382,8 @@ class WorkflowNode:
     # When it was due before its workflow was paused.
     held_due_at: datetime | None = None
     spec: NodeSpec = PLAIN
+    # The node of an earlier workflow whose run stands for it.
+    source: UUID | None = None
     # Of a wait that has begun: when its timeout or its timer comes.
     until: datetime | None = None
 
@@ -498,6 +503,12 @@ async def read_names(
     return {row["id"]: (row["name"], row["workflow_name"]) for row in rows}
 
 
+async def find_source(session: Session, tenant: int, node: UUID) -> UUID | None:
+    """The node whose run stands for this one; None: it runs itself, or there is none."""
+    rows = await session.fetch(SQL.find_source, tenant, shard_of(node), node)
+    return rows[0]["source"] if rows else None
+
+
 async def read_ended_workflows(session: Session, ids: Sequence[UUID]) -> list[UUID]:
     rows = await session.fetch(SQL.read_ended_workflows, [shard_of(i) for i in ids], list(ids))
     return [row["id"] for row in rows]
@@ -538,6 +549,8 @@ def workflow_from(row: Any) -> Workflow:
         type=None if row["type"] is None else f"{row['type']}@{row['type_version']}",
         paused_at=row["paused_at"],
         paused_by=row["paused_by"],
+        resumed_from=row["resumed_from"],
+        parent_node=row["parent_node"],
     )
 
 
@@ -564,6 +577,7 @@ def node_from(row: Any) -> WorkflowNode:
         held_due_at=row["held_due_at"],
         spec=spec,
         until=row["until"] if row["is_live"] else None,
+        source=row["source"],
     )
 
 

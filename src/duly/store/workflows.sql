@@ -77,6 +77,7 @@ SELECT workflows.id, workflows.tenant, workflows.name, workflows.state, workflow
        workflows.cancelled, workflows.created_at, workflows.deadline_at, workflows.ended_at,
        workflows.on_failure, workflows.stop_reason, workflows.tags, workflows.callback,
        workflows.type, workflows.type_version, workflows.paused_at, workflows.paused_by,
+       workflows.resumed_from, workflows.parent_node,
        alive.waiting, alive.scheduled, alive.ready, alive.running, duly.now() AS now
   FROM unnest($2::smallint[], $3::uuid[], $4::uuid[]) AS asked(shard, id, last_id)
   JOIN duly.workflows
@@ -114,11 +115,12 @@ SELECT id, looked_at, is_match
  ORDER BY id DESC
 
 -- name: read_nodes
--- Nodes of one workflow after a number, in that order: the graph, and how each stands at one instant.
+-- Nodes of one workflow after a number, in that order: the graph, and how each stands at one instant. One
+-- that is reused ended as its source did.
 SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.children, node.spec,
        timers.id IS NOT NULL AS is_live, timers.due_at, timers.holder, timers.attempt,
        timers.parents_pending, timers.held_due_at, timers.started_at AS live_started_at, tasks.type,
-       last.state, last.outcome, last.reason, last.started_at, last.ended_at,
+       last.state, last.outcome, last.reason, last.started_at, last.ended_at, node.source,
        coalesce(timers.run_at, last.run_at, tasks.run_at) AS run_at, waiting.until, duly.now() AS now
   FROM (SELECT * FROM duly.workflow_nodes
          WHERE workflow_nodes.shard = $2
@@ -127,11 +129,11 @@ SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.chi
            AND workflow_nodes.tenant + 0 = $1
          ORDER BY workflow_nodes.shard, workflow_nodes.id
          LIMIT $5) AS node
-  LEFT JOIN duly.tasks ON tasks.shard = node.shard AND tasks.id = node.id
+  LEFT JOIN duly.tasks ON tasks.shard = node.shard AND tasks.id = coalesce(node.source, node.id)
   LEFT JOIN duly.timers ON timers.shard = node.shard AND timers.id = node.id
   LEFT JOIN LATERAL (
        SELECT * FROM duly.attempts
-        WHERE attempts.shard = node.shard AND attempts.id = node.id
+        WHERE attempts.shard = node.shard AND attempts.id = coalesce(node.source, node.id)
         ORDER BY attempts.fence DESC
         LIMIT 1) AS last ON true
   LEFT JOIN LATERAL (
@@ -152,6 +154,12 @@ SELECT node.id, node.name, workflows.name AS workflow_name
     ON node.shard = asked.shard AND node.id = asked.id AND node.tenant + 0 = $1
   LEFT JOIN duly.workflows
     ON workflows.shard = asked.shard AND workflows.id = duly.workflow_of(asked.id)
+
+-- name: find_source
+-- Of a node that is reused, which one ran.
+SELECT node.source
+  FROM duly.workflow_nodes AS node
+ WHERE node.shard = $2 AND node.id = $3 AND node.tenant + 0 = $1
 
 -- name: count_parents
 -- How many parents each of these nodes has.
@@ -179,7 +187,8 @@ SELECT asked.id AS node, parent.id, parent.name, last.state, last.result,
   LEFT JOIN duly.timers ON timers.shard = parent.shard AND timers.id = parent.id
   LEFT JOIN LATERAL (
        SELECT * FROM duly.attempts
-        WHERE attempts.shard = parent.shard AND attempts.id = parent.id AND attempts.state IS NOT NULL
+        WHERE attempts.shard = parent.shard AND attempts.id = coalesce(parent.source, parent.id)
+          AND attempts.state IS NOT NULL
         ORDER BY attempts.fence DESC
         LIMIT 1) AS last ON true
  ORDER BY asked.id, parent.id
@@ -195,7 +204,9 @@ SELECT asked.id
 -- name: delete_old
 -- Workflows of past months that ended longer ago than the retention, with their graphs; then their months
 -- may go. As many as have so many nodes, by one workflow more at most: some have one, some 10,000. One of
--- this month stays, as tasks do, and one whose end is still to be told, however late that is.
+-- this month stays, as tasks do, and one whose end is still to be told, however late that is. So does what
+-- another one reuses: a chain of resumes goes from its end, and a workflow before those that ran within it.
+-- A resume that commits at this moment is seen on the row alone, which is asked again under its lock.
 WITH ended AS (
     SELECT shard, id, nodes, ended_at
       FROM duly.workflows
@@ -204,7 +215,14 @@ WITH ended AS (
        AND NOT EXISTS (SELECT FROM duly.workflow_timers
                         WHERE workflow_timers.shard = workflows.shard
                           AND workflow_timers.workflow = workflows.id
-                          AND workflow_timers.kind = 'callback')
+                          AND workflow_timers.kind IN ('callback', 'next'))
+       AND NOT EXISTS (SELECT FROM duly.workflows AS later
+                        WHERE later.shard = workflows.shard
+                          AND later.root = coalesce(workflows.root, workflows.id)
+                          AND later.resumed_from = workflows.id)
+       AND NOT EXISTS (SELECT FROM duly.workflows AS around
+                        WHERE around.shard = workflows.shard
+                          AND around.id = duly.workflow_of(workflows.parent_node))
      ORDER BY ended_at
      LIMIT $2::integer
 ), summed AS (
@@ -212,31 +230,35 @@ WITH ended AS (
       FROM ended
 ), old AS MATERIALIZED (
     SELECT shard, id FROM summed WHERE nodes_before < $2::integer
+), gone AS (
+    DELETE FROM duly.workflows
+     USING old
+     WHERE workflows.shard = old.shard AND workflows.id = old.id
+       AND workflows.ended_at IS NOT NULL
+       AND coalesce(workflows.resumed_at, workflows.ended_at)
+           < duly.now() - make_interval(secs => $1::double precision)
+ RETURNING workflows.shard, workflows.id, workflows.nodes
 ), nodes AS (
     DELETE FROM duly.workflow_nodes
-     USING old
-     WHERE workflow_nodes.shard = old.shard
-       AND workflow_nodes.id > old.id
-       AND workflow_nodes.id <= duly.node_id(old.id, 16777215)
+     USING gone
+     WHERE workflow_nodes.shard = gone.shard
+       AND workflow_nodes.id > gone.id
+       AND workflow_nodes.id <= duly.node_id(gone.id, 16777215)
 ), maps AS (
     DELETE FROM duly.workflow_maps
-     USING old
-     WHERE workflow_maps.shard = old.shard AND workflow_maps.workflow = old.id
+     USING gone
+     WHERE workflow_maps.shard = gone.shard AND workflow_maps.workflow = gone.id
 ), pages AS (
     DELETE FROM duly.workflow_map_pages
-     USING old
-     WHERE workflow_map_pages.shard = old.shard AND workflow_map_pages.workflow = old.id
+     USING gone
+     WHERE workflow_map_pages.shard = gone.shard AND workflow_map_pages.workflow = gone.id
 ), timers AS (
     DELETE FROM duly.workflow_timers
-     USING old
-     WHERE workflow_timers.shard = old.shard AND workflow_timers.workflow = old.id
+     USING gone
+     WHERE workflow_timers.shard = gone.shard AND workflow_timers.workflow = gone.id
 ), signals AS (
     DELETE FROM duly.workflow_signals
-     USING old
-     WHERE workflow_signals.shard = old.shard AND workflow_signals.workflow = old.id
+     USING gone
+     WHERE workflow_signals.shard = gone.shard AND workflow_signals.workflow = gone.id
 )
-DELETE FROM duly.workflows
- USING old
- WHERE workflows.shard = old.shard AND workflows.id = old.id
-   AND workflows.ended_at IS NOT NULL
-RETURNING workflows.nodes
+SELECT gone.nodes FROM gone

@@ -29,6 +29,7 @@ CREATE UNIQUE INDEX workflow_nodes_compensating
 -- those that duly made itself: items of maps, and what undoes. They are numbered from 10,001 on, the nodes
 -- of the graph from 1, each without gaps, so that a graph is read without its items. `items_failed`,
 -- `items_cancelled`: of those that failed or were cancelled, the items, which their map judges.
+-- `resumed_at`: when another one last began to reuse what finished in this one, which is kept for that.
 ALTER TABLE duly.workflows
     ADD COLUMN generated integer NOT NULL DEFAULT 0,
     ADD COLUMN items_failed integer NOT NULL DEFAULT 0,
@@ -38,6 +39,7 @@ ALTER TABLE duly.workflows
     ADD COLUMN paused_at timestamptz,
     ADD COLUMN compensating_at timestamptz,
     ADD COLUMN resumed_from uuid,
+    ADD COLUMN resumed_at timestamptz,
     ADD COLUMN root uuid,
     ADD COLUMN parent_node uuid,
     ADD COLUMN next_workflow uuid,
@@ -51,7 +53,10 @@ ALTER TABLE duly.workflows
         CHECK ((ended_at IS NULL OR live = 0)
                AND (live > 0 OR ended_at IS NOT NULL OR compensating_at IS NOT NULL));
 CREATE INDEX workflows_within ON duly.workflows (shard, parent_node) WHERE parent_node IS NOT NULL;
-CREATE INDEX workflows_resumed ON duly.workflows (shard, resumed_from) WHERE resumed_from IS NOT NULL;
+CREATE INDEX workflows_of_root ON duly.workflows (shard, root) WHERE root IS NOT NULL;
+-- Of all that were resumed from one, one lives at a time: their nodes share execution keys.
+CREATE UNIQUE INDEX workflows_resumed ON duly.workflows (shard, root)
+ WHERE root IS NOT NULL AND ended_at IS NULL;
 
 -- `held_due_at`: when it was due before its workflow was paused. `items_mark`: of an open map that has
 -- more items to come; with so few open ones it makes more. `items_failed_max`: with more failed items than
@@ -523,6 +528,7 @@ ALTER TABLE duly.workflows
     DROP COLUMN paused_at,
     DROP COLUMN compensating_at,
     DROP COLUMN resumed_from,
+    DROP COLUMN resumed_at,
     DROP COLUMN root,
     DROP COLUMN parent_node,
     DROP COLUMN next_workflow,
