@@ -27,13 +27,13 @@ EXPRESSIONS = (
 async def run_wheel(stage: ScenarioContext) -> Figures:
     before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     now, random = stage.environment.clock.now(), stage.environment.random
-    ready_state, place = ReadyState(now.timestamp()), TimerQueue(TENANT, 632, 2)
+    ready_state, timer_queue = ReadyState(now.timestamp()), TimerQueue(TENANT, 632, 2)
     meter = Meter(stage.environment.clock)
     for _ in range(stage.tasks):
         fires_at = now + timedelta(seconds=random.random() * WHEEL_SPAN_S)
         task_id = UUID(int=random.getrandbits(128))
-        due = DueTimer(*place, task_id, 0, fires_at, 5, None, "bench", None, None, None)
-        ready_state.add((due,), place, now.timestamp())
+        due = DueTimer(*timer_queue, task_id, 0, fires_at, 5, None, "bench", None, None, None)
+        ready_state.add((due,), timer_queue, now.timestamp())
     meter.add(stage.tasks)
     grown_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb
     return {"tasks_per_s": meter.rate, "memory_mb": grown_kb / 1024}

@@ -162,9 +162,9 @@ class Filler:
 
 async def fill_place(folder: str, tasks: int) -> None:
     settings = Settings(data_dir=folder)
-    async with open_target(settings, Environment()) as place:
-        await prepare_target(place, settings, Environment())
-        database = await Database.open(place.engine_url, SUBMITTERS + 1)
+    async with open_target(settings, Environment()) as target:
+        await prepare_target(target, settings, Environment())
+        database = await Database.open(target.engine_url, SUBMITTERS + 1)
         try:
             await Filler(database, await make_tenants(database)).fill(tasks)
         finally:

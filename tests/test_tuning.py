@@ -45,7 +45,7 @@ async def test_an_executor_takes_from_the_lanes_of_its_bands(database: Database)
         Metrics(),
         NOBODY,
         drain_s=0.0,
-        beating=database,
+        heartbeat_database=database,
         weight_of=equal_weight,
         bands=["high"],
     )

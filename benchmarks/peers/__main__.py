@@ -45,7 +45,7 @@ async def run(
     sizes = QUICK if quick else FULL
     machine = machine_facts()
     async with open_postgres() as postgres, open_redis() as redis:
-        machine["postgresql"] = await read_server_settings(postgres.place.owner_url)
+        machine["postgresql"] = await read_server_settings(postgres.target.owner_url)
         stores: dict[str, Postgres | Redis | None] = {"postgres": postgres, "redis": redis}
         systems: list[System] = [Duly(Bench(DULY, postgres, sizes), quick=quick)]
         for peer in peers:

@@ -28,16 +28,16 @@ START_MAX_S = 20.0
 class Postgres:
     """Databases that come and go on the embedded server."""
 
-    def __init__(self, place: DatabaseTarget) -> None:
-        assert place.embedded is not None
-        self.place = place
-        self.server = place.embedded
+    def __init__(self, target: DatabaseTarget) -> None:
+        assert target.embedded is not None
+        self.target = target
+        self.server = target.embedded
 
     async def fresh(self, peer: PeerInfo) -> str:
         """A new database for every step of everybody: what an earlier one left, also as dead rows,
         is nobody's."""
         name = database_of(peer)
-        admin = await asyncpg.connect(self.place.owner_url)
+        admin = await asyncpg.connect(self.target.owner_url)
         try:
             await admin.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
             await admin.execute(f'CREATE DATABASE "{name}"')
@@ -47,8 +47,8 @@ class Postgres:
             return self.server.url(name)
         # Migrated by the owner, used by the engine's login, as in production.
         engine_url = self.server.url(name, EMBEDDED_LOGIN)
-        place = replace(self.place, owner_url=self.server.url(name), engine_url=engine_url)
-        await prepare_target(place, Settings(), Environment())
+        target = replace(self.target, owner_url=self.server.url(name), engine_url=engine_url)
+        await prepare_target(target, Settings(), Environment())
         return engine_url
 
     async def calm(self, peer: PeerInfo) -> None:
@@ -92,10 +92,10 @@ class PostgresWatch:
 async def open_postgres() -> AsyncIterator[Postgres]:
     with tempfile.TemporaryDirectory(prefix="duly-peers-") as folder:
         settings = Settings(data_dir=folder)
-        async with open_target(settings, Environment()) as place:
+        async with open_target(settings, Environment()) as target:
             # Whoever is measured first would wait for each of them to be made.
-            await make_wal_segments(place.owner_url, WAL_SEGMENTS)
-            yield Postgres(place)
+            await make_wal_segments(target.owner_url, WAL_SEGMENTS)
+            yield Postgres(target)
 
 
 class Redis:

@@ -22,12 +22,12 @@ from duly.api.sessions import dashboard_url
 from duly.broker.assembly import open_carrier
 from duly.composition import (
     Parts,
-    keepers,
     make_api,
     make_http,
     make_parts,
     make_targets,
     open_pools,
+    server_watches,
     start_tracing,
     tuning_of,
     webhook_roles,
@@ -69,7 +69,7 @@ class Ready:
     """What a person or a program needs to know once duly answers."""
 
     url: str
-    place: DatabaseTarget
+    target: DatabaseTarget
     key: FirstKey
     # Webhooks may go to this machine and its network.
     allows_private: bool = False
@@ -122,10 +122,10 @@ async def run_until(
         clients = stack.enter_context(local_clients(settings, is_alone=is_alone))
         listener = Listener(settings.host, settings.port, is_secure=tls is not None)
         stack.enter_context(contextlib.closing(listener))
-        place = await stack.enter_async_context(open_target(settings, environment))
-        migrator = await prepare_target(place, settings, environment)
-        pools = await open_pools(stack, place, settings, database_kind, metrics)
-        database, beating, _ = pools
+        target = await stack.enter_async_context(open_target(settings, environment))
+        migrator = await prepare_target(target, settings, environment)
+        pools = await open_pools(stack, target, settings, database_kind, metrics)
+        database, heartbeat_database, _ = pools
         loops: list[RoleLoop] = []
         problems = partial(problems_of, loops)
         carrier = await open_carrier(settings, database, environment, is_alone=is_alone)
@@ -136,33 +136,35 @@ async def run_until(
             is_alone=is_alone,
             carrier=carrier,
             roles=settings.roles,
-            beating=beating,
+            heartbeat_database=heartbeat_database,
             tuning=tuning_of(settings),
             problems=problems,
         )
         sender = make_targets(database, environment, outbound, parts.breakers, settings, metrics)
         stack.push_async_callback(sender.close)
         key = await provide_key(database, environment, is_alone=is_alone)
-        health = HealthRoutes(beating, metrics, migrator.latest, problems)
+        health = HealthRoutes(heartbeat_database, metrics, migrator.latest, problems)
         tracing = start_tracing(stack, settings, environment, parts.events)
         shared = (pools, environment, metrics, parts, health, tokens, outbound, settings, tracing)
-        front = make_api(*shared, is_alone=is_alone)
-        roles = [*parts.roles, *keepers(place, pools)]
+        api = make_api(*shared, is_alone=is_alone)
+        roles = [*parts.roles, *server_watches(target, pools)]
         if "executor" in settings.roles:
-            roles += webhook_roles(database, environment, metrics, parts, sender, settings, beating)
+            roles += webhook_roles(
+                database, environment, metrics, parts, sender, settings, heartbeat_database
+            )
         if "api" in settings.roles:
-            roles += [front.waiting, ForeignStarts(database, parts.workers, metrics, parts.stats)]
+            roles += [api.waiting, ForeignStarts(database, parts.workers, metrics, parts.stats)]
         loops += [RoleLoop(role, environment, metrics) for role in roles]
-        server = make_http(front, settings, tls)
+        server = make_http(api, settings, tls)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(serve_http(server, listener, stop))
             running = [group.create_task(loop.run()) for loop in loops]
             await started(server, serving)
-            known_key = clients.tell(listener.url, key.first, place)
-            dashboard = await dashboard_url(front.authenticator, listener.url, known_key)
-            announce(Ready(listener.url, place, key, outbound.allow_private, dashboard, loops))
+            known_key = clients.tell(listener.url, key.first, target)
+            dashboard = await dashboard_url(api.authenticator, listener.url, known_key)
+            announce(Ready(listener.url, target, key, outbound.allow_private, dashboard, loops))
             await stop.wait()
-            await stop_all(server, front, parts, loops, running, settings.stop_timeout_s)
+            await stop_all(server, api, parts, loops, running, settings.stop_timeout_s)
 
 
 async def provide_key(database: Database, environment: Environment, *, is_alone: bool) -> FirstKey:
@@ -175,10 +177,10 @@ async def provide_key(database: Database, environment: Environment, *, is_alone:
 async def create_first_key(settings: Settings, environment: Environment) -> str | None:
     """The admin's key of an installation without a live one, straight in its database; None: it
     has one."""
-    async with open_target(settings, environment) as place:
-        await prepare_target(place, settings, environment)
+    async with open_target(settings, environment) as target:
+        await prepare_target(target, settings, environment)
         database = await Database.open(
-            place.engine_url, COMMAND_CONNECTIONS_MAX, is_pooled=settings.database_pooler
+            target.engine_url, COMMAND_CONNECTIONS_MAX, is_pooled=settings.database_pooler
         )
         try:
             return await make_missing_admin_key(database, environment, FIRST_KEY_COMMAND)
@@ -188,7 +190,7 @@ async def create_first_key(settings: Settings, environment: Environment) -> str 
 
 async def stop_all(
     server: HttpServer,
-    front: ApiRoutes,
+    api: ApiRoutes,
     parts: Parts,
     loops: list[RoleLoop],
     running: list["asyncio.Task[None]"],
@@ -207,8 +209,8 @@ async def stop_all(
     try:
         # The limit holds also while the database hangs.
         async with asyncio.timeout(limit_s / 2):
-            await front.close()
-            await parts.settling.close()
+            await api.close()
+            await parts.settle_queue.close()
     except TimeoutError:
         log.warning("requests cut off by the shutdown", limit_s=limit_s)
     await stop_roles(loops, running, limit_s, clock.time() - began)

@@ -85,7 +85,7 @@ from duly.tracing import Tracing, open_tracing
 
 DAY_S = 86_400.0
 # For heartbeats alone, beside the pool that everything else shares.
-BEATING_CONNECTIONS_MAX = 2
+HEARTBEAT_CONNECTIONS_MAX = 2
 # The connection pools: for everything, for heartbeats, for reads and bulk changes.
 POOL_NAMES = ("main", "heartbeat", "bulk")
 # Of reads and bulk changes: one more than tenants may use, for operators.
@@ -118,7 +118,7 @@ class Parts:
     submitter: Submitter
     scheduler: Scheduler
     stats: StatsBook
-    settling: SettleQueue
+    settle_queue: SettleQueue
     workers: WorkerLeases
     breakers: Breakers
     notifier: Notifier | None
@@ -132,7 +132,7 @@ def make_parts(
     is_alone: bool,
     carrier: Carrier | LeasingCarrier | None = None,
     roles: Collection[str] = ROLES,
-    beating: Database | None = None,
+    heartbeat_database: Database | None = None,
     tuning: Tuning = Tuning(),  # noqa: B008 (a tuple of numbers)
     problems: Callable[[], Mapping[str, str | None]] = dict,
 ) -> Parts:
@@ -160,13 +160,20 @@ def make_parts(
         lane_depth=tuning.lane_depth,
     )
     breakers = make_breakers(database, environment, scheduler)
-    settling = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
+    settle_queue = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
     changes = TenantChanges(notifier.send if notifier is not None else None)
     subscribe_process(events, changes, stats, breakers, metrics)
     notify_bulk_operations(events, notifier)
     connect_metrics(metrics, scheduler, lease_queue)
     workers = WorkerLeases(
-        database, environment, lease_queue, settling, metrics, stats, beating, breakers
+        database,
+        environment,
+        lease_queue,
+        settle_queue,
+        metrics,
+        stats,
+        heartbeat_database,
+        breakers,
     )
     ticking = scheduler.roles if SCHEDULER_ROLE in roles else scheduler.bystander_roles
     ticking += [lease_queue, StatsRole(database, stats), breakers]
@@ -182,7 +189,7 @@ def make_parts(
         ticking.append(Channel(database, environment, listeners, coordinator.refresh))
     return Parts(
         *(events, changes, ticking, lease_queue, scheduler.submitter, scheduler),
-        *(stats, settling, workers, breakers, notifier),
+        *(stats, settle_queue, workers, breakers, notifier),
     )
 
 
@@ -288,19 +295,19 @@ def webhook_roles(
     parts: Parts,
     handler: Handler,
     settings: Settings,
-    beating: Database,
+    heartbeat_database: Database,
 ) -> list[Role]:
     """Those that deliver; what they have under way gets its share of the time to stop."""
     executor = make_webhook_executor(
         database,
         environment,
         parts.lease_queue,
-        parts.settling,
+        parts.settle_queue,
         handler,
         metrics,
         parts.stats,
         drain_s=settings.stop_timeout_s * DRAIN_SHARE,
-        beating=beating,
+        heartbeat_database=heartbeat_database,
         bands=settings.executor_bands,
         weight_of=parts.scheduler.dispatcher.gatekeeper.weight_of,
     )
@@ -321,8 +328,8 @@ def make_api(
     is_alone: bool,
 ) -> ApiRoutes:
     """Only a process that owns the whole installation knows the depth of all lanes."""
-    database, beating, bulk = pools
-    front = ApiRoutes(
+    database, heartbeat_database, bulk = pools
+    api = ApiRoutes(
         database,
         environment,
         metrics,
@@ -335,7 +342,7 @@ def make_api(
         lane_depth_max=parts.scheduler.dispatcher.lane_depth,
         workers=parts.workers,
         outbound=outbound,
-        reserved=beating,
+        reserved=heartbeat_database,
         admission=Admission(admission_limits(settings)),
         bulk=bulk,
         is_secure=bool(settings.tls_certificate_file),
@@ -344,8 +351,8 @@ def make_api(
         has_relay=bool(settings.smtp_url),
         has_command=bool(settings.notification_command),
     )
-    parts.events.subscribe(TasksFinished, front.waiting.on_finished)
-    return front
+    parts.events.subscribe(TasksFinished, api.waiting.on_finished)
+    return api
 
 
 def start_tracing(
@@ -361,25 +368,25 @@ def start_tracing(
     return tracing
 
 
-def make_http(front: ApiRoutes, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
+def make_http(api: ApiRoutes, settings: Settings, tls: ssl.SSLContext | None) -> HttpServer:
     per_address = settings.http_connections_per_address_max or share_of_connections(settings)
     limits = HttpLimits(
         connections_max=settings.http_connections_max, connections_per_address_max=per_address
     )
-    application = front.application(only_probes="api" not in settings.roles)
+    application = api.application(only_probes="api" not in settings.roles)
     return make_server(application, settings.stop_timeout_s, limits, tls)
 
 
-def keepers(place: DatabaseTarget, pools: list[Database]) -> list[Role]:
+def server_watches(target: DatabaseTarget, pools: list[Database]) -> list[Role]:
     """Watches over the server: ours is started again, one of several hosts is followed."""
-    if place.keeper is not None:
-        return [EmbeddedServerRole(place.keeper)]
+    if target.embedded_postgres is not None:
+        return [EmbeddedServerRole(target.embedded_postgres)]
     return [FailoverWatch(pools)] if pools[0].hosts.are_many else []
 
 
 async def open_pools(
     stack: contextlib.AsyncExitStack,
-    place: DatabaseTarget,
+    target: DatabaseTarget,
     settings: Settings,
     kind: type[Database],
     metrics: Metrics,
@@ -387,13 +394,13 @@ async def open_pools(
     """One for everything; a small one for heartbeats and probes, which callers cannot exhaust; and
     one for what people look through or change in bulk. The stack closes them."""
     pools: list[Database] = []
-    hosts = Hosts(place.engine_url)
+    hosts = Hosts(target.engine_url)
     bulk_max = admission_limits(settings).reads_max + OPERATOR_CONNECTIONS
-    sizes = (settings.pool_connections_max, BEATING_CONNECTIONS_MAX, bulk_max)
+    sizes = (settings.pool_connections_max, HEARTBEAT_CONNECTIONS_MAX, bulk_max)
     for name, most in zip(POOL_NAMES, sizes, strict=True):
         pools.append(
             await kind.open(
-                place.engine_url,
+                target.engine_url,
                 most,
                 is_pooled=settings.database_pooler,
                 hosts=hosts,

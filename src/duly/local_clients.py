@@ -31,7 +31,7 @@ class LocalClients:
         self.path = path
         self.is_cluster = is_cluster
 
-    def tell(self, url: str, first_key: str | None, place: DatabaseTarget) -> str | None:
+    def tell(self, url: str, first_key: str | None, target: DatabaseTarget) -> str | None:
         """The key of local clients, if it is known. A process of a cluster leaves no address: its
         clients are mostly elsewhere."""
         if self.is_cluster:
@@ -41,7 +41,7 @@ class LocalClients:
             return None
         known = read_local(self.path)
         keys = {} if known is None else dict(known.keys)
-        database = "embedded" if place.embedded is not None else address_of(place.engine_url)
+        database = "embedded" if target.embedded is not None else address_of(target.engine_url)
         # A file without `keys` is from before they were remembered, and has one key.
         oldest = known.api_key if known is not None and not keys else ""
         api_key = first_key or keys.get(database, oldest)

@@ -121,7 +121,7 @@ def make(
     handler: Any,
     queue: Settled,
     database: Any = None,
-    beating: Any = None,
+    heartbeat_database: Any = None,
     broker: Any = None,
     lease_s: float = LEASE_S,
 ) -> Executor:
@@ -136,7 +136,7 @@ def make(
         Metrics(),
         StatsBook(environment),
         UUID(int=9),
-        beating=beating,
+        heartbeat_database=heartbeat_database,
         lease_s=lease_s,
     )
 
@@ -192,7 +192,7 @@ async def test_a_run_that_is_stopped_before_it_began_makes_room() -> None:
     run.stop(StopReason.LOST)
     await asyncio.wait([run.task])
     assert not executor.leases.held
-    assert executor.room.is_set()
+    assert executor.has_room.is_set()
 
 
 async def test_a_run_ends_before_its_lease_does_though_nobody_answers() -> None:
@@ -214,14 +214,14 @@ async def test_a_run_ends_before_its_lease_does_though_nobody_answers() -> None:
 
 async def test_heartbeats_do_not_wait_for_the_connections_of_others() -> None:
     """When everything else fills the pool, leases would be lost while their deliveries run."""
-    handler, queue, beating = Handler(), Settled(), Extending()
-    executor = make(handler, queue, Silent(), beating)
+    handler, queue, heartbeat_database = Handler(), Settled(), Extending()
+    executor = make(handler, queue, Silent(), heartbeat_database)
     await executor.run([lease(1)])
     (run,) = executor.leases.held.values()
     before = run.deadline
     async with asyncio.timeout(PATIENCE_S):
         await executor.leases.tick()
-    assert beating.beats == 1
+    assert heartbeat_database.beats == 1
     assert run.deadline > before
     await asyncio.sleep(0)
     handler.ends[1].set()
@@ -302,9 +302,9 @@ async def test_when_all_of_a_herd_is_started_what_ended_is_settled_at_once(
 def test_while_another_tick_starts_some_of_a_herd_it_is_not_over() -> None:
     """Between two publishes the lanes are empty, and most of the herd is still to come."""
     executor = make(lambda _lease: DONE, Settled(), broker=Emptied(waiting=1))
-    executor.asking = 2
+    executor.lease_calls = 2
     assert not executor.has_started_all(executor.next_lanes())
-    executor.asking = 1
+    executor.lease_calls = 1
     assert executor.has_started_all(executor.next_lanes())
 
 

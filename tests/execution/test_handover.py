@@ -110,11 +110,11 @@ async def test_a_task_that_was_taken_over_is_settled_by_its_fence(
         fence = int(receiver.requests[0].headers["duly-fence"])
         assert (await seen(database, task_id)).fence == fence
         for wrong in (fence - 1, fence + 1):
-            (told,) = await engine.settling.settle([settlement(task_id, wrong)])
+            (told,) = await engine.settle_queue.settle([settlement(task_id, wrong)])
             assert told.status is SettleStatus.STALE
-        (told,) = await engine.settling.settle([settlement(task_id, fence)])
+        (told,) = await engine.settle_queue.settle([settlement(task_id, fence)])
         assert (told.status, told.state) == (SettleStatus.SETTLED, State.COMPLETED)
-        (told,) = await engine.settling.settle([settlement(task_id, fence)])
+        (told,) = await engine.settle_queue.settle([settlement(task_id, fence)])
         assert told.status is SettleStatus.REPLAY
     (attempt,) = await read_attempts(database, TENANT, task_id, -1, 10)
     assert (attempt.outcome, attempt.charged, attempt.holder) == ("completed", 1, ACCEPTED_ASYNC)
@@ -150,7 +150,7 @@ async def test_a_late_settlement_changes_nothing(database: Database, receiver: R
                 receiver.arrived.clear()
                 await receiver.arrived.wait()
         first = int(receiver.requests[0].headers["duly-fence"])
-        (told,) = await engine.settling.settle([settlement(task_id, first)])
+        (told,) = await engine.settle_queue.settle([settlement(task_id, first)])
         assert told.status is SettleStatus.STALE
 
 
@@ -165,9 +165,9 @@ async def test_a_receiver_may_settle_before_it_has_answered(
         async def settle_first(request: Request, writer: asyncio.StreamWriter) -> None:
             task_id = UUID(request.headers["duly-task-id"])
             fence = int(request.headers["duly-fence"])
-            (early,) = await engine.settling.settle([settlement(task_id, fence)])
+            (early,) = await engine.settle_queue.settle([settlement(task_id, fence)])
             assert await accept_async(database, [(task_id, fence)]) == {task_id}
-            (done,) = await engine.settling.settle([settlement(task_id, fence)])
+            (done,) = await engine.settle_queue.settle([settlement(task_id, fence)])
             told.extend((early.status, done.status))
             await ACCEPTED(request, writer)
 

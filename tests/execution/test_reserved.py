@@ -23,13 +23,15 @@ async def test_a_workers_heartbeat_is_answered_while_every_connection_is_busy(
 ) -> None:
     """Slow queries of others would make every worker lose what it holds, all at once."""
     busy = await Database.open(engine_url, 1)
-    beating = await Database.open(engine_url, 1)
-    parts = make_parts(busy, Environment(), Metrics(), is_alone=True, beating=beating)
+    heartbeat_database = await Database.open(engine_url, 1)
+    parts = make_parts(
+        busy, Environment(), Metrics(), is_alone=True, heartbeat_database=heartbeat_database
+    )
     try:
         async with busy.transaction(), asyncio.timeout(PATIENCE_S):
             (answer,) = await parts.workers.heartbeat(1, "w1", [Beat(UUID(int=7 << 76), 1)], 15.0)
     finally:
-        await beating.close()
+        await heartbeat_database.close()
         await busy.close()
     assert answer.status is HeartbeatStatus.STALE
 

@@ -40,7 +40,7 @@ async def test_a_host_gets_no_more_than_its_share(senders: Senders, receiver: Re
     verdicts = await asyncio.gather(*tasks, of_another_tenant)
     assert {verdict.outcome for verdict in verdicts} == {Outcome.COMPLETED}
     assert receiver.present_most == 4
-    assert sender.places.rooms == {}
+    assert sender.host_slots.hosts == {}
 
 
 async def test_what_finds_no_place_is_given_back_uncharged(
@@ -68,7 +68,7 @@ async def test_what_finds_no_place_is_given_back_uncharged(
     first.cancel()
     await asyncio.gather(first, return_exceptions=True)
     await asyncio.wait_for(receiver.left.wait(), PATIENCE_S)
-    assert sender.places.rooms == {}
+    assert sender.host_slots.hosts == {}
 
 
 @pytest.mark.parametrize(("asked", "wish_s"), [({}, None), ({"Retry_After": "5"}, 5.0)])
@@ -102,7 +102,7 @@ async def test_waiting_for_a_place_is_part_of_the_time_limit(
     monkeypatch.setattr(sender, "deliver", deliver)
     both = [asyncio.ensure_future(sender(lease_of(receiver.url, number=n))) for n in (1, 2)]
     async with asyncio.timeout(PATIENCE_S):
-        while [r.present for r in sender.places.rooms.values()] != [2]:  # noqa: ASYNC110
+        while [r.present for r in sender.host_slots.hosts.values()] != [2]:  # noqa: ASYNC110
             await asyncio.sleep(0)
     clock.advance(1.5)
     may_end.set()

@@ -104,7 +104,7 @@ async def test_consumers_are_ended_when_the_driver_is_interrupted(tmp_path: Path
         pids: list[int] = []
 
         async def hold() -> None:
-            async with bench.consumers(postgres.place.engine_url, 2) as children:
+            async with bench.consumers(postgres.target.engine_url, 2) as children:
                 pids.extend(child.process.pid for child in children)
                 started.set()
                 await asyncio.Event().wait()

@@ -31,7 +31,7 @@ async def owner_and_worker(
         await until(lambda: all(knows(engine, tenant) for engine in engines))
         engines.sort(key=lambda engine: engine.scheduler.coordinator.owns(shard) is None)
         engines[1].executor.shares.slots = 100
-        engines[1].executor.room.set()
+        engines[1].executor.has_room.set()
         yield engines[0], engines[1]
 
 

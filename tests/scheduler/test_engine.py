@@ -145,7 +145,7 @@ async def test_a_wiped_ready_queue_is_published_again(pool: Database) -> None:
         await until(lambda: bool(engine.scheduler.dispatcher.ready_state.tickets))
         await engine.parts.lease_queue.purge()
         engine.executor.shares.slots = taking
-        engine.executor.room.set()
+        engine.executor.has_room.set()
         await watcher.count(300)
     samples = engine.metrics.registry.get_sample_value
     assert samples("duly_dispatched_total") == 300, "a ticket again is no other attempt"
@@ -346,7 +346,7 @@ async def test_shares_follow_weights_under_saturation(pool: Database) -> None:
         await learned(engine, big.id)
         await until(lambda: len(engine.scheduler.dispatcher.ready_state.queues) == 2)
         engine.executor.shares.slots = 1000
-        engine.executor.room.set()
+        engine.executor.has_room.set()
         await watcher.count(8000)
     # The first tickets were written before the weights were known and both were loaded; at the end
     # the bigger one has nothing left.

@@ -253,7 +253,7 @@ class WorkerRoutes:
         except asyncio.CancelledError:
             if not gone.done():
                 raise
-            await self.worker_leases.hang_up(call.tenant, asked.worker_id)
+            await self.worker_leases.doubt(call.tenant, asked.worker_id)
             return Answer(200, LeaseAnswer([]))
         finally:
             leasing.cancel()
@@ -263,7 +263,7 @@ class WorkerRoutes:
             # Release the leases, so that another worker can run them; no
             # attempt is charged.
             await self.release_leases(call.tenant, asked.worker_id, granted.leases)
-            await self.worker_leases.hang_up(call.tenant, asked.worker_id)
+            await self.worker_leases.doubt(call.tenant, asked.worker_id)
             return Answer(200, LeaseAnswer([]))
         parents = await self.inputs.of([lease.id for lease in granted.leases])
         tasks = [

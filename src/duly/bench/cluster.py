@@ -32,8 +32,8 @@ class Installation:
     async def share(self) -> None:
         """Two processes, each with half of the slots."""
         environ = {
-            "DULY_DATABASE_URL": self.stage.place.engine_url,
-            "DULY_MIGRATION_DATABASE_URL": self.stage.place.owner_url,
+            "DULY_DATABASE_URL": self.stage.target.engine_url,
+            "DULY_MIGRATION_DATABASE_URL": self.stage.target.owner_url,
         }
         while len(self.processes) < 2:
             process, _ = await start_duly(self.stage, "serve", environ=environ)
@@ -63,7 +63,7 @@ class Installation:
 
 @contextlib.asynccontextmanager
 async def installed(stage: ScenarioContext) -> AsyncIterator[Installation]:
-    async with connected(stage.place.owner_url) as owner:
+    async with connected(stage.target.owner_url) as owner:
         installation = Installation(stage, owner)
         try:
             yield installation

@@ -45,11 +45,11 @@ async def run_waiting(stage: ScenarioContext) -> Figures:
     waiting = stage.order.waiting or (WAITING_QUICK if stage.order.is_quick else WAITING)
     turns = TURNS_QUICK if stage.order.is_quick else TURNS
     async with stage.beside("full") as full:
-        empty_bytes = await read_task_bytes(full.place.owner_url)
+        empty_bytes = await read_task_bytes(full.target.owner_url)
         await fill_waiting(
-            full.place.owner_url, TENANT, PAYLOAD, waiting, lambda done: stage.show(done, waiting)
+            full.target.owner_url, TENANT, PAYLOAD, waiting, lambda done: stage.show(done, waiting)
         )
-        filled_bytes = await read_task_bytes(full.place.owner_url)
+        filled_bytes = await read_task_bytes(full.target.owner_url)
         await warm_up(stage, full)
         before, after = await in_turn(
             stage, full, turns, lambda each: submit_then_drain(each, stage.tasks)
@@ -75,7 +75,7 @@ async def run_pinned_xmin(stage: ScenarioContext) -> Figures:
     tasks = max(stage.tasks // turns, 1)
     async with stage.beside("pinned") as other:
         await warm_up(stage, other)
-        async with pinned_xmin(other.place.owner_url):
+        async with pinned_xmin(other.target.owner_url):
             free, pinned = await in_turn(
                 stage, other, turns, lambda each: submit_and_settle(each, tasks)
             )

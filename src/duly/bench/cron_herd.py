@@ -35,7 +35,7 @@ async def run_cron_herd(stage: ScenarioContext) -> Figures:
         lead_s = LEAD_S + herd / LEAD_SCHEDULES_PER_S
         fires_at = stage.environment.clock.now() + timedelta(seconds=lead_s)
         local_tickets = await make(stage, "near", fires_at)
-        await copy_schedule(stage.place.owner_url, local_tickets, herd - 1)
+        await copy_schedule(stage.target.owner_url, local_tickets, herd - 1)
         neighbour = group.create_task(keep_submitting(driver, submit_waits))
         await asyncio.sleep((fires_at - stage.environment.clock.now()).total_seconds())
         alone = percentiles(driver.lags.pop(NEIGHBOUR, []))
@@ -63,9 +63,9 @@ async def fill(stage: ScenarioContext, others: int) -> float:
     began_s = stage.now_s
     far = await make(stage, "far", stage.environment.clock.now() + FAR)
     await copy_schedule(
-        stage.place.owner_url, far, others - 1, FAR_STEP_S, lambda done: stage.show(done, others)
+        stage.target.owner_url, far, others - 1, FAR_STEP_S, lambda done: stage.show(done, others)
     )
-    await tidy_schedules(stage.place.owner_url)
+    await tidy_schedules(stage.target.owner_url)
     return stage.now_s - began_s
 
 

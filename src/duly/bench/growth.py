@@ -43,7 +43,7 @@ async def run_growth(stage: ScenarioContext) -> Figures:
     for number, waiting in enumerate(sizes):
         stage.show(len(crowds) + number, steps)
         await fill_waiting(
-            stage.place.owner_url, TENANT, PAYLOAD, waiting - had, lambda _done: None
+            stage.target.owner_url, TENANT, PAYLOAD, waiting - had, lambda _done: None
         )
         had = waiting
         full = await weigh(stage)
@@ -85,7 +85,7 @@ async def measure(stage: ScenarioContext, tenants: int) -> Figures:
 
 async def weigh(stage: ScenarioContext) -> dict[str, int]:
     """Bytes on disk, and the most that a scheduler process took after its start."""
-    database = await read_task_bytes(stage.place.owner_url)
+    database = await read_task_bytes(stage.target.owner_url)
     memory = 0
     process, _ = await start_duly(stage, "up", "--data-dir", stage.folder)
     try:

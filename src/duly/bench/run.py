@@ -82,7 +82,9 @@ async def run_scenarios(
         try:
             async with open_stage(tasks, order, environment, audience.begin(scenario)) as stage:
                 if not report.machine["postgresql"]:
-                    report.machine["postgresql"] = await read_server_settings(stage.place.owner_url)
+                    report.machine["postgresql"] = await read_server_settings(
+                        stage.target.owner_url
+                    )
                 figures = await interruption.guard(scenario.load()(stage))
         except Interrupted:
             return False

@@ -69,7 +69,7 @@ class StallWatch:
 @dataclass(frozen=True)
 class ScenarioContext:
     folder: str
-    place: DatabaseTarget
+    target: DatabaseTarget
     database: Database
     environment: Environment
     order: BenchOptions
@@ -84,20 +84,20 @@ class ScenarioContext:
         return StallWatch(self.environment.clock, what)
 
     def costs(self) -> Costs:
-        assert self.place.embedded is not None
-        return Costs(self.place.embedded.pid)
+        assert self.target.embedded is not None
+        return Costs(self.target.embedded.pid)
 
     @contextlib.asynccontextmanager
     async def beside(self, name: str) -> AsyncIterator["ScenarioContext"]:
         """Another database of the same server, to be measured in turn with this one."""
-        server = self.place.embedded
+        server = self.target.embedded
         assert server is not None
         await create_database(server, name)
-        place = replace(
-            self.place, owner_url=server.url(name), engine_url=server.url(name, EMBEDDED_LOGIN)
+        target = replace(
+            self.target, owner_url=server.url(name), engine_url=server.url(name, EMBEDDED_LOGIN)
         )
-        async with opened(place, self.environment) as database:
-            yield replace(self, place=place, database=database)
+        async with opened(target, self.environment) as database:
+            yield replace(self, target=target, database=database)
 
 
 @contextlib.asynccontextmanager
@@ -107,17 +107,17 @@ async def open_stage(
     with tempfile.TemporaryDirectory(prefix="duly-bench-") as folder:
         settings = Settings(data_dir=folder, pg_bin=order.pg_bin)
         async with (
-            open_target(settings, environment) as place,
-            opened(place, environment) as database,
+            open_target(settings, environment) as target,
+            opened(target, environment) as database,
         ):
-            await make_wal_segments(place.owner_url, WAL_SEGMENTS)
-            yield ScenarioContext(folder, place, database, environment, order, tasks, show)
+            await make_wal_segments(target.owner_url, WAL_SEGMENTS)
+            yield ScenarioContext(folder, target, database, environment, order, tasks, show)
 
 
 @contextlib.asynccontextmanager
-async def opened(place: DatabaseTarget, environment: Environment) -> AsyncIterator[Database]:
-    await prepare_target(place, Settings(), environment)
-    database = await Database.open(place.engine_url, POOL_CONNECTIONS)
+async def opened(target: DatabaseTarget, environment: Environment) -> AsyncIterator[Database]:
+    await prepare_target(target, Settings(), environment)
+    database = await Database.open(target.engine_url, POOL_CONNECTIONS)
     try:
         yield database
     finally:

@@ -45,10 +45,10 @@ def command(as_json: bool, **flags: Any) -> None:
 
 
 async def examine(settings: Settings, environment: Environment) -> Facts:
-    async with open_target(settings, environment) as place:
+    async with open_target(settings, environment) as target:
         wanted = len(read_migrations())
         facts = await read_facts(
-            place.owner_url if place.embedded is not None else place.engine_url,
+            target.owner_url if target.embedded is not None else target.engine_url,
             environment,
             schema_wanted=wanted,
         )

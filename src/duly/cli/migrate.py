@@ -39,8 +39,8 @@ def command(status: bool, to: int | None, as_json: bool, **flags: Any) -> None:
 
 
 async def read_status(settings: Settings, environment: Environment) -> list[dict[str, Any]]:
-    async with open_target(settings, environment) as place:
-        migrator = Migrator(place.owner_url, environment)
+    async with open_target(settings, environment) as target:
+        migrator = Migrator(target.owner_url, environment)
         applied = {entry.number: entry for entry in await migrator.applied()}
     known = {migration.number: migration.name for migration in migrator.migrations}
     return [
@@ -54,15 +54,15 @@ async def read_status(settings: Settings, environment: Environment) -> list[dict
 
 
 async def migrate(settings: Settings, environment: Environment, to: int | None) -> list[str]:
-    async with open_target(settings, environment) as place:
-        owner = await connect(place.owner_url)
+    async with open_target(settings, environment) as target:
+        owner = await connect(target.owner_url)
         try:
             await check_server(
-                owner, place.owner_url, allow_unsafe=settings.allow_unsafe_durability
+                owner, target.owner_url, allow_unsafe=settings.allow_unsafe_durability
             )
         finally:
             await owner.close()
-        return await Migrator(place.owner_url, environment).migrate(to)
+        return await Migrator(target.owner_url, environment).migrate(to)
 
 
 def show_status(rows: list[dict[str, Any]], *, as_json: bool) -> None:

@@ -49,7 +49,7 @@ def command(as_json: bool, **flags: Any) -> None:
 
 
 def announce_json(ready: Ready) -> None:
-    embedded = ready.place.embedded
+    embedded = ready.target.embedded
     line = {
         "url": ready.url,
         "api_key": ready.key.first,
@@ -68,7 +68,7 @@ def announce_text(ready: Ready) -> None:
     click.echo(f"  dashboard {ready.dashboard or ready.url}")
     if ready.dashboard is not None:
         click.echo("            (signs in once, within 15 minutes; `duly dashboard` makes another)")
-    click.echo(f"  database  {ready.place.description}")
+    click.echo(f"  database  {ready.target.description}")
     if ready.key.first is not None:
         click.echo(f"  API key   {ready.key.first}")
         click.echo("            (an admin's; keep it, it is not shown again)")

@@ -71,8 +71,8 @@ async def examine(
     is_shown: bool,
 ) -> float:
     """Seconds that it took."""
-    async with open_target(settings, environment) as place:
-        url = place.owner_url if place.embedded is not None else place.engine_url
+    async with open_target(settings, environment) as target:
+        url = target.owner_url if target.embedded is not None else target.engine_url
         with busy("counting rows", is_shown=is_shown):
             total = await count_roughly(url)
         began = environment.clock.monotonic()

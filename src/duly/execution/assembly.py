@@ -34,7 +34,7 @@ def make_webhook_executor(
     metrics: Metrics,
     stats: StatsBook,
     drain_s: float,
-    beating: Database,
+    heartbeat_database: Database,
     weight_of: Callable[[int], float],
     bands: Sequence[str] = tuple(BAND_NAMES),
 ) -> Executor:
@@ -50,7 +50,7 @@ def make_webhook_executor(
         stats,
         UUID(int=environment.entropy.getrandbits(128)),
         drain_s=drain_s,
-        beating=beating,
+        heartbeat_database=heartbeat_database,
         weight_of=weight_of,
     )
 

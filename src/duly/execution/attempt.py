@@ -9,8 +9,8 @@ The handler decides what running means (a webhook call; nothing, in a benchmark)
 | it is stopped because its lease was lost | over: a settlement would change nothing |
 | it is stopped because its task was cancelled | settled as cancelled |
 | it is stopped because this process stops | released, and not charged |
-| its receiver takes the task over | handed over, tried until the lease ends; no settlement |
-| the attempt's task is cancelled while it hands over or settles | that is finished first |
+| its receiver accepts asynchronously | recorded, tried until the lease ends; no settlement |
+| the attempt is stopped while it records or settles | that is finished first |
 | the database is away while it settles | settled again: the same settlement twice is a replay |
 | settling fails for too long | the lease runs out, and the attempt is recorded as lost |
 """
@@ -47,7 +47,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """What a handler says of one attempt."""
+    """How an attempt ended, as its handler answers."""
 
     outcome: Outcome = Outcome.COMPLETED
     result: str | None = None
@@ -56,11 +56,11 @@ class AttemptResult:
     retry_in_s: float | None = None
     # A retry waits so long at least, whatever its policy or its receiver says.
     at_least_s: float | None = None
-    # Nothing is settled: the receiver took the task over, and will settle it.
+    # The receiver accepted the task asynchronously and will settle it itself.
     is_accepted_async: bool = False
 
 
-DONE, GIVEN_BACK = AttemptResult(), AttemptResult(Outcome.RELEASED)
+DONE, RELEASED = AttemptResult(), AttemptResult(Outcome.RELEASED)
 CANCELLED = AttemptResult(Outcome.CANCELLED)
 TIMED_OUT = AttemptResult(Outcome.FAILED, error="timed out", error_kind="timeout")
 Handler: TypeAlias = Callable[[Lease], AttemptResult | Awaitable[AttemptResult]]
@@ -71,10 +71,10 @@ class Attempt(NamedTuple):
 
     held: HeldLease
     pending: Awaitable[AttemptResult]
-    # None: the handler was stopped before it said anything.
+    # None: the handler was stopped before it answered.
     result: AttemptResult | None = None
     run_s: float = 0.0
-    # Nothing is left to do; the steps that follow return it untouched.
+    # The steps that follow return it untouched.
     is_over: bool = False
 
     @property
@@ -122,16 +122,16 @@ class AttemptRunner:
         return attempt._replace(result=result, run_s=self.environment.clock.monotonic() - began)
 
     async def judge(self, attempt: Attempt) -> Attempt:
-        """What the attempt came to, where its handler was stopped."""
+        """Decide the result of an attempt whose handler was stopped."""
         if attempt.held.stop_reason is StopReason.LOST:
             return attempt._replace(is_over=True)
         if attempt.result is None:
             is_cancelled = attempt.held.stop_reason is StopReason.CANCELLED
-            return attempt._replace(result=CANCELLED if is_cancelled else GIVEN_BACK)
+            return attempt._replace(result=CANCELLED if is_cancelled else RELEASED)
         return attempt
 
     async def accept_async(self, attempt: Attempt) -> Attempt:
-        """Record that the receiver has the task now; the fence makes a repetition the same."""
+        """Record that the receiver accepted the task; repeated, it changes nothing."""
         if attempt.result is None or not attempt.result.is_accepted_async:
             return attempt
         await finish_although_cancelled(self.record_acceptance(attempt))
@@ -143,10 +143,12 @@ class AttemptRunner:
             try:
                 async with asyncio.timeout_at(held.deadline):
                     if not await record_accept_async(self.database, [held.key]):
-                        log.info("lost before it was handed over", task=str(held.lease.id))
+                        log.info("lease lost before asynchronous accept", task=str(held.lease.id))
                     return
             except (DulyError, TimeoutError) as error:
-                log.warning("could not hand over", task=str(held.lease.id), error=repr(error))
+                log.warning(
+                    "asynchronous accept failed", task=str(held.lease.id), error=repr(error)
+                )
             await asyncio.sleep(RETRY_PAUSE_S)
 
     async def settle(self, attempt: Attempt) -> Attempt:
@@ -188,7 +190,7 @@ class AttemptRecorder:
         )
 
     async def settle(self, ended: Sequence[EndedAttempt], run_s: float = 0.0) -> None:
-        """In one batch with others'. While the database is away, tried again for a while, but not
+        """Settle in a shared batch. While the database is away, retry for `SETTLE_FOR_S`, but not
         while this process stops."""
         settlements = [each.settlement for each in ended]
         loop = asyncio.get_running_loop()
@@ -200,9 +202,7 @@ class AttemptRecorder:
                 is_final = isinstance(error, StatementRefused) or self.stopping.is_set()
                 if is_final or loop.time() >= give_up_at:
                     task = str(settlements[0].id)
-                    log.warning(
-                        "could not settle", task=task, attempts=len(ended), error=str(error)
-                    )
+                    log.warning("settle failed", task=task, attempts=len(ended), error=str(error))
                     return None
             else:
                 return self.note_settled(ended, answers, run_s)
@@ -211,7 +211,7 @@ class AttemptRecorder:
     def note_settled(
         self, ended: Sequence[EndedAttempt], answers: Sequence[SettleAnswer], run_s: float
     ) -> None:
-        """Attempts that all took the same time: one, or many that ended at once."""
+        """Count settled attempts that took the same time: one, or many that ended at once."""
         ends = Counter(
             [
                 (each.lease.tenant, each.lease.type, each.settlement.outcome, answer.state)
@@ -231,7 +231,7 @@ def failure(error: Exception) -> AttemptResult:
 
 
 def discard(pending: Awaitable[AttemptResult]) -> None:
-    """A handler that is not going to be awaited."""
+    """Drop a handler that is not going to be awaited."""
     if asyncio.iscoroutine(pending):
         pending.close()
     elif isinstance(pending, asyncio.Future):

@@ -11,7 +11,7 @@ leases that it found lost. What it finds is a row that every scheduler reads.
 | the probe is lost with its executor | another one is let through a minute later |
 | failures go on during the ramp | opened again; failures of before the ramp do not count |
 | how the rows stand is not known (restart, a quiet time) | results are kept until they were read |
-| the database is away | results are kept, and told when it is back |
+| the database is away | results are kept, and written when it is back |
 | this process restarts | the rows stand; its own counts begin anew |
 | a worker completes a task | counted only if its tenant's workers failed lately or have a breaker |
 """
@@ -61,7 +61,7 @@ RAMP_ATTEMPTS_MIN = 5
 COMPLETED_MAX = 1000
 
 log = get_logger("duly.execution.breakers")
-Place = tuple[int, str]
+BreakerKey = tuple[int, str]
 
 
 def no_tenants() -> Collection[int]:
@@ -69,8 +69,8 @@ def no_tenants() -> Collection[int]:
 
 
 class Breakers:
-    """A role; `on_outcome` is told of every delivery. `watched_workers`: tenants of which a type or
-    a pool has a breaker, as far as the gates know."""
+    """A role; `on_outcome` is called for each delivery. `watched_workers`: tenants with a breaker
+    of a type or a pool, as far as the gates know."""
 
     name = "breakers"
 
@@ -88,36 +88,36 @@ class Breakers:
         self.completed_more = 0
         self.database = database
         self.environment = environment
-        self.windows: OrderedDict[Place, FailureWindow] = OrderedDict()
+        self.windows: OrderedDict[BreakerKey, FailureWindow] = OrderedDict()
         # Rows that exist, with the beginning of their ramp.
-        self.watched: dict[Place, datetime | None] = {}
+        self.watched: dict[BreakerKey, datetime | None] = {}
         self.read_at = float("-inf")
-        self.failed: set[Place] = set()
-        self.recovered: set[Place] = set()
-        self.heard_at = float("-inf")
+        self.failed: set[BreakerKey] = set()
+        self.recovered: set[BreakerKey] = set()
+        self.traffic_at = float("-inf")
         self.watch_at = 0.0
         self.wakeup = Wakeup()
 
     def on_outcome(self, tenant: int, host: str, ok: bool, attempt: int = 1) -> None:
         now = self.environment.clock.monotonic()
-        place = (tenant, host)
-        self.window_of(place).note(now, ok=ok, is_retry=attempt > 1)
-        is_news = self.judge(place, now, ok=ok)
-        if self.hear(now) or is_news:
+        key = (tenant, host)
+        self.window_of(key).note(now, ok=ok, is_retry=attempt > 1)
+        is_news = self.judge(key, now, ok=ok)
+        if self.note_traffic(now) or is_news:
             self.wakeup.wake()
 
-    def hear(self, now: float) -> bool:
+    def note_traffic(self, now: float) -> bool:
         """Whether it was quiet before."""
-        was_quiet = now - self.heard_at > QUIET_S
-        self.heard_at = now
+        was_quiet = now - self.traffic_at > QUIET_S
+        self.traffic_at = now
         return was_quiet
 
-    def judge(self, place: Place, now: float, *, ok: bool) -> bool:
-        """Keep what has to be told; whether there is something new."""
+    def judge(self, key: BreakerKey, now: float, *, ok: bool) -> bool:
+        """Keep a result that the breaker's row needs; answers whether it is new."""
         # It may have been a probe: until the rows are read, that cannot be excluded.
-        may_be_watched = place in self.watched or now - self.read_at > STALE_S
-        if may_be_watched or (not ok and self.window_of(place).is_failing(now)):
-            return self.keep(self.recovered if ok else self.failed, place)
+        may_be_watched = key in self.watched or now - self.read_at > STALE_S
+        if may_be_watched or (not ok and self.window_of(key).is_failing(now)):
+            return self.add_result(self.recovered if ok else self.failed, key)
         return False
 
     def on_worker_failure(self, tenant: int, task_type: str, pool: int, task: UUID) -> None:
@@ -130,19 +130,19 @@ class Breakers:
         assert isinstance(pool_window, PoolWindow)
         type_window.note_failure(now, task)
         pool_window.note_failure(now, task_type)
-        news = [self.judge(place, now, ok=False) for place in (of_type, of_pool)]
-        if self.hear(now) or any(news):
+        news = [self.judge(key, now, ok=False) for key in (of_type, of_pool)]
+        if self.note_traffic(now) or any(news):
             self.wakeup.wake()
 
     def on_ended(self, event: TasksFinished | TasksRescheduled) -> None:
-        """Of leases that ran out: those of webhooks were this installation's own."""
+        """Count leases of workers that ran out; those of webhooks are the installation's own."""
         if event.is_reaped:
             for task, answer in zip(event.ended, event.answers, strict=True):
                 if is_worker_failure(answer):
                     self.on_worker_failure(answer.tenant or 0, answer.type, answer.pool, task.id)
 
-    def heard_workers(self) -> Collection[int]:
-        """The tenants whose workers' successes count: mostly none."""
+    def counted_workers(self) -> Collection[int]:
+        """Tenants whose workers' successes count: mostly none."""
         watched = self.watched_workers()
         return {*self.failing_workers, *watched} if watched else self.failing_workers
 
@@ -151,11 +151,11 @@ class Breakers:
         room = COMPLETED_MAX - len(self.completed)
         self.completed += completed[:room]
         self.completed_more += max(len(completed) - room, 0)
-        if self.hear(self.environment.clock.monotonic()):
+        if self.note_traffic(self.environment.clock.monotonic()):
             self.wakeup.wake()
 
     async def count_completed(self, now: float) -> None:
-        """Before anything is judged: failures alone would be all failures."""
+        """Count successes before anything is judged: failures alone would always be a breaker."""
         self.failing_workers = {
             tenant: at for tenant, at in self.failing_workers.items() if at > now - WINDOW_S
         }
@@ -170,25 +170,25 @@ class Breakers:
             if pool == WEBHOOK_POOL:
                 continue
             for subject in (type_subject(task_type), pool_subject(pool)):
-                place = (tenant, subject)
-                if place in self.windows or place in self.watched:
-                    self.window_of(place).note(now, ok=True, count=each_counts)
-                    self.judge(place, now, ok=True)
+                key = (tenant, subject)
+                if key in self.windows or key in self.watched:
+                    self.window_of(key).note(now, ok=True, count=each_counts)
+                    self.judge(key, now, ok=True)
 
-    def keep(self, results: set[Place], place: Place) -> bool:
-        """Whether it was not there yet. Bounded: while nothing can be read, all hosts come here."""
-        if place in results or len(results) >= HOSTS_MAX:
+    def add_result(self, results: set[BreakerKey], key: BreakerKey) -> bool:
+        """Add to the results to write; answers whether it is new. Bounded by `HOSTS_MAX`."""
+        if key in results or len(results) >= HOSTS_MAX:
             return False
-        results.add(place)
+        results.add(key)
         return True
 
-    def window_of(self, place: Place) -> FailureWindow:
-        window = self.windows.get(place)
+    def window_of(self, key: BreakerKey) -> FailureWindow:
+        window = self.windows.get(key)
         if window is None:
-            window = self.windows[place] = make_window(place[1])
+            window = self.windows[key] = make_window(key[1])
             if len(self.windows) > HOSTS_MAX:
                 self.windows.popitem(last=False)
-        self.windows.move_to_end(place)
+        self.windows.move_to_end(key)
         return window
 
     def stretch_s(self, tenant: int, host: str) -> float | None:
@@ -200,68 +200,69 @@ class Breakers:
 
     async def tick(self) -> float:
         now = self.environment.clock.monotonic()
-        if now - self.heard_at > QUIET_S:
+        if now - self.traffic_at > QUIET_S:
             return IDLE_S
         if now >= self.watch_at:
-            self.learn(await read_watched(self.database), now)
+            self.update_watched(await read_watched(self.database), now)
         await self.count_completed(now)
-        for place in list(self.recovered):
-            self.recovered.discard(place)
-            if place not in self.failed:
-                await self.kept_on_failure(self.recovered, place, self.recover(place, now))
-        for place in list(self.failed):
-            self.failed.discard(place)
-            await self.kept_on_failure(self.failed, place, self.fail(place, now))
+        for key in list(self.recovered):
+            self.recovered.discard(key)
+            if key not in self.failed:
+                await self.keep_on_failure(self.recovered, key, self.recover(key, now))
+        for key in list(self.failed):
+            self.failed.discard(key)
+            await self.keep_on_failure(self.failed, key, self.fail(key, now))
         return WATCH_EVERY_S
 
-    def learn(self, watched: dict[Place, datetime | None], now: float) -> None:
-        """A ramp that began elsewhere is judged by what comes after it, as one of our own is."""
-        for place, ramp_at in watched.items():
-            if ramp_at is not None and self.watched.get(place) is None:
-                self.windows.pop(place, None)
+    def update_watched(self, watched: dict[BreakerKey, datetime | None], now: float) -> None:
+        """Take over the rows as read. A ramp of another process is judged by what comes after
+        it."""
+        for key, ramp_at in watched.items():
+            if ramp_at is not None and self.watched.get(key) is None:
+                self.windows.pop(key, None)
         self.watched = watched
         self.read_at = now
         self.watch_at = now + WATCH_EVERY_S
 
-    async def kept_on_failure(
-        self, results: set[Place], place: Place, telling: Awaitable[None]
+    async def keep_on_failure(
+        self, results: set[BreakerKey], key: BreakerKey, writing: Awaitable[None]
     ) -> None:
         try:
-            await telling
+            await writing
         except BaseException:
-            results.add(place)
+            results.add(key)
             raise
 
-    async def recover(self, place: Place, now: float) -> None:
-        if place not in self.watched or self.watched[place] is not None:
+    async def recover(self, key: BreakerKey, now: float) -> None:
+        if key not in self.watched or self.watched[key] is not None:
             return
-        if await ramp_breaker(self.database, *place):
-            log.info("breaker ramp started: a probe succeeded", tenant=place[0], of=place[1])
-            self.windows[place] = make_window(place[1])
+        if await ramp_breaker(self.database, *key):
+            log.info("breaker ramp started: a probe succeeded", tenant=key[0], of=key[1])
+            self.windows[key] = make_window(key[1])
             # Ours: what is read next must not look like a ramp that began elsewhere.
-            self.watched[place] = self.environment.clock.now()
+            self.watched[key] = self.environment.clock.now()
             self.watch_at = now
 
-    async def fail(self, place: Place, now: float) -> None:
-        is_watched = place in self.watched
-        if is_watched and self.watched[place] is None:
+    async def fail(self, key: BreakerKey, now: float) -> None:
+        is_watched = key in self.watched
+        if is_watched and self.watched[key] is None:
             # A probe: one failure is enough.
-            await reopen_breaker(self.database, *place, OPEN_S)
+            await reopen_breaker(self.database, *key, OPEN_S)
             return
-        window = self.window_of(place)
+        window = self.window_of(key)
         if not window.is_failing(now, RAMP_ATTEMPTS_MIN if is_watched else ATTEMPTS_MIN):
             return
         total = window.total(now)
         reason = f"{total.failures} of {total.attempts} attempts failed"
-        if await open_breaker(self.database, *place, OPEN_S, reason) is not None:
-            log.warning("breaker opened", tenant=place[0], of=place[1], why=reason)
-            self.windows[place] = make_window(place[1])
+        if await open_breaker(self.database, *key, OPEN_S, reason) is not None:
+            log.warning("breaker opened", tenant=key[0], of=key[1], why=reason)
+            self.windows[key] = make_window(key[1])
             self.watch_at = now
 
     async def close(self) -> None:
-        """What was found stands in the database already."""
+        """Nothing is held: the rows are written."""
 
 
 def is_worker_failure(answer: SettleAnswer) -> bool:
-    """Of a failed or lost attempt: whether it says something about workers."""
+    """Whether a failed or lost attempt counts against a worker's type and pool."""
     return answer.pool != WEBHOOK_POOL and answer.state is not State.CANCELLED

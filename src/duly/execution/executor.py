@@ -5,7 +5,7 @@ lease is kept meanwhile in `held_leases.py`.
 | event | what happens |
 |---|---|
 | the handler answers at once | settled in batches, after what else waits was started |
-| a lease comes when it is about to end | it is not begun, and given back uncharged |
+| a lease comes when it is about to end | it is not begun, and released uncharged |
 | the same lease comes again | dropped: it runs already |
 | too many attempts run, or wait to be settled | nothing is taken until one has ended |
 | stop | nothing more is taken; what runs may finish for a while, then is released uncharged |
@@ -23,7 +23,7 @@ from duly.domain.fairness import band_order
 from duly.domain.lanes import Lane
 from duly.environment import CrashPoint, Environment
 from duly.execution.attempt import (
-    GIVEN_BACK,
+    RELEASED,
     Attempt,
     AttemptRecorder,
     AttemptResult,
@@ -46,7 +46,7 @@ TAKE_WAIT_S = 1.0
 RUNNING_MAX = 1000
 # Attempts that ended at once and are not settled yet.
 UNSETTLED_MAX = 4000
-# While a herd is being started, what ended at once is settled after it: so much, and so long.
+# While a burst is being started, what ended at once is settled after it: so much, and so long.
 DEFERRED_MAX = 2000
 DEFERRED_S = 0.1
 
@@ -71,7 +71,7 @@ class Executor:
         holder: UUID,
         running_max: int = RUNNING_MAX,
         drain_s: float = 0.0,
-        beating: Database | None = None,
+        heartbeat_database: Database | None = None,
         weight_of: Callable[[int], float] = equal_weight,
         lease_s: float = LEASE_S,
     ) -> None:
@@ -83,17 +83,17 @@ class Executor:
         self.drain_s = drain_s
         # A slot is one attempt under way; tenants share them by weight.
         self.shares = ExecutionShares(running_max, weight_of)
-        self.leases = HeldLeases(beating or database, holder, lease_s)
+        self.leases = HeldLeases(heartbeat_database or database, holder, lease_s)
         self.metrics = metrics
         self.stats = stats
         self.recorder = AttemptRecorder(settle_queue, metrics, stats, holder)
         self.runner = AttemptRunner(database, environment, self.recorder)
         self.turn = 0
-        # Ticks that ask the lease queue and are not answered yet.
-        self.asking = 0
+        # Calls of the lease queue that are not answered yet.
+        self.lease_calls = 0
         self.is_reconsidering = False
-        self.room = asyncio.Event()
-        # More seems to wait than one look brings.
+        self.has_room = asyncio.Event()
+        # More tickets seem to wait than one call takes.
         self.is_burst = False
         # Attempts that ended at once: those that are deferred, and until when; batches under way.
         self.deferred: list[EndedAttempt] = []
@@ -103,8 +103,8 @@ class Executor:
 
     async def tick(self) -> float:
         if self.shares.is_full or self.unsettled >= UNSETTLED_MAX:
-            self.room.clear()
-            await wait_for(self.room, TAKE_WAIT_S)
+            self.has_room.clear()
+            await wait_for(self.has_room, TAKE_WAIT_S)
             return 0.0
         lanes = self.next_lanes()
         if self.is_burst and self.has_started_all(lanes):
@@ -115,18 +115,18 @@ class Executor:
             await self.take(lanes, claim)
         finally:
             claim.release()
-            self.room.set()
+            self.has_room.set()
         return 0.0
 
     async def take(self, lanes: list[Lane], claim: SlotClaim) -> None:
         asked_at = asyncio.get_running_loop().time()
-        self.asking += 1
+        self.lease_calls += 1
         try:
             leases = await self.lease_queue.lease(
                 lanes, self.holder, TAKE_MAX, self.leases.lease_s, TAKE_WAIT_S, claim
             )
         finally:
-            self.asking -= 1
+            self.lease_calls -= 1
         self.is_burst = len(leases) >= TAKE_MAX // 2
         if leases:
             await self.run(leases, asked_at)
@@ -134,8 +134,8 @@ class Executor:
             self.settle_deferred()
 
     def has_started_all(self, lanes: list[Lane]) -> bool:
-        """No ticket lies there, and no tick is about to make leases of some: all of ours wait."""
-        return self.lease_queue.waiting() >= self.asking and not any(
+        """Whether these lanes are empty and every loop of this executor waits for a ticket."""
+        return self.lease_queue.waiting() >= self.lease_calls and not any(
             map(self.lease_queue.depth, lanes)
         )
 
@@ -158,7 +158,7 @@ class Executor:
         ended: list[EndedAttempt] = []
         for lease in leases:
             try:
-                answer = GIVEN_BACK if is_late else self.handler(lease)
+                answer = RELEASED if is_late else self.handler(lease)
             except Exception as error:
                 answer = failure(error)
             if isinstance(answer, AttemptResult):
@@ -173,17 +173,17 @@ class Executor:
 
     def start(self, lease: Lease, deadline: float, pending: Awaitable[AttemptResult]) -> None:
         held = HeldLease(lease, deadline, lambda held: self.runner.run(Attempt(held, pending)))
-        held.task.add_done_callback(partial(self.leave, held))
+        held.task.add_done_callback(partial(self.on_attempt_done, held))
         self.shares.add(lease.tenant, 1)
         self.leases.hold(held)
 
-    def leave(self, held: HeldLease, task: "asyncio.Task[object]") -> None:
+    def on_attempt_done(self, held: HeldLease, task: "asyncio.Task[object]") -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("an attempt failed", task=str(held.lease.id), exc_info=error)
         self.leases.release(held)
         was_scarce = self.shares.is_scarce
         self.shares.add(held.lease.tenant, -1)
-        self.room.set()
+        self.has_room.set()
         if was_scarce and not self.is_reconsidering:
             # A consumer may wait beside tickets for which there was no slot. Once for all attempts
             # that end in this turn of the loop: each by itself would be a statement for one lease.
@@ -195,8 +195,8 @@ class Executor:
         self.lease_queue.reconsider(self.lanes)
 
     def defer(self, ended: list[EndedAttempt]) -> None:
-        """Settle these now, or after the rest of a herd was started: starting what waits goes
-        before recording what is done, for a moment."""
+        """Settle these now, or during a burst a moment later: starting waiting tasks goes before
+        recording ended ones."""
         self.deferred += ended
         self.unsettled += len(ended)
         if not self.is_burst or len(self.deferred) >= DEFERRED_MAX:
@@ -219,13 +219,13 @@ class Executor:
     def on_settled(self, count: int, task: "asyncio.Task[None]") -> None:
         self.settling.discard(task)
         self.unsettled -= count
-        self.room.set()
+        self.has_room.set()
 
     def stop_waiting(self) -> None:
         """A stop hands over only after every tick has ended: none may wait for work or room."""
         self.is_burst = False
         self.settle_deferred()
-        self.room.set()
+        self.has_room.set()
 
     async def close(self) -> None:
         """Release what still runs: another process starts it again, and no attempt is charged."""
@@ -238,7 +238,7 @@ class Executor:
         await asyncio.gather(*(held.task for held in every), *self.settling, return_exceptions=True)
 
     async def drain(self) -> None:
-        """What runs may finish, for a while; its leases are kept meanwhile."""
+        """Let running attempts finish for `drain_s`, and extend their leases meanwhile."""
         ends_at = self.environment.clock.monotonic() + self.drain_s
         while self.leases.held and (left_s := ends_at - self.environment.clock.monotonic()) > 0:
             tasks = [held.task for held in self.leases.held.values()]

@@ -29,7 +29,7 @@ log = get_logger("duly.execution.held_leases")
 
 
 class StopReason(Enum):
-    """Why a handler was told to stop."""
+    """Why a handler is stopped."""
 
     CANCELLED = auto()
     LOST = auto()
@@ -62,7 +62,7 @@ class HeldLease:
         return self.lease.id, self.lease.fence
 
     def stop(self, reason: StopReason) -> None:
-        """Cancel the handler. What is lost stays lost, whatever is said of it later."""
+        """Cancel the handler. A lost lease stays lost, whatever reason comes later."""
         if self.has_ended:
             return
         if self.stop_reason is not StopReason.LOST:
@@ -102,14 +102,15 @@ class HeldLeases:
         del self.held[held.key]
 
     def watch(self, held: HeldLease) -> None:
-        """By the loop's own timer: it must work when nothing that can be asked answers."""
+        """Stop the handler before its lease ends, by the loop's own timer: it works also when the
+        database does not answer."""
         loop, ends_at = asyncio.get_running_loop(), self.stop_at(held.deadline)
         if held.has_ended:
             return
         if loop.time() < ends_at:
             loop.call_at(ends_at, self.watch, held)
         else:
-            log.warning("stopped: its lease ends and could not be kept", task=str(held.lease.id))
+            log.warning("handler stopped: its lease could not be extended", task=str(held.lease.id))
             held.stop(StopReason.LOST)
 
     async def tick(self) -> float:

@@ -76,18 +76,18 @@ class WorkerLeases:
         database: Database,
         environment: Environment,
         lease_queue: LeaseQueue,
-        settling: SettleQueue,
+        settle_queue: SettleQueue,
         metrics: Metrics,
         stats: StatsBook,
-        beating: Database | None = None,
+        heartbeat_database: Database | None = None,
         breakers: Breakers | None = None,
     ) -> None:
         self.database = database
         # Connections that nothing else can use up: a heartbeat that waits is a lease lost.
-        self.beating = beating or database
+        self.heartbeat_database = heartbeat_database or database
         self.environment = environment
         self.lease_queue = lease_queue
-        self.settling = settling
+        self.settle_queue = settle_queue
         self.metrics = metrics
         self.stats = stats
         self.breakers = breakers or Breakers(database, environment)
@@ -95,14 +95,14 @@ class WorkerLeases:
         self.turn = 0
         self.requests: OrderedDict[UUID, str | None] = OrderedDict()
         self.seen: OrderedDict[UUID, float] = OrderedDict()
-        # Type and start of what we handed out, for the statistics of its end.
+        # Type and start of leases granted here, for the statistics of their end.
         self.running: OrderedDict[tuple[UUID, int], tuple[str, float]] = OrderedDict()
-        # What we settled and did not hand out: its record knows the rest (foreign_starts.py).
+        # Settled here and leased elsewhere: the attempt's record has its start (foreign_starts.py).
         self.started_elsewhere: list[tuple[UUID, int]] = []
 
     async def lease(self, asked: LeaseCall) -> Granted:
         holder = holder_of(asked.tenant, asked.worker_id)
-        await self.see(asked, holder)
+        await self.note_worker(asked, holder)
         known = self.requests.get(holder, "")
         remember(self.requests, holder, asked.request_id, WORKERS_MAX)
         # A repeated request, or a worker that this process never saw: it may have leases that it
@@ -125,22 +125,22 @@ class WorkerLeases:
         self.note_started(leases)
         return Granted(leases)
 
-    async def see(self, asked: LeaseCall, holder: UUID) -> None:
-        """That it lives, and for which pools, for people and for `explain`; now and then."""
-        if not self.is_sight_due(holder):
+    async def note_worker(self, asked: LeaseCall, holder: UUID) -> None:
+        """Record now and then that a worker lives, and its pools: for lists and for `explain`."""
+        if not self.is_note_due(holder):
             return
         alive_s = max(SEEN_FOR_S, asked.wait_s + WAITED_FOR_S)
         await see_worker(self.database, asked.tenant, asked.worker_id, holder, asked.pools, alive_s)
 
-    def is_sight_due(self, holder: UUID) -> bool:
+    def is_note_due(self, holder: UUID) -> bool:
         now = self.environment.clock.monotonic()
         if now < self.seen.get(holder, 0.0):
             return False
         remember(self.seen, holder, now + SEEN_EVERY_S, WORKERS_MAX)
         return True
 
-    async def hang_up(self, tenant: int, worker_id: str) -> None:
-        """It may be dead. One that lives asks again at once, and is written down at once."""
+    async def doubt(self, tenant: int, worker_id: str) -> None:
+        """Record that a worker may be dead: it hung up. A living one asks again at once."""
         self.seen.pop(holder_of(tenant, worker_id), None)
         await doubt_worker(self.database, tenant, worker_id, HUNG_UP_FOR_S)
 
@@ -154,15 +154,17 @@ class WorkerLeases:
         self, tenant: int, worker_id: str, beats: Sequence[Beat], lease_s: float
     ) -> list[HeartbeatResult]:
         holder = holder_of(tenant, worker_id)
-        answers = await extend_leases(self.beating, holder, beats, lease_s)
-        if self.is_sight_due(holder):
-            await touch_worker(self.beating, tenant, worker_id, SEEN_FOR_S)
+        answers = await extend_leases(self.heartbeat_database, holder, beats, lease_s)
+        if self.is_note_due(holder):
+            await touch_worker(self.heartbeat_database, tenant, worker_id, SEEN_FOR_S)
         return answers
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[SettleAnswer]:
         """One answer for each, in order; the same one twice in a call counts once."""
         unique = {settlement_key(item): item for item in settlements}
-        answers = dict(zip(unique, await self.settling.settle(list(unique.values())), strict=True))
+        answers = dict(
+            zip(unique, await self.settle_queue.settle(list(unique.values())), strict=True)
+        )
         self.note_settled(unique, answers)
         return [answers[settlement_key(item)] for item in settlements]
 
@@ -209,11 +211,11 @@ class WorkerLeases:
                 self.started_elsewhere.append(key)
         self.metrics.run_time.observe_many(run_s for _, _, _, run_s in rows)
         self.stats.note_settled(rows)
-        if heard := self.breakers.heard_workers():
+        if counted := self.breakers.counted_workers():
             completed = [
                 (answer.tenant or 0, task)
                 for (task, _), answer in answers.items()
-                if answer.state is State.COMPLETED and answer.tenant in heard
+                if answer.state is State.COMPLETED and answer.tenant in counted
             ]
             if completed:
                 self.breakers.on_worker_successes(completed)

@@ -32,7 +32,7 @@ class DatabaseTarget:
     engine_url: str = field(repr=False)
     description: str
     embedded: Server | None = None
-    keeper: EmbeddedPostgres | None = None
+    embedded_postgres: EmbeddedPostgres | None = None
 
 
 @contextlib.asynccontextmanager
@@ -63,40 +63,40 @@ async def open_target(
 
 
 async def prepare_target(
-    place: DatabaseTarget, settings: Settings, environment: Environment
+    target: DatabaseTarget, settings: Settings, environment: Environment
 ) -> Migrator:
     """Check the server, migrate, and prepare the engine's login with its planner settings."""
-    with translated_faults(place.owner_url):
-        migrator = await prepare_schema(place, settings, environment)
-    with translated_faults(place.engine_url):
-        await prepare_engine(place, settings)
+    with translated_faults(target.owner_url):
+        migrator = await prepare_schema(target, settings, environment)
+    with translated_faults(target.engine_url):
+        await prepare_engine(target, settings)
     return migrator
 
 
 async def prepare_schema(
-    place: DatabaseTarget, settings: Settings, environment: Environment
+    target: DatabaseTarget, settings: Settings, environment: Environment
 ) -> Migrator:
-    owner = await connect(place.owner_url)
+    owner = await connect(target.owner_url)
     try:
-        await check_server(owner, place.owner_url, allow_unsafe=settings.allow_unsafe_durability)
-        migrator = Migrator(place.owner_url, environment)
+        await check_server(owner, target.owner_url, allow_unsafe=settings.allow_unsafe_durability)
+        migrator = Migrator(target.owner_url, environment)
         await migrator.migrate()
-        if place.embedded is not None:
-            await create_login(owner, place.embedded)
+        if target.embedded is not None:
+            await create_login(owner, target.embedded)
     finally:
         await owner.close()
     return migrator
 
 
-async def prepare_engine(place: DatabaseTarget, settings: Settings) -> None:
-    engine = await connect(place.engine_url, is_pooled=settings.database_pooler)
+async def prepare_engine(target: DatabaseTarget, settings: Settings) -> None:
+    engine = await connect(target.engine_url, is_pooled=settings.database_pooler)
     try:
         # In one transaction, which a pooler keeps in one session.
         async with engine.transaction():
             await check_server(
-                engine, place.engine_url, allow_unsafe=settings.allow_unsafe_durability
+                engine, target.engine_url, allow_unsafe=settings.allow_unsafe_durability
             )
-            await prepare_login(engine, place.engine_url)
+            await prepare_login(engine, target.engine_url)
             await create_partitions(engine)
     finally:
         await engine.close()

@@ -40,13 +40,13 @@ class Engine:
         self.scheduler = self.parts.scheduler
         self.submitter = self.parts.submitter
         self.group_commit = GroupCommit(self.submitter)
-        self.settling = self.parts.settling
+        self.settle_queue = self.parts.settle_queue
         self.executor = Executor(
             database,
             environment,
             self.parts.lease_queue,
             WEBHOOK_LANES,
-            self.settling,
+            self.settle_queue,
             handler,
             self.metrics,
             self.parts.stats,

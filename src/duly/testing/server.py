@@ -128,8 +128,8 @@ class DulyServer:
 
     async def make_tenant_here(self, name: str) -> TestTenant:
         if self.database is None:
-            place = self.ready.result().place
-            opened = await self.database_kind.open(place.engine_url, ADMIN_CONNECTIONS_MAX)
+            target = self.ready.result().target
+            opened = await self.database_kind.open(target.engine_url, ADMIN_CONNECTIONS_MAX)
             assert isinstance(opened, TimedDatabase)
             self.database = opened
         async with self.database.transaction() as session:

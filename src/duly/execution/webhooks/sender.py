@@ -6,7 +6,7 @@
 | it answers without end | read up to `ANSWER_BYTES_MAX`, then hung up; the verdict stands |
 | no connection, a reset, bad TLS, no such name | failed and tried again |
 | the address is not allowed | rejected: nothing was connected to |
-| one host has too many of the tenant's requests already | given back uncharged, for a while |
+| one host has too many of the tenant's requests already | released uncharged, for a while |
 | cancelled, or its lease lost | the connection is closed |
 """
 
@@ -41,8 +41,8 @@ from duly.telemetry import Metrics
 
 ANSWER_BYTES_MAX = 1024 * 1024
 HOST_CONCURRENCY = 50
-# How long an attempt may wait for a place at its host before it is given back; and how many may
-# wait at a host that is known to be slow, so that it cannot take every place of the executor.
+# How long an attempt may wait for its host before it is released; and how many may wait at a host
+# that is known to be slow, so that it cannot take every slot of the executor.
 HOST_WAIT_S = 2.0
 HOST_WAITING_MAX = 100
 BUSY_S_MAX = 30.0
@@ -53,10 +53,10 @@ KEYLESS_S = 1.0
 FAILURE_KINDS = frozenset({"timeout", "dns", "tls", "connection", "protocol"})
 USER_AGENT = f"duly/{__version__}"
 
-Place: TypeAlias = tuple[int, str]
-# Told how each request to a host of a tenant went: (tenant, host, ok, attempt).
+HostKey: TypeAlias = tuple[int, str]
+# Called with the outcome of each request to a host of a tenant: (tenant, host, ok, attempt).
 OnOutcome: TypeAlias = Callable[[int, str, bool, int], None]
-# Asked by how much at least a retry to a host is to be put off.
+# Answers by how much at least a retry to a host is delayed.
 Stretch: TypeAlias = Callable[[int, str], float | None]
 
 
@@ -103,47 +103,47 @@ class HostBusy(Exception):
         self.refused = refused
 
 
-class HostPlaces:
-    """How many requests of one tenant are at one host at a time."""
+class HostSlots:
+    """Bounds the requests of one tenant at one host at a time."""
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self.rooms: dict[Place, HostRoom] = {}
+        self.hosts: dict[HostKey, HostState] = {}
 
     @contextlib.asynccontextmanager
-    async def place_at(self, place: Place, wait_s: float) -> AsyncIterator[None]:
-        room = self.rooms.get(place)
-        if room is None:
-            room = self.rooms[place] = HostRoom(self.most)
-        if room.refused and room.present >= self.most + HOST_WAITING_MAX:
-            room.refused += 1
-            raise HostBusy(room.refused)
-        room.present += 1
+    async def slot_at(self, key: HostKey, wait_s: float) -> AsyncIterator[None]:
+        host_state = self.hosts.get(key)
+        if host_state is None:
+            host_state = self.hosts[key] = HostState(self.most)
+        if host_state.refused and host_state.present >= self.most + HOST_WAITING_MAX:
+            host_state.refused += 1
+            raise HostBusy(host_state.refused)
+        host_state.present += 1
         try:
-            await self.enter(room, wait_s)
+            await self.acquire(host_state, wait_s)
             try:
                 yield
             finally:
-                room.free.release()
-                room.refused = max(room.refused - 1, 0)
+                host_state.free.release()
+                host_state.refused = max(host_state.refused - 1, 0)
         finally:
-            room.present -= 1
-            if not room.present:
-                del self.rooms[place]
+            host_state.present -= 1
+            if not host_state.present:
+                del self.hosts[key]
 
-    async def enter(self, room: "HostRoom", wait_s: float) -> None:
-        if not room.free.locked():
-            await room.free.acquire()
+    async def acquire(self, host_state: "HostState", wait_s: float) -> None:
+        if not host_state.free.locked():
+            await host_state.free.acquire()
             return
         try:
             async with asyncio.timeout(wait_s):
-                await room.free.acquire()
+                await host_state.free.acquire()
         except TimeoutError:
-            room.refused += 1
-            raise HostBusy(room.refused) from None
+            host_state.refused += 1
+            raise HostBusy(host_state.refused) from None
 
 
-class HostRoom:
+class HostState:
     __slots__ = ("free", "present", "refused")
 
     def __init__(self, most: int) -> None:
@@ -170,7 +170,7 @@ class WebhookSender:
         self.rules = rules
         self.keyring = Keyring(database, environment)
         self.inputs = NodeInputs(database)
-        self.places = HostPlaces(host_concurrency)
+        self.host_slots = HostSlots(host_concurrency)
         self.on_outcome = on_outcome
         self.stretch = stretch
         self.metrics = metrics or Metrics()
@@ -186,14 +186,14 @@ class WebhookSender:
         began = clock.monotonic()
         try:
             secrets = await self.keyring.secrets_of(lease.tenant)
-            async with self.places.place_at((lease.tenant, host), min(HOST_WAIT_S, limit_s / 2)):
-                # What was waited for keys and place is part of the attempt's time.
+            async with self.host_slots.slot_at((lease.tenant, host), min(HOST_WAIT_S, limit_s / 2)):
+                # The wait for keys and host is part of the attempt's time.
                 left_s = max(limit_s - (clock.monotonic() - began), 0.0)
                 sent_at = clock.monotonic()
                 verdict = await self.deliver(lease, secrets, left_s)
                 self.note_request(verdict, clock.monotonic() - sent_at)
         except HostBusy as busy:
-            return self.put_off(busy)
+            return self.busy_result(busy)
         except AddressRefused as error:
             return refused(str(error))
         except DulyError as error:
@@ -263,9 +263,9 @@ class WebhookSender:
             "traceparent": trace_of_attempt(lease.id, lease.fence, lease.traceparent).header(),
         }
 
-    def put_off(self, busy: HostBusy) -> AttemptResult:
-        """The more were sent away, the later they come again."""
-        delay_s = min(BUSY_S_MAX, 1.0 + busy.refused / self.places.most)
+    def busy_result(self, busy: HostBusy) -> AttemptResult:
+        """Release an attempt whose host is busy: the more are waiting, the later it comes again."""
+        delay_s = min(BUSY_S_MAX, 1.0 + busy.refused / self.host_slots.most)
         delay_s *= self.environment.random.uniform(0.5, 1.5)
         error = "its host has as many requests as it may have at a time"
         return AttemptResult(Outcome.RELEASED, error=error, retry_in_s=delay_s)
@@ -293,7 +293,7 @@ def refused(error: str) -> AttemptResult:
 
 
 def network_failure(error: Exception) -> AttemptResult:
-    """In words of ours: the client's name addresses that are not everybody's to know."""
+    """A network failure in our own words: the library's texts name internal addresses."""
     match error:
         case aiohttp.ClientConnectorDNSError():
             kind, text = "dns", "the name of the host cannot be resolved"
