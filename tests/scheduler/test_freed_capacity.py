@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.memory import MemoryCarrier
 from duly.domain.ids import make_task_id, shard_of
+from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome, State
 from duly.environment import Environment, SystemClock
-from duly.events import TasksFinished
+from duly.events import TasksFinished, TasksLeased
 from duly.scheduler.database_time import DatabaseTime
 from duly.scheduler.dispatcher import Dispatcher
 from duly.scheduler.freed_capacity import FreedCapacity
@@ -82,7 +83,7 @@ def end(task_id: UUID, fence: int = 1) -> Settlement:
 
 
 async def test_only_what_others_count_is_told_to_others() -> None:
-    """A ring for each settled task would be a second stream as wide as the first."""
+    """A hint for each settled task would be a second stream as wide as the first."""
     desk = Desk()
     told, keyed = task_in(THEIR_SHARD), task_in(THEIR_SHARD)
     ended = [
@@ -95,7 +96,21 @@ async def test_only_what_others_count_is_told_to_others() -> None:
     assert desk.sent == [(FREED, [f"{told.hex} 3", f"{keyed.hex} 5"])]
 
 
-async def test_a_ring_frees_the_lease_it_names_and_no_other() -> None:
+async def test_a_ticket_that_became_no_lease_counts_until_its_deadline() -> None:
+    """The carrier delivers it again after the count was corrected: one more than the cap (I10)."""
+    desk = Desk()
+    task_id = task_in(OUR_SHARD)
+    desk.ticket(task_id, 0)
+    counts = desk.dispatcher.counts
+    desk.dispatcher.on_leased(TasksLeased([Ticket(task_id, 0)], []))
+    counts.correct(dict(counts.leases), {})
+    assert desk.in_flight == 1
+    counts.pass_deadlines(NOW.timestamp())
+    counts.correct(dict(counts.leases), {})
+    assert desk.in_flight == 0
+
+
+async def test_a_hint_frees_the_lease_it_names_and_no_other() -> None:
     """Late or repeated, it must not free what the same task's next lease uses (I10)."""
     desk = Desk()
     task_id = task_in(OUR_SHARD)
@@ -110,8 +125,8 @@ async def test_a_ring_frees_the_lease_it_names_and_no_other() -> None:
     assert desk.in_flight == 1
 
 
-async def test_rings_for_others_and_nonsense_disturb_nobody() -> None:
-    """Every process hears every ring, also those of a release that says more."""
+async def test_hints_for_others_and_nonsense_disturb_nobody() -> None:
+    """Every process gets every hint, also those of a release that says more."""
     desk = Desk()
     task_id = task_in(OUR_SHARD)
     desk.ticket(task_id, 0)

@@ -54,10 +54,12 @@ def test_an_older_ticket_of_the_same_fence_does_not_end_the_newer_one(accounts: 
     assert counts(accounts) == (1, 1)
 
 
-def test_a_ticket_that_became_no_lease_here_may_have_a_copy(accounts: InFlight) -> None:
-    """The copy was leased first, and its lease lives."""
-    accounts.taken(TASK, 0)
+def test_a_lease_counts_until_the_database_does_not_know_it(accounts: InFlight) -> None:
+    """A lease that ended elsewhere would fill the cap for ever."""
+    accounts.leased(TASK, 0)
     assert counts(accounts) == (1, 1)
+    accounts.correct(dict(accounts.leases), {})
+    assert counts(accounts) == (0, 0)
 
 
 def test_a_settlement_frees_only_its_own_lease(accounts: InFlight) -> None:
@@ -72,7 +74,7 @@ def test_a_settlement_frees_only_its_own_lease(accounts: InFlight) -> None:
 def test_what_was_told_while_the_database_answered_stands(accounts: InFlight) -> None:
     """The answer is of an instant before the lease."""
     before = dict(accounts.leases)
-    accounts.taken(TASK, 0)
+    accounts.leased(TASK, 0)
     accounts.correct(before, {OTHER: Charge(4, TENANT, KEY)})
     assert counts(accounts) == (2, 2)
 

@@ -366,9 +366,11 @@ class Dispatcher:
             self.wakeup.wake()
 
     def count_taken(self, tickets: Iterable[Ticket], leased: set[UUID]) -> None:
+        """Count tickets that became leases as such. One that became none counts on: the carrier may
+        deliver it again before its deadline."""
         for ticket in tickets:
-            self.counts.taken(ticket.id, ticket.fence)
             if ticket.id in leased:
+                self.counts.leased(ticket.id, ticket.fence)
                 continue
             entry = self.ready_state.known.get(ticket.id)
             if entry is None:

@@ -7,7 +7,8 @@ delays; what could count too little waits instead.
 |---|---|
 | a ticket is published | it counts until its deadline, also if publishing failed or the entry was dropped |
 | its consumer here got the lease | it counts as a lease |
-| its consumer here got none, or its deadline passed | a copy, or a consumer elsewhere, may have got it: counts as a lease until the database says otherwise |
+| its consumer here got none | it counts until its deadline: a copy of the ticket may still become a lease |
+| its deadline passed | a copy, or a consumer elsewhere, may have got it: it counts as a lease until the database says otherwise |
 | its lease was settled, here or where we hear of it | it counts no more; the word of another fence changes nothing |
 | the database is asked | its word replaces what we knew before we asked |
 | the slot is lost | it counts for the next owner |
@@ -62,9 +63,8 @@ class InFlight:
         self.deadlines.append((deadline, due.id))
         self.add(charge, 1)
 
-    def taken(self, task_id: UUID, fence: int) -> None:
-        """A ticket was consumed in this process. Where it became no lease, a copy of it may
-        have."""
+    def leased(self, task_id: UUID, fence: int) -> None:
+        """A ticket became a lease in this process."""
         charge = self.tickets.get(task_id)
         if charge is not None and charge.fence == fence:
             self.leases[task_id] = self.tickets.pop(task_id)
