@@ -149,9 +149,7 @@ async def run_until(
         api = make_api(*shared, is_alone=is_alone)
         roles = [*parts.roles, *server_watches(target, pools)]
         if "executor" in settings.roles:
-            roles += webhook_roles(
-                database, environment, metrics, parts, sender, settings, heartbeat_database
-            )
+            roles += webhook_roles(pools, environment, metrics, parts, sender, settings)
         if "api" in settings.roles:
             roles += [api.waiting, ForeignStarts(database, parts.workers, metrics, parts.stats)]
         loops += [RoleLoop(role, environment, metrics) for role in roles]

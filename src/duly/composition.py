@@ -137,16 +137,14 @@ def make_parts(
     problems: Callable[[], Mapping[str, str | None]] = dict,
 ) -> Parts:
     """What this process does, in the order of a request; `problems` are those of its roles."""
-    node = make_node(environment, roles)
     events = TaskEvents(metrics)
-    coordinator = Coordinator(
-        PostgresOwnership(database), environment, node, problems=problems, events=events
-    )
+    coordinator = make_coordinator(database, environment, roles, problems, events)
     stats = StatsBook(environment, metrics=metrics)
     # Behind a transaction-mode pooler there is no LISTEN: loads and polls find everything.
     notifier = None if is_alone or database.is_pooled else Notifier(database)
+    send = notifier.send if notifier is not None else None
     carrier = carrier or default_carrier(database, environment, is_alone=is_alone)
-    on_published = LaneHints(notifier.send).send if notifier is not None else None
+    on_published = LaneHints(send).send if send is not None else None
     lease_queue = LeaseQueue(carrier, database, environment, events, on_published)
     scheduler = make_scheduler(
         database,
@@ -155,25 +153,19 @@ def make_parts(
         lease_queue,
         metrics,
         events,
-        send=notifier.send if notifier is not None else None,
+        send=send,
         aging_s=tuning.aging_s,
         lane_depth=tuning.lane_depth,
     )
     breakers = make_breakers(database, environment, scheduler)
     settle_queue = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
-    changes = TenantChanges(notifier.send if notifier is not None else None)
+    changes = TenantChanges(send)
     subscribe_process(events, changes, stats, breakers, metrics)
     notify_bulk_operations(events, notifier)
     connect_metrics(metrics, scheduler, lease_queue)
     workers = WorkerLeases(
-        database,
-        environment,
-        lease_queue,
-        settle_queue,
-        metrics,
-        stats,
-        heartbeat_database,
-        breakers,
+        *(database, environment, lease_queue, settle_queue, metrics, stats),
+        *(heartbeat_database, breakers),
     )
     ticking = scheduler.roles if SCHEDULER_ROLE in roles else scheduler.bystander_roles
     ticking += [lease_queue, StatsRole(database, stats), breakers]
@@ -237,6 +229,17 @@ def subscribe_process(
     events.subscribe(TasksRescheduled, partial(note_ended, metrics))
 
 
+def make_coordinator(
+    database: Database,
+    environment: Environment,
+    roles: Collection[str],
+    problems: Callable[[], Mapping[str, str | None]],
+    events: TaskEvents,
+) -> Coordinator:
+    store, node = PostgresOwnership(database), make_node(environment, roles)
+    return Coordinator(store, environment, node, problems=problems, events=events)
+
+
 def make_node(environment: Environment, roles: Collection[str]) -> Node:
     return Node(
         UUID(int=environment.entropy.getrandbits(128)),
@@ -289,15 +292,15 @@ def make_targets(
 
 
 def webhook_roles(
-    database: Database,
+    pools: list[Database],
     environment: Environment,
     metrics: Metrics,
     parts: Parts,
     handler: Handler,
     settings: Settings,
-    heartbeat_database: Database,
 ) -> list[Role]:
-    """Those that deliver; what they have under way gets its share of the time to stop."""
+    """Roles that deliver webhooks; running attempts get their share of the time to stop."""
+    database, heartbeat_database, _ = pools
     executor = make_webhook_executor(
         database,
         environment,
