@@ -21,7 +21,7 @@ from duly.api.health import HealthRoutes
 from duly.api.http_limits import HttpLimits
 from duly.api.routes import ApiRoutes
 from duly.api.server import HttpServer, make_server
-from duly.broker.assembly import carrier_roles, default_carrier, is_carrier_up
+from duly.broker.assembly import carrier_roles, carrier_state, default_carrier, is_carrier_up
 from duly.broker.contract import Carrier, LeasingCarrier
 from duly.broker.lane_hints import LaneHints, on_lane_hints
 from duly.broker.lease_queue import LeaseQueue
@@ -73,7 +73,7 @@ from duly.store.notify import (
     Channel,
     Notifier,
 )
-from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node
+from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE, Node, NodeReport
 from duly.store.partitions import RETENTION_S
 from duly.store.settle import SettleQueue
 from duly.store.stats import StatsBook
@@ -138,12 +138,13 @@ def make_parts(
 ) -> Parts:
     """What this process does, in the order of a request; `problems` are those of its roles."""
     events = TaskEvents(metrics)
-    coordinator = make_coordinator(database, environment, roles, problems, events)
+    carrier = carrier or default_carrier(database, environment, is_alone=is_alone)
+    report = partial(report_node, problems, carrier)
+    coordinator = make_coordinator(database, environment, roles, report, events)
     stats = StatsBook(environment, metrics=metrics)
     # Behind a transaction-mode pooler there is no LISTEN: loads and polls find everything.
     notifier = None if is_alone or database.is_pooled else Notifier(database)
     send = notifier.send if notifier is not None else None
-    carrier = carrier or default_carrier(database, environment, is_alone=is_alone)
     on_published = LaneHints(send).send if send is not None else None
     lease_queue = LeaseQueue(carrier, database, environment, events, on_published)
     scheduler = make_scheduler(
@@ -183,6 +184,13 @@ def make_parts(
         *(events, changes, ticking, lease_queue, scheduler.submitter, scheduler),
         *(stats, settle_queue, workers, breakers, notifier),
     )
+
+
+def report_node(
+    problems: Callable[[], Mapping[str, str | None]], carrier: Carrier | LeasingCarrier
+) -> NodeReport:
+    failing = {role: problem for role, problem in problems().items() if problem}
+    return NodeReport(failing, carrier_state(carrier))
 
 
 def make_breakers(database: Database, environment: Environment, scheduler: Scheduler) -> Breakers:
@@ -233,11 +241,11 @@ def make_coordinator(
     database: Database,
     environment: Environment,
     roles: Collection[str],
-    problems: Callable[[], Mapping[str, str | None]],
+    report: Callable[[], NodeReport],
     events: TaskEvents,
 ) -> Coordinator:
     store, node = PostgresOwnership(database), make_node(environment, roles)
-    return Coordinator(store, environment, node, problems=problems, events=events)
+    return Coordinator(store, environment, node, report=report, events=events)
 
 
 def make_node(environment: Environment, roles: Collection[str]) -> Node:

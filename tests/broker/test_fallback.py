@@ -21,6 +21,7 @@ from tests.store.world import HOLDER, LEASE_S, TENANT, World
 class Broker(FaultyCarrier):
     """A carrier of another program, in the memory of the test."""
 
+    kind = "redis"
     name = "carrier"
     address = "here"
     problem: str | None = None

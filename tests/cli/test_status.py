@@ -139,6 +139,8 @@ async def test_what_is_wrong_comes_first(duly: CommandLine, front: Front) -> Non
 def test_problems_are_told_in_a_sentence_each() -> None:
     """A number that turns red says nothing to one who sees the screen for the first time."""
     node = {"name": "n1", "roles": ["api", "scheduler", "executor"], "is_live": True}
+    up = {"kind": "postgres", "address": "", "problem": None, "falls_back": True}
+    down = {"kind": "redis", "address": "redis://r:1", "problem": "refused", "falls_back": False}
     breaker = {"kind": "host", "name": "h", "open_until": "2026-11-18T12:00:00Z", "reason": "500s"}
     tenant = {
         "tenant": "acme",
@@ -153,8 +155,17 @@ def test_problems_are_told_in_a_sentence_each() -> None:
     }
     status = {
         "nodes": [
-            {**node, "failing": {"scheduler": "no connection"}},
-            {**node, "name": "gone", "roles": ["maintenance"], "is_live": False, "failing": {}},
+            {**node, "failing": {"scheduler": "no connection"}, "carrier": down},
+            {**node, "name": "n2", "failing": {}, "carrier": up},
+            {**node, "name": "older", "failing": {}, "carrier": None},
+            {
+                **node,
+                "name": "gone",
+                "roles": ["maintenance"],
+                "is_live": False,
+                "failing": {},
+                "carrier": down,
+            },
         ],
         "slots": {"count": 64, "owned": 62, "ownerless": [1, 2]},
         "tenants": [tenant],
@@ -162,6 +173,8 @@ def test_problems_are_told_in_a_sentence_each() -> None:
     assert list(problems_of(status)) == [
         "no live node has the role maintenance",
         "node n1: role scheduler fails: no connection",
+        "node n1: carrier redis://r:1 is down, tasks wait until it is up: refused",
+        "nodes have different carriers: postgres, redis redis://r:1",
         "2 of 64 slots have no owner",
         "acme: the breaker of host h is open until 2026-11-18 12:00:00Z: 500s",
         "acme: pool slow is 1m 0s behind, with 2 workers",

@@ -6,7 +6,15 @@ from datetime import UTC, datetime
 
 from duly.domain.errors import DatabaseUnavailable
 from duly.domain.ids import SLOTS
-from duly.store.ownership import MAINTENANCE, SLOT, Assignment, Node, Owned, View
+from duly.store.ownership import (
+    MAINTENANCE,
+    SLOT,
+    Assignment,
+    Node,
+    NodeReport,
+    Owned,
+    View,
+)
 from duly.testing.clock import ManualClock
 
 VOID_AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -37,9 +45,7 @@ class MemoryOwnership:
         _, until = self.holders.get(assignment, (None, 0.0))
         return until <= self.clock.monotonic()
 
-    async def keep(
-        self, node: Node, held: Mapping[Assignment, Owned], failing: Mapping[str, str]
-    ) -> View:
+    async def keep(self, node: Node, held: Mapping[Assignment, Owned], report: NodeReport) -> View:
         self.nodes[node] = self.ask() + self.lease_s
         renewed = {
             assignment: owned

@@ -22,6 +22,7 @@ from duly.store.cluster import (
     list_slots,
     list_workers,
 )
+from duly.store.ownership import CarrierState
 
 TAG = "Operations"
 
@@ -43,7 +44,8 @@ class WorkersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """One start of one process. Silent past `expires_at`, it counts as dead (`is_live`). `failing`
-    are its roles that do not do their work, each with the reason."""
+    are its roles that do not do their work, each with the reason; `carrier` the carrier of the
+    ready queue as it sees it: null if it runs an older version."""
 
     id: UUID
     name: str
@@ -55,6 +57,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     is_live: bool
     slots: int
     failing: dict[str, str]
+    carrier: CarrierState | None
 
 
 class SlotView(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +144,8 @@ class OperatorRoutes:
 
 def node_view(row: NodeRow) -> NodeView:
     failing = msgspec.json.decode(row.failing, type=dict[str, str])
-    return NodeView(**{**row._asdict(), "failing": failing})
+    carrier = msgspec.json.decode(row.carrier or "null", type=CarrierState | None)
+    return NodeView(**{**row._asdict(), "failing": failing, "carrier": carrier})
 
 
 def slot_view(row: SlotRow) -> SlotView:

@@ -17,6 +17,7 @@ from duly.role import Role
 from duly.settings import POSTGRES_CARRIER, Settings
 from duly.store.database import Database
 from duly.store.installation_secrets import TICKETS, read_installation_secret
+from duly.store.ownership import CarrierState
 
 MakeBroker = Callable[[str, bytes, Environment], BrokerCarrier]
 # By scheme of the URL: module, class, and the extra that brings its library.
@@ -78,6 +79,21 @@ def find_broker(url: str) -> MakeBroker:
 def is_carrier_up(carrier: Carrier | LeasingCarrier) -> bool:
     """Of one with a fallback, whether tickets need not take it."""
     return carrier.main.is_up if isinstance(carrier, FallbackCarrier) else carrier.is_up
+
+
+def carrier_state(carrier: Carrier | LeasingCarrier) -> CarrierState:
+    """What this process tells others of its carrier."""
+    if not isinstance(carrier, FallbackCarrier):
+        return CarrierState(
+            kind="memory" if isinstance(carrier, MemoryCarrier) else POSTGRES_CARRIER
+        )
+    main = carrier.main
+    return CarrierState(
+        kind=main.kind,
+        address=main.address,
+        problem=None if main.is_up else main.problem or "not connected yet",
+        falls_back=carrier.falls_back,
+    )
 
 
 def carrier_roles(carrier: Carrier | LeasingCarrier, lease_queue: LeaseQueue) -> list[Role]:

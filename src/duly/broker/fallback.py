@@ -35,6 +35,9 @@ class BrokerCarrier(Carrier, Protocol):
     """A carrier of another program. It is a role, too: its tick sees whether it is up."""
 
     name: str
+    # The broker: redis, rabbitmq, kafka.
+    kind: str
+    # Without credentials.
     address: str
     # Why it is down; None while it is up.
     problem: str | None

@@ -111,6 +111,7 @@ class KafkaCarrier:
     """A role as well: its tick probes, and leaves the group while nothing is asked for."""
 
     name = "carrier"
+    kind = "kafka"
     has_worker_lanes = False
 
     def __init__(self, url: str, key: bytes, environment: Environment) -> None:

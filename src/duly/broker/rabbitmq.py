@@ -126,6 +126,7 @@ class RabbitCarrier:
     """A role as well: its tick connects, and gives back what was delivered and is not wanted."""
 
     name = "carrier"
+    kind = "rabbitmq"
     has_worker_lanes = True
 
     def __init__(self, url: str, key: bytes, environment: Environment) -> None:

@@ -141,6 +141,7 @@ class RedisCarrier:
     """A role as well: its tick probes what is down and claims from consumers that died."""
 
     name = "carrier"
+    kind = "redis"
     has_worker_lanes = True
 
     def __init__(

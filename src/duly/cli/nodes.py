@@ -7,9 +7,12 @@ from duly.cli.options import list_flags
 from duly.cli.output import print_table
 
 ROLES = ("api", "scheduler", "executor", "maintenance")
-COLUMNS = ("id", "name", "version", "is_live", "roles", "slots", "failing", "started_at", "seen_at")
+COLUMNS = (
+    *("id", "name", "version", "is_live", "roles", "slots", "failing"),
+    *("carrier", "started_at", "seen_at"),
+)
 # The first to go where the terminal is narrow.
-LESS = ("started_at", "version", "id", "slots")
+LESS = ("started_at", "version", "id", "carrier", "slots")
 SLOT_COLUMNS = ("slot", "first_shard", "last_shard", "node", "epoch", "is_owned", "expires_at")
 
 
@@ -33,7 +36,14 @@ def list_nodes(session: ApiSession, limit: int, cursor: str | None) -> None:
 def in_words(node: Json) -> Json:
     failing = "; ".join(f"{role} {problem}" for role, problem in node["failing"].items())
     roles = "all" if set(node["roles"]) == set(ROLES) else " ".join(node["roles"])
-    return {**node, "roles": roles, "failing": failing}
+    carrier = carrier_in_words(node["carrier"])
+    return {**node, "roles": roles, "failing": failing, "carrier": carrier}
+
+
+def carrier_in_words(carrier: Json | None) -> str:
+    if carrier is None:
+        return ""
+    return f"{carrier['kind']} down" if carrier["problem"] else str(carrier["kind"])
 
 
 @command.command("slots")

@@ -219,11 +219,26 @@ def problems_of(status: Json) -> Iterator[str]:
         for node in live:
             for role, problem in node["failing"].items():
                 yield f"node {node['name']}: role {role} fails: {problem}"
+        yield from carrier_problems(live)
     if status["slots"] is not None and status["slots"]["ownerless"]:
         slots = status["slots"]
         yield f"{len(slots['ownerless'])} of {slots['count']} slots have no owner"
     for tenant in status["tenants"]:
         yield from tenant_problems(tenant)
+
+
+def carrier_problems(nodes: list[Json]) -> Iterator[str]:
+    carriers = {node["name"]: node["carrier"] for node in nodes if node["carrier"] is not None}
+    for name, carrier in carriers.items():
+        if carrier["problem"]:
+            where = "go through PostgreSQL" if carrier["falls_back"] else "wait until it is up"
+            address = carrier["address"]
+            yield f"node {name}: carrier {address} is down, tasks {where}: {carrier['problem']}"
+    kinds = sorted(
+        {f"{carrier['kind']} {carrier['address']}".strip() for carrier in carriers.values()}
+    )
+    if len(kinds) > 1:
+        yield f"nodes have different carriers: {', '.join(kinds)}"
 
 
 def tenant_problems(tenant: Json) -> Iterator[str]:

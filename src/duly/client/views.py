@@ -274,6 +274,15 @@ class AuditRecord(View, frozen=True):
     detail: Any = None
 
 
+class NodeCarrier(View, frozen=True):
+    """The carrier of the ready queue as one process sees it. `problem`: why it takes no tickets."""
+
+    kind: str
+    address: str = ""
+    problem: str | None = None
+    falls_back: bool = True
+
+
 class Node(View, frozen=True):
     """`failing`: roles that fail at every tick, and why."""
 
@@ -287,6 +296,7 @@ class Node(View, frozen=True):
     is_live: bool
     slots: int = 0
     failing: dict[str, str] = {}
+    carrier: NodeCarrier | None = None
 
 
 class WorkerView(View, frozen=True):

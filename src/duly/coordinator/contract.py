@@ -14,7 +14,7 @@ today.
 from collections.abc import Mapping
 from typing import Protocol
 
-from duly.store.ownership import Assignment, Node, Owned, View
+from duly.store.ownership import Assignment, Node, NodeReport, Owned, View
 
 
 class OwnershipStore(Protocol):
@@ -25,11 +25,8 @@ class OwnershipStore(Protocol):
     # How long a ticket of a former owner may still become a lease.
     ticket_s: float
 
-    async def keep(
-        self, node: Node, held: Mapping[Assignment, Owned], failing: Mapping[str, str]
-    ) -> View:
-        """Announce the node, renew what it holds, and see the others. `failing`: its roles that do
-        not do their work, and why."""
+    async def keep(self, node: Node, held: Mapping[Assignment, Owned], report: NodeReport) -> View:
+        """Announce the node with what it reports, renew what it holds, and see the others."""
         ...
 
     async def claim(self, node: Node, kind: str, most: int, view: View) -> dict[Assignment, Owned]:

@@ -31,7 +31,7 @@ from duly.domain.ids import slot_of
 from duly.environment import Environment
 from duly.events import SlotsChanged, TaskEvents
 from duly.role import Wakeup
-from duly.store.ownership import SLOT, Assignment, Node, Owned, View
+from duly.store.ownership import SLOT, Assignment, Node, NodeReport, Owned, View
 from duly.telemetry import get_logger
 
 # The rest is for a monotonic clock that runs slower than the store's.
@@ -52,14 +52,14 @@ class Coordinator:
         environment: Environment,
         node: Node,
         *,
-        problems: Callable[[], Mapping[str, str | None]] = dict,
+        report: Callable[[], NodeReport] = NodeReport,
         events: TaskEvents | None = None,
     ) -> None:
         self.store = store
         self.environment = environment
         self.node = node
-        # Of the roles of this process: the node's row tells others.
-        self.problems = problems
+        # Of this process: the node's row tells others.
+        self.report = report
         self.assignments: dict[Assignment, Owned] = {}
         # Forgotten, but not yet known to be released.
         self.releasing: dict[Assignment, Owned] = {}
@@ -121,8 +121,7 @@ class Coordinator:
         lease_s = self.store.lease_s
         async with asyncio.timeout(lease_s / TICKS_PER_LEASE):
             sent_at = self.environment.clock.monotonic()
-            failing = {role: problem for role, problem in self.problems().items() if problem}
-            view = await self.store.keep(self.node, self.assignments, failing)
+            view = await self.store.keep(self.node, self.assignments, self.report())
             self.trusted_until = sent_at + lease_s * TRUSTED_PART
             self.free = view.free
             self.slots_free, self.slots_claimed = view.free.get(SLOT, 0), 0

@@ -7,6 +7,7 @@ from duly.store.database import Database
 from duly.store.ownership import (
     Assignment,
     Node,
+    NodeReport,
     Owned,
     View,
     claim_assignments,
@@ -27,11 +28,9 @@ class PostgresOwnership:
         self.lease_s = lease_s
         self.ticket_s = ticket_s
 
-    async def keep(
-        self, node: Node, held: Mapping[Assignment, Owned], failing: Mapping[str, str]
-    ) -> View:
+    async def keep(self, node: Node, held: Mapping[Assignment, Owned], report: NodeReport) -> View:
         return await keep_assignments(
-            self.database, node, held, self.lease_s, self.ticket_s, failing
+            self.database, node, held, self.lease_s, self.ticket_s, report
         )
 
     async def claim(self, node: Node, kind: str, most: int, view: View) -> dict[Assignment, Owned]:

@@ -75,6 +75,8 @@ class Facts:
     roles: dict[str, list[str]] | None = None
     # Roles of living nodes that do not do their work: node, role, why.
     failing: list[tuple[str, str, str]] | None = None
+    # Carriers of living nodes: node, kind with address, why it takes no tickets.
+    carriers: list[tuple[str, str, str | None]] | None = None
 
 
 class Finding(NamedTuple):
@@ -231,6 +233,24 @@ def failing(facts: Facts) -> Finding | None:
     return Finding("failing", Severity.ERROR, "; ".join(found[:NAMES_SHOWN]) + beyond, remedy)
 
 
+def carrier(facts: Facts) -> Finding | None:
+    """A carrier that is down only slows dispatch; two different ones lose tickets until they are
+    void."""
+    if not facts.carriers:
+        return None
+    down = [f"{name}: {problem}" for name, _, problem in facts.carriers if problem]
+    kinds = sorted({kind for _, kind, _ in facts.carriers})
+    if len(kinds) > 1:
+        remedy = "give every process the same `carrier` setting, and restart the others"
+        found = f"nodes have different carriers: {named(kinds)}"
+        return Finding("carrier", Severity.WARNING, found, remedy)
+    if down:
+        remedy = "see the broker's own log; `carrier_fallback` says what happens meanwhile"
+        found = f"{kinds[0]} takes no tickets: {named(down)}"
+        return Finding("carrier", Severity.WARNING, found, remedy)
+    return ok("carrier", f"{kinds[0]} is up")
+
+
 def named(names: list[str]) -> str:
     beyond = len(names) - NAMES_SHOWN
     shown = ", ".join(names[:NAMES_SHOWN])
@@ -250,6 +270,7 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     slots,
     roles,
     failing,
+    carrier,
 )
 
 

@@ -36,8 +36,9 @@ class NodeRow(NamedTuple):
     expires_at: datetime
     is_live: bool
     slots: int
-    # JSON: roles and their problems.
+    # JSON: roles and their problems; and its carrier, unless it runs older code.
     failing: str
+    carrier: str | None
 
 
 class SlotRow(NamedTuple):

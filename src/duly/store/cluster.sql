@@ -7,7 +7,7 @@ SELECT nodes.id, nodes.name, nodes.version, nodes.roles, nodes.started_at, nodes
          WHERE ownership.kind = 'slot'
            AND ownership.holder = nodes.id
            AND ownership.expires_at > duly.now()) AS slots,
-       nodes.failing::text AS failing
+       nodes.failing::text AS failing, nodes.carrier::text AS carrier
   FROM duly.nodes
  WHERE nodes.id > $1
  ORDER BY nodes.id

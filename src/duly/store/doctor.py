@@ -69,6 +69,7 @@ async def look(
         row["role"]: row["names"] for row in await connection.fetch(SQL.read_roles, NODES_MAX)
     }
     facts.failing = [tuple(row) for row in await connection.fetch(SQL.read_failing, NODES_MAX)]
+    facts.carriers = [tuple(row) for row in await connection.fetch(SQL.read_carriers, NODES_MAX)]
     return facts
 
 

@@ -87,6 +87,15 @@ SELECT living.name, problem.key, problem.value
  CROSS JOIN LATERAL jsonb_each_text(living.failing) AS problem
  ORDER BY living.name, problem.key
 
+-- name: read_carriers
+-- Which carrier each living node uses, and why it takes no tickets, as they told.
+SELECT nodes.name, trim(concat_ws(' ', nodes.carrier ->> 'kind', nodes.carrier ->> 'address')) AS kind,
+       nodes.carrier ->> 'problem' AS problem
+  FROM duly.nodes
+ WHERE nodes.expires_at > duly.now() AND nodes.carrier IS NOT NULL
+ ORDER BY nodes.name
+ LIMIT $1
+
 -- name: prove_session
 -- Twice in two statements: behind a transaction-mode pooler the second may run elsewhere.
 SELECT pg_backend_pid() AS pid

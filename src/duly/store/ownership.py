@@ -65,6 +65,26 @@ class Node:
     roles: tuple[str, ...]
 
 
+class CarrierState(msgspec.Struct, frozen=True):
+    """The carrier of the ready queue as one process sees it. `problem`: why it takes no tickets;
+    then these go through PostgreSQL, if it `falls_back`, or tasks wait in their rows."""
+
+    kind: str
+    address: str = ""
+    problem: str | None = None
+    falls_back: bool = True
+
+
+class NodeReport(NamedTuple):
+    """What a node tells of itself: its roles that do not do their work, and why; its carrier."""
+
+    failing: Mapping[str, str] = NONE_FAILING
+    carrier: CarrierState | None = None
+
+
+NOTHING_REPORTED = NodeReport()
+
+
 @dataclass(frozen=True)
 class View:
     """What the database said at a tick: ours, the others', and what is to be had."""
@@ -83,10 +103,10 @@ async def keep_assignments(
     assignments: Mapping[Assignment, Owned],
     lease_s: float,
     ticket_s: float,
-    failing: Mapping[str, str] = NONE_FAILING,
+    report: NodeReport = NOTHING_REPORTED,
 ) -> View:
-    """Announce the node and renew its assignments; those missing from `renewed` are no longer ours.
-    `failing` are its roles that do not do their work, and why."""
+    """Announce the node and renew its assignments; those missing from `renewed` are no longer
+    ours."""
     (row,) = await database.fetch(
         SQL.keep_assignments,
         node.id,
@@ -98,7 +118,8 @@ async def keep_assignments(
         lease_s * FAR_LEASES,
         NODES_MAX,
         ticket_s,
-        msgspec.json.encode(dict(failing)).decode(),
+        msgspec.json.encode(dict(report.failing)).decode(),
+        None if report.carrier is None else msgspec.json.encode(report.carrier).decode(),
     )
     renewed = map(Assignment, row["renewed_kinds"], row["renewed_numbers"])
     void_at = dict(zip(renewed, row["renewed_void_at"], strict=True))

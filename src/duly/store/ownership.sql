@@ -6,11 +6,13 @@
 -- counts as expired; and no wait for tickets is longer than a lease and a ticket, whatever the
 -- clock did.
 WITH announced AS (
-    INSERT INTO duly.nodes (id, name, version, roles, started_at, seen_at, expires_at, failing)
+    INSERT INTO duly.nodes (id, name, version, roles, started_at, seen_at, expires_at, failing,
+                            carrier)
     VALUES ($1, $2, $3, $4, duly.now(), duly.now(), duly.now() + make_interval(secs => $5),
-            $12::text::jsonb)
+            $12::text::jsonb, $13::text::jsonb)
         ON CONFLICT (id) DO UPDATE
-       SET seen_at = EXCLUDED.seen_at, expires_at = EXCLUDED.expires_at, failing = EXCLUDED.failing
+       SET seen_at = EXCLUDED.seen_at, expires_at = EXCLUDED.expires_at, failing = EXCLUDED.failing,
+           carrier = EXCLUDED.carrier
  RETURNING xmax = 0 AS is_new
 ), renewed AS (
     UPDATE duly.ownership

@@ -1262,7 +1262,8 @@ CREATE TABLE duly.nodes (
     started_at timestamp with time zone NOT NULL,
     seen_at timestamp with time zone NOT NULL,
     expires_at timestamp with time zone NOT NULL,
-    failing jsonb DEFAULT '{}'::jsonb NOT NULL
+    failing jsonb DEFAULT '{}'::jsonb NOT NULL,
+    carrier jsonb
 );
 
 CREATE TABLE duly.nonces (

@@ -32,6 +32,7 @@ export async function clusterView() {
       { title: 'State', cell: (node) => (node.is_live ? (Object.keys(node.failing).length ? h('span', { class: 'tone-bad' }, '✕ failing') : h('span', { class: 'tone-good' }, '✓ live')) : h('span', { class: 'quiet' }, 'gone')) },
       { title: 'Roles', cell: (node) => node.roles.join(', ') },
       { title: 'Slots', align: 'right', cell: (node) => count(node.slots) },
+      { title: 'Carrier', cell: (node) => carrierOf(node) },
       { title: 'Version', cell: (node) => node.version },
       { title: 'Since', cell: (node) => when(node.started_at) },
       { title: 'Seen', cell: (node) => when(node.seen_at) },
@@ -43,4 +44,12 @@ export async function clusterView() {
       title: (slot) => `slot ${slot.slot}, shards ${slot.first_shard} to ${slot.last_shard}\n${slot.is_owned ? slot.node : 'no owner'}, epoch ${slot.epoch}`,
     })),
   ];
+}
+
+function carrierOf({ carrier }) {
+  if (!carrier) return '–';
+  const title = carrier.address || carrier.kind;
+  return carrier.problem
+    ? h('span', { class: 'tone-bad', title: `${title}: ${carrier.problem}` }, `✕ ${carrier.kind}`)
+    : h('span', { title }, carrier.kind);
 }
