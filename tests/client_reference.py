@@ -27,6 +27,8 @@ from duly.client.request import (
 from duly.client.task import Attempt, TaskData
 from duly.client.views import WorkflowData
 from duly.client.workflow_builder import GraphBuilder
+from duly.client.workflow_nodes import FlowNode
+from duly.client.workflow_results import NodeResult, SignalResult
 from duly.domain import limits
 from duly.domain.errors import DulyError
 from duly.testing import inline, plugin
@@ -89,6 +91,7 @@ INNER = {
     | {"run", "wake"},
     MovableClock: {"jump"},
     Flag: {"set"},
+    NodeResult: {"pointer", "subject"},
 }
 # An error's docstring is its message; when it is raised stands here.
 WHEN: dict[type[DulyError], str] = {
@@ -212,6 +215,9 @@ def workflows() -> Iterator[str]:
     ]
     yield table(("function", "what it does"), rows)
     yield from section("flow", GraphBuilder, level="###")
+    yield from section("A node of a flow", FlowNode, level="###")
+    yield from section("node[...]", NodeResult, level="###")
+    yield from section("SignalResult", SignalResult, level="###")
     yield "### Options of a node\n"
     yield table(("option", "meaning"), option_rows(NodeOptions))
     yield "### Options of a workflow\n"

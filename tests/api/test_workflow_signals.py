@@ -161,6 +161,15 @@ async def test_a_signal_that_is_sent_again_is_taken_once(front: Front) -> None:
     again = await send(front, at, front.operator, idempotency_key="k")
     assert (first.status, again.status, again.json) == (201, 200, first.json)
     assert again.headers["Idempotent-Replay"] == "true"
+    # Clients send a key of their own with each call, beside it.
+    lost = await front.call(
+        "POST",
+        f"{at}/signals",
+        {"name": "approved", "idempotency_key": "k"},
+        key=front.operator,
+        headers={"idempotency-key": "call-1"},
+    )
+    assert (lost.status, lost.json["number"]) == (200, 1)
     other = await send(front, at, front.operator, idempotency_key="k", payload=1)
     assert (other.status, other.code) == (409, "idempotency_mismatch")
     assert len((await get(front, f"{at}/signals", front.producer)).json["items"]) == 1

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 from duly.cli.tables import Screen
 from duly.cli.workflow_graph import drawn, svg_of
 from tests.api.conftest import Front
+from tests.api.test_workflow_signals import do_steps
 from tests.api.test_workflows import lease, settle
 from tests.cli.conftest import CommandLine
 
@@ -69,6 +70,28 @@ async def test_a_workflow_is_waited_for_until_it_has_ended(
     assert "counts      1 completed" in screen
     assert "is started" in duly.said_on_errors
     await duly("workflows", "submit", file, "--timeout", "1m", code=2)
+
+
+async def test_an_approval_is_given_at_a_terminal(
+    duly: CommandLine, front: Front, tmp_path: Path
+) -> None:
+    """An approver in a hurry, who must see at once whether it was heard."""
+    file = tmp_path / "refund.json"
+    wait = {"signal": "approved", "timeout_s": 3600}
+    file.write_text(json.dumps({"name": "refund", "nodes": {"ok": {"wait": wait}}}))
+    made = await duly.json("workflows", "submit", str(file))
+    sent = await duly("workflows", "signal", made["id"], "other", "--idempotency-key", "k")
+    assert sent == "signal 1  other  kept: no node waits for it yet\n"
+    await do_steps(front)
+    assert "waits for the signal approved" in await duly("workflows", "explain", made["id"])
+    assert "○ ok (wait)" in await duly("workflows", "graph", made["id"])
+    await duly("workflows", "signal", made["id"], "approved", "{", code=2)
+    sent = await duly("workflows", "signal", made["id"], "approved", '{"by": "jane"}')
+    assert sent == "signal 2  approved  got by ok\n"
+    table = await duly("workflows", "signals", made["id"])
+    assert "jane" in table
+    problem = await duly.problem("workflows", "signal", made["id"], "approved")
+    assert problem["code"] == "already_terminal"
 
 
 async def complete_next(front: Front) -> None:
@@ -149,11 +172,11 @@ def test_a_drawn_graph_shows_each_node_after_its_parents() -> None:
     nodes: list[dict[str, Any]] = [
         {"name": "last", "state": "WAITING", "after": ["a<b", "c"], "when": "all_done"},
         {"name": "a<b", "state": "FAILED"},
-        {"name": "c", "state": "COMPLETED", "after": ["a<b"]},
+        {"name": "c", "state": "COMPLETED", "after": ["a<b"], "kind": "wait"},
     ]
     assert drawn(nodes) == [
         "✗ a<b  FAILED",
-        "  ✓ c  < a<b  COMPLETED",
+        "  ✓ c (wait)  < a<b  COMPLETED",
         "    ○ last  < a<b, c  [all_done]  WAITING",
     ]
     narrow = drawn(nodes, Screen(20, is_coloured=True))

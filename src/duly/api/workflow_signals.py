@@ -10,7 +10,7 @@ from duly.api.asgi import Endpoint, Kind
 from duly.api.cursors import Cursor
 from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
-from duly.api.tasks import REPLAY, header_key, mismatch
+from duly.api.tasks import REPLAY, mismatch
 from duly.api.wire import NULL, IdempotencyKey, Instant, Limit, Page, page, raw
 from duly.api.workflow_nodes import SignalName
 from duly.api.workflows import ended, workflow_id_of
@@ -35,7 +35,7 @@ TAG = "Workflows"
 
 class SignalRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is told to a workflow: a name, and a payload that the waiting node answers with. With an
-    idempotency key, the same signal is taken once."""
+    idempotency key, the same signal is taken once by this workflow."""
 
     name: SignalName
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
@@ -122,7 +122,7 @@ class WorkflowSignalRoutes:
 
 
 def signal_of(call: Call, asked: SignalRequest) -> Signal:
-    key = header_key(call, asked.idempotency_key) or asked.idempotency_key
+    key = asked.idempotency_key
     payload = bytes(asked.payload).decode()
     checks = [
         ("/payload", bytes_reason(payload, PAYLOAD_BYTES_MAX)),

@@ -29,6 +29,7 @@ COLOURS = {
     "WAITING": "#607d8b",
 }
 ALL_COMPLETED = "all_completed"
+TASK = "task"
 PARENTS_NAMED_MAX = 5
 BOX_WIDTH, BOX_HEIGHT = 180, 40
 COLUMN, ROW = 240, 60
@@ -60,6 +61,8 @@ def drawn(nodes: list[Json], screen: Screen = PLAIN) -> list[str]:
     for depth, level in enumerate(levels_of(nodes)):
         for node in level:
             line = f"{'  ' * min(depth, INDENTS_MAX)}{MARKS.get(node['state'], '?')} {node['name']}"
+            if (kind := node.get("kind", TASK)) != TASK:
+                line += f" ({kind})"
             after = node.get("after", [])
             if after:
                 named = ", ".join(after[:PARENTS_NAMED_MAX])

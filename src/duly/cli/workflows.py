@@ -1,4 +1,4 @@
-"""`duly workflows`: start a graph from a file, list, show, draw, pause, resume, cancel."""
+"""`duly workflows`: start a graph from a file, list, show, draw, signal, pause, resume, cancel."""
 
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -27,7 +27,11 @@ from duly.client.errors import WorkflowTimedOut
 from duly.environment import SystemClock
 
 COLUMNS = ("id", "name", "state", "nodes", "created_at", "ended_at")
-NODE_COLUMNS = ("name", "state", "type", "when", "parents_pending", "started_at", "finished_at")
+NODE_COLUMNS = (
+    *("name", "state", "kind", "type", "when", "parents_pending"),
+    *("next_at", "started_at", "finished_at"),
+)
+SIGNAL_COLUMNS = ("number", "name", "sender", "role", "received_at", "node", "payload")
 LEADING = ("id", "name", "state", "counts", "critical_path", "estimate_at", "created_at")
 STATES = ("RUNNING", "COMPLETED", "FAILED", "CANCELLED")
 RUNNING, COMPLETED = STATES[:2]
@@ -44,7 +48,7 @@ timeout_flag = click.option(
 
 @click.group("workflows")
 def command() -> None:
-    """Start, list, show, draw, pause, resume and cancel workflows."""
+    """Start, list, show, draw, signal, pause, resume and cancel workflows."""
 
 
 @command.command("submit")
@@ -203,6 +207,42 @@ def explained(nodes: list[Json]) -> list[str]:
             names = ", ".join(f"{each['name']} ({each['state']})" for each in blocked_by)
             lines.append(f"  blocked by {names}")
     return lines or ["nothing waits"]
+
+
+@command.command("signal")
+@workflow_argument
+@click.argument("name", metavar="NAME")
+@click.argument("payload", type=json_document, metavar="[JSON]", required=False)
+@click.option("--idempotency-key", metavar="KEY", help="The same signal and key are taken once.")
+@over_api
+def signal(
+    session: ApiSession,
+    workflow_id: str,
+    name: str,
+    payload: Any,
+    idempotency_key: str | None,
+) -> None:
+    """Send a signal to a workflow, such as an approval: for one node that waits for it, now or
+    later. The payload is what that node answers."""
+    body = {"name": name, "payload": payload, "idempotency_key": idempotency_key}
+    found = session.ask("POST", path("workflows", workflow_id, "signals"), body)
+    session.show(found, lambda sent: click.echo(clean(where_sent(sent))))
+
+
+def where_sent(sent: Json) -> str:
+    node = sent.get("node")
+    place = f"got by {node}" if node else "kept: no node waits for it yet"
+    return f"signal {sent['number']}  {sent['name']}  {place}"
+
+
+@command.command("signals")
+@workflow_argument
+@list_flags
+@over_api
+def list_signals(session: ApiSession, workflow_id: str, limit: int, cursor: str | None) -> None:
+    """List what was sent to a workflow, oldest first."""
+    page = session.page(path("workflows", workflow_id, "signals"), {}, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, SIGNAL_COLUMNS, "no signals"))
 
 
 @command.command("cancel")

@@ -2,10 +2,13 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
-from typing import Any, Generic, Literal, Protocol, Required, TypedDict, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, Required, TypedDict, TypeVar
 
 from duly.client.errors import Invalid
 from duly.client.json_values import encode
+
+if TYPE_CHECKING:
+    from duly.client.workflow_results import Condition
 
 When = Literal["all_completed", "none_failed", "all_done", "any_completed", "any_failed"]
 R_co = TypeVar("R_co", covariant=True)
@@ -88,6 +91,8 @@ class NodeOptions(TypedDict, total=False):
     name: its name in the graph; its type if not given, numbered where that is taken.
     when: by which ends of its parents it runs: "all_completed" (if not given), "none_failed",
         "all_done", "any_completed", "any_failed".
+    if_: a condition on results of its parents, without which it is skipped: `charge["failed"] > 0`,
+        joined by `&`, `|`, `~`; or a predicate as the API has it.
     delay_s: fires so many seconds after its parents let it.
     target: as of a task.
     pool: as of a task.
@@ -104,6 +109,7 @@ class NodeOptions(TypedDict, total=False):
 
     name: str
     when: When
+    if_: "Condition | Mapping[str, Any]"
     delay_s: float
     target: Mapping[str, Any]
     pool: str

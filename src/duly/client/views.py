@@ -343,6 +343,7 @@ class WorkflowNode(View, frozen=True):
     name: str
     state: State
     when: str
+    kind: str = "task"
     type: str | None = None
     parents: int = 0
     parents_pending: int | None = None
@@ -377,6 +378,7 @@ class GraphNode(View, frozen=True):
     state: State
     after: list[str] = []
     when: str = "all_completed"
+    kind: str = "task"
 
 
 class WorkflowGraph(View, frozen=True):
@@ -394,9 +396,17 @@ class BindingParent(View, frozen=True):
     next_at: datetime | None = None
 
 
+class WaitingFor(View, frozen=True):
+    """A signal, who may send it, and until when; or only until when."""
+
+    signal: str | None = None
+    role: str | None = None
+    until: datetime | None = None
+
+
 class NodeExplanation(View, frozen=True):
-    """Why a node stands where it does: `detail` in a sentence, the parents that bind it, and the
-    nodes at the beginning of all chains to it which could move now."""
+    """Why a node stands where it does: `detail` in a sentence, the parents that bind it, the nodes
+    at the beginning of all chains to it which could move now, and what a wait waits for."""
 
     id: str
     name: str
@@ -405,6 +415,7 @@ class NodeExplanation(View, frozen=True):
     detail: str
     parents: list[BindingParent] = []
     blocked_by: list[BindingParent] = []
+    waits_for: WaitingFor | None = None
 
 
 class WorkflowExplanation(View, frozen=True):
@@ -413,3 +424,18 @@ class WorkflowExplanation(View, frozen=True):
     id: str
     state: State
     nodes: list[NodeExplanation]
+
+
+class WorkflowSignal(View, frozen=True):
+    """A signal as it stands. `node`: which one got it; without it, it is kept for one that will
+    wait. The answer to the one who sent it has no payload."""
+
+    number: int
+    name: str
+    sender: str
+    role: str
+    received_at: datetime
+    node: str | None = None
+    consumed_at: datetime | None = None
+    idempotency_key: str | None = None
+    payload: Any = None

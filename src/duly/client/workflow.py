@@ -8,7 +8,13 @@ import msgspec
 
 from duly.client.operations import AwaitedApi, BlockingApi
 from duly.client.task import TaskData
-from duly.client.views import WorkflowData, WorkflowExplanation, WorkflowGraph, WorkflowNode
+from duly.client.views import (
+    WorkflowData,
+    WorkflowExplanation,
+    WorkflowGraph,
+    WorkflowNode,
+    WorkflowSignal,
+)
 from duly.client.workflow_nodes import FlowNode
 from duly.domain.ids import node_id_of
 
@@ -85,6 +91,13 @@ class Workflow(WorkflowData):
             idempotency_key=idempotency_key,
         )
         return self.renewed(resumed)
+
+    def signal(
+        self, name: str, payload: object = None, *, idempotency_key: str | None = None
+    ) -> WorkflowSignal:
+        """Tell it something: for one node that waits for it, now or later."""
+        key = idempotency_key
+        return self.client().workflows.signal(self.id, name, payload, idempotency_key=key)
 
     def nodes(self, state: str | None = None) -> Iterator[WorkflowNode]:
         """In the order in which they were added."""
@@ -163,6 +176,13 @@ class AsyncWorkflow(WorkflowData):
             idempotency_key=idempotency_key,
         )
         return self.renewed(resumed)
+
+    async def signal(
+        self, name: str, payload: object = None, *, idempotency_key: str | None = None
+    ) -> WorkflowSignal:
+        """Tell it something: for one node that waits for it, now or later."""
+        key = idempotency_key
+        return await self.client().workflows.signal(self.id, name, payload, idempotency_key=key)
 
     def nodes(self, state: str | None = None) -> AsyncIterator[WorkflowNode]:
         """In the order in which they were added."""

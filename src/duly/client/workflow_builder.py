@@ -5,8 +5,10 @@ nodes that are there already, so a cycle cannot be written down.
 """
 
 import re
+from collections.abc import Mapping
+from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar, Unpack, get_args, overload
 
 import msgspec
 
@@ -23,7 +25,9 @@ from duly.client.workflow_nodes import (
     Step,
     check_step,
     flat_parents,
+    rule_fields,
 )
+from duly.client.workflow_results import Condition, SignalResult, decode_signal
 from duly.domain.workflow import EDGES_MAX, NODE_NAME_CHARACTERS_MAX, NODES_MAX
 
 if TYPE_CHECKING:
@@ -58,6 +62,45 @@ class GraphBuilder:
     ) -> FlowNode[Any]:
         """Add a node by its type. `after`: nodes, or their names."""
         return self.add(NodeCall(type, payload, options), after=after)
+
+    def wait(
+        self,
+        signal: str,
+        *,
+        after: Parents = (),
+        name: str | None = None,
+        when: When = "all_completed",
+        if_: Condition | Mapping[str, Any] | None = None,
+        role: Literal["producer", "operator", "admin"] = "producer",
+        timeout_s: float | None = None,
+        on_timeout: Literal["fail", "skip", "continue"] = "fail",
+    ) -> FlowNode[SignalResult]:
+        """Add a node that waits for a signal, such as an approval: `Workflow.signal("approved")`
+        sends it, with a credential of this role or a higher one. `on_timeout`: what happens when
+        none came within `timeout_s`. Its result is a `SignalResult`."""
+        wait: dict[str, Any] = {"signal": signal, "role": role}
+        if timeout_s is not None:
+            wait |= {"timeout_s": timeout_s, "on_timeout": on_timeout}
+        fields = {"wait": wait, **rule_fields(when, if_)}
+        placed = self.place(name, signal, fields, after)
+        return FlowNode(self, placed, len(self.nodes), decode_signal)
+
+    def sleep(
+        self,
+        delay_s: float | None = None,
+        *,
+        until: datetime | None = None,
+        after: Parents = (),
+        name: str | None = None,
+        when: When = "all_completed",
+        if_: Condition | Mapping[str, Any] | None = None,
+    ) -> FlowNode[None]:
+        """Add a node that waits for so many seconds, or until an instant."""
+        if (delay_s is None) == (until is None):
+            refuse("sleep(delay_s), or sleep(until=...)")
+        wait = {"delay_s": delay_s} if until is None else {"until": until}
+        placed = self.place(name, "sleep", {"wait": wait, **rule_fields(when, if_)}, after)
+        return FlowNode(self, placed, len(self.nodes))
 
     @overload
     def add(

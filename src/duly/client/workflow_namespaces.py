@@ -11,12 +11,14 @@ from duly.client.clock import monotonic
 from duly.client.errors import WaitTimedOut
 from duly.client.json_values import encode
 from duly.client.operations import Blocking, Operations, given, listing, operation, text
+from duly.client.request import check_key
 from duly.client.views import (
     ResumePreview,
     WorkflowData,
     WorkflowExplanation,
     WorkflowGraph,
     WorkflowNode,
+    WorkflowSignal,
     WorkflowType,
 )
 from duly.client.wire import WAIT_S_MAX
@@ -106,6 +108,26 @@ class AsyncWorkflows(Operations):
     async def cancel(self, workflow_id: str) -> WorkflowData:
         """What runs is asked to stop; what waits is cancelled."""
         return await self.ask(WorkflowData, "POST", f"/v1/workflows/{workflow_id}/cancel")
+
+    @operation
+    async def signal(
+        self,
+        workflow_id: str,
+        name: str,
+        payload: object = None,
+        *,
+        idempotency_key: str | None = None,
+    ) -> WorkflowSignal:
+        """Tell a workflow something: for one node that waits for it, now or later."""
+        check_key(idempotency_key)
+        body = {"name": name, "payload": payload, "idempotency_key": idempotency_key}
+        return await self.ask(WorkflowSignal, "POST", f"/v1/workflows/{workflow_id}/signals", body)
+
+    @listing
+    async def signals(self, workflow_id: str) -> AsyncIterator[Page[WorkflowSignal]]:
+        """What was sent to it, oldest first, with the node that got it."""
+        async for page in self.pages(WorkflowSignal, f"/v1/workflows/{workflow_id}/signals", {}):
+            yield page
 
     @operation
     async def pause(self, workflow_id: str) -> WorkflowData:

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, Unpack
 
 from duly.client.errors import InvalidWorkflow
-from duly.client.request import NodeOptions, task_fields
+from duly.client.request import NodeOptions, When, task_fields
+from duly.client.workflow_results import Condition, NodeResult, NodeState
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -105,6 +106,23 @@ class FlowNode(Generic[R_co]):
         self.number = number
         self.decode_result = decode_result
 
+    @property
+    def result(self) -> NodeResult:
+        """Its result, to be compared in an `if_`; `node["x"]` is a member of it."""
+        return NodeResult(self.name)
+
+    @property
+    def state(self) -> NodeState:
+        """How it ends, to be compared in an `if_`."""
+        return NodeState(self.name)
+
+    def __getitem__(self, member: str | int) -> NodeResult:
+        return NodeResult(self.name)[member]
+
+    # Members are places in a result that is not there yet: there is nothing to walk through.
+    __iter__: Any = None
+    __contains__: Any = None
+
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}>"
 
@@ -132,4 +150,16 @@ def flat_parents(after: Parents) -> Iterator[FlowNode[Any] | str]:
 
 
 def node_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    return task_fields({name: value for name, value in options.items() if name != "name"})
+    named = ("name", "if_")
+    fields = task_fields({name: value for name, value in options.items() if name not in named})
+    return fields | rule_fields(None, options.get("if_"))
+
+
+def rule_fields(
+    when: When | None, condition: Condition | Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """When a node runs, as the API has it."""
+    fields: dict[str, Any] = {} if when in (None, "all_completed") else {"when": when}
+    if condition is not None:
+        fields["if"] = condition.fields if isinstance(condition, Condition) else condition
+    return fields
