@@ -12,7 +12,7 @@ from duly.domain.workflow import WaitRule, WorkflowStop
 from duly.store.finish import Released, Settlement
 from duly.store.lease import Lease
 from duly.store.workflow_control import stop_workflow
-from duly.store.workflow_handovers import HandedOver, hand_over
+from duly.store.workflow_handovers import HandedOver, ItemPage, hand_over_page
 from duly.store.workflows import Started, WorkflowStart, WorkflowStarter
 from tests.store.test_workflows import ONCE, Edges, Flow, graph_of, run_timers
 from tests.store.world import HOLDER, TENANT, World
@@ -89,10 +89,8 @@ class Mapped(Flow):
     ) -> HandedOver:
         """A page from the node that runs with this lease."""
         contents = [json.dumps(item) for item in items]
-        async with self.world.database.transaction() as session:
-            await session.fetch("SELECT duly.lock_workflows($1)", [self.id])
-            source = tenant, lease.id, lease.fence
-            return await hand_over(session, source, "charge", first, contents, Released())
+        page = ItemPage(tenant, lease.id, lease.fence, "charge", first, contents)
+        return await hand_over_page(self.world.database, page, Released())
 
 
 async def begin(

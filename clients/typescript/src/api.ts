@@ -56,9 +56,31 @@ export interface GateView {
   unblock?: string | null;
 }
 
-/** One node: what it runs, the nodes it comes after, and the rule by which these let it run. It is a task (`type` and what tasks have) or a wait. `if`: a predicate on the results of its parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`. */
+/** A task for each item, of the node's `type` and with what tasks have. The item is the payload; beside a payload of the node, an object, it is its member `item`. `over`: a list, a number, or `pages`, which the one node in `after` hands over while it runs. `max_items`: 10,000 if not given, 1,000,000 over a number; with more it fails. `max_parallel`: items that have not ended at a time. `tolerate`: with more failed items than that it fails; with none, if not given. */
+export interface MapRequest {
+  over: "pages" | MapSource;
+  max_items?: number | null;
+  max_parallel?: number | null;
+  tolerate?: MapTolerance;
+}
+
+/** The list at `path`, a JSON pointer, in the result of a node in `after`; or so many numbers, from 0 on. */
+export interface MapSource {
+  node?: string | null;
+  path?: string | null;
+  count?: number | null;
+}
+
+/** How many items may fail: of a hundred, or in all. */
+export interface MapTolerance {
+  percent?: number | null;
+  count?: number | null;
+}
+
+/** One node: what it runs, the nodes it comes after, and the rule by which these let it run. It is a task (`type` and what tasks have), with `map` a task for each item, or a wait. `if`: a predicate on the results of its parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`. */
 export interface NodeRequest {
   type?: string | null;
+  map?: MapRequest | null;
   wait?: WaitRequest | null;
   after?: string[];
   when?: "all_completed" | "all_done" | "any_completed" | "any_failed" | "none_failed";
@@ -250,6 +272,7 @@ export interface TaskView {
   replay_of?: string | null;
   workflow?: string | null;
   node?: string | null;
+  index?: number | null;
   next_at?: string | null;
   payload?: unknown | null;
   holder?: string | null;

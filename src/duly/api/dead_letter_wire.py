@@ -83,7 +83,8 @@ class ReplayManyAnswer(ManyAnswer, frozen=True, kw_only=True):
 class DeadLetterView(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind", tag="letter"
 ):
-    """A task that failed for good. Lists leave out the payload; `workflow`, `node`: of a node."""
+    """A task that failed for good. Lists leave out the payload. `workflow`, `node`: of a node;
+    `index`: of an item of a map."""
 
     id: UUID
     type: str
@@ -103,6 +104,7 @@ class DeadLetterView(
     replayed_as: UUID | None = None
     workflow: UUID | None = None
     node: str | None = None
+    index: int | None = None
     start_by: datetime | None = None
     jitter_s: float = 0.0
     concurrency_key: str | None = None

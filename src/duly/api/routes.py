@@ -18,6 +18,7 @@ from duly.api.forecast import ForecastRoutes
 from duly.api.health import HealthRoutes
 from duly.api.keys import KeyRoutes
 from duly.api.live_events import LiveEventRoutes
+from duly.api.map_items import MapItemRoutes
 from duly.api.notifications import DeliveryMeans, NotificationRoutes
 from duly.api.operators import OperatorRoutes
 from duly.api.pages import PageRoutes
@@ -144,6 +145,7 @@ class ApiRoutes:
             *WorkflowAppendRoutes(self.appending()).endpoints(),
             *self.workflow_resumes().endpoints(),
             *WorkflowSignalRoutes(self.events).endpoints(),
+            *MapItemRoutes(self.database, self.events).endpoints(),
             *WorkflowTypeRoutes(self.database, self.workflow_checks(), self.admission).endpoints(),
             *self.recurring(),
             *CompatRoutes(self.environment, tasks, self.schedules()).endpoints(),

@@ -299,9 +299,10 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     execution_key: str | None = None
     tags: dict[str, str] | None = None
     replay_of: UUID | None = None
-    # Of a workflow node: whose it is, and its name there.
+    # Of a workflow node: whose it is, and its name there; of an item of a map, its place in that.
     workflow: UUID | None = None
     node: str | None = None
+    index: int | None = None
     next_at: Instant | None = None
     payload: msgspec.Raw | None = None
     holder: str | None = None
@@ -400,11 +401,13 @@ def task_view(task: Task, *, is_whole: bool = True) -> TaskView:
 
 
 def node_fields(task_id: UUID, execution_key: str | None) -> dict[str, Any]:
-    """Of a node, what its id and its execution key (`workflow:node`) say."""
+    """Of a node, what its id and its execution key (`workflow:node`) say; of an item of a map, its
+    place in that (`workflow:node:index`)."""
     if not is_node(task_id):
         return {}
-    _, _, name = (execution_key or "").partition(":")
-    return {"workflow": workflow_of(task_id), "node": name or None}
+    _, name, index = [*(execution_key or "").split(":", 2), "", ""][:3]
+    place = int(index) if index.isdecimal() else None
+    return {"workflow": workflow_of(task_id), "node": name or None, "index": place}
 
 
 def callback_view(callback: Callback | None) -> CallbackRequest | None:

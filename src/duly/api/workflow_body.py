@@ -268,8 +268,9 @@ class WorkflowChecks:
         runs = [node for node in request.nodes.values() if node.is_task]
         requests = [node.task_request(request.defaults) for node in runs]
         answers = await self.rules.check_all(call.credential, call.tenant, requests)
-        if is_open:
-            answers = await self.without_payloads(call.tenant, requests, answers)
+        # A payload that is given at the start is checked there; that of an item, by its handler.
+        unchecked = [node.map is not None or (is_open and node.payload == NULL) for node in runs]
+        answers = await self.without_payloads(call.tenant, requests, answers, unchecked)
         checked = zip(requests, answers, strict=True)
         now = self.environment.clock.now()
         problems: list[Problem] = []
@@ -313,13 +314,14 @@ class WorkflowChecks:
         tenant: int,
         requests: Sequence[TaskRequest],
         answers: Sequence[TaskDefaults | Problem],
+        unchecked: Sequence[bool],
     ) -> list[TaskDefaults | Problem]:
-        """A payload that is given at the start is checked there."""
+        """Of those whose payload is not known yet, the defaults of their type."""
         return [
             (await self.rules.known.get((tenant, asked.type))).defaults
-            if asked.payload == NULL and isinstance(answer, Problem)
+            if is_unchecked and isinstance(answer, Problem)
             else answer
-            for asked, answer in zip(requests, answers, strict=True)
+            for asked, answer, is_unchecked in zip(requests, answers, unchecked, strict=True)
         ]
 
 
@@ -351,7 +353,9 @@ def with_payload(request: WorkflowRequest) -> WorkflowRequest:
     if request.payload == NULL:
         return request
     without = {
-        name: node for name, node in request.nodes.items() if node.is_task and node.payload == NULL
+        name: node
+        for name, node in request.nodes.items()
+        if node.is_task and node.map is None and node.payload == NULL
     }
     if len(without) * len(request.payload) > SHARED_BYTES_MAX:
         reason = f"is that of {len(without)} nodes: more than {SHARED_BYTES_MAX} bytes in all"

@@ -27,8 +27,9 @@ from duly.api.wire import (
 from duly.domain import limits
 from duly.domain.access import Access
 from duly.domain.limits import Problem, run_at_reason
-from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, NodeSpec, OnTimeout, WaitSpec
-from duly.domain.predicate import PredicateRefused, parse_predicate
+from duly.domain.map_plan import ITEMS_MAX, MAX_ITEMS_DEFAULT, OPEN_MAX
+from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, MapSpec, NodeSpec, OnTimeout, WaitSpec
+from duly.domain.predicate import PredicateRefused, parse_predicate, path_reason
 from duly.domain.task import Submission
 from duly.domain.workflow import NODE_NAME_CHARACTERS_MAX
 
@@ -55,15 +56,65 @@ class WaitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
         return WaitSpec(**given)
 
 
+class MapSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The list at `path`, a JSON pointer, in the result of a node in `after`; or so many numbers,
+    from 0 on."""
+
+    node: NodeName | None = None
+    path: str | None = None
+    count: Annotated[int, Meta(ge=0, le=ITEMS_MAX)] | None = None
+
+
+class MapTolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """How many items may fail: of a hundred, or in all."""
+
+    percent: Annotated[float, Meta(ge=0, le=100)] | None = None
+    count: Annotated[int, Meta(ge=0, le=ITEMS_MAX)] | None = None
+
+
+class MapRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A task for each item, of the node's `type` and with what tasks have. The item is the payload;
+    beside a payload of the node, an object, it is its member `item`. `over`: a list, a number, or
+    `pages`, which the one node in `after` hands over while it runs. `max_items`: 10,000 if not
+    given, 1,000,000 over a number; with more it fails. `max_parallel`: items that have not ended at
+    a time. `tolerate`: with more failed items than that it fails; with none, if not given."""
+
+    over: MapSource | Literal["pages"]
+    max_items: Annotated[int, Meta(ge=1, le=ITEMS_MAX)] | None = None
+    max_parallel: Annotated[int, Meta(ge=1, le=OPEN_MAX)] | None = None
+    tolerate: MapTolerance = MapTolerance()
+
+    @property
+    def most(self) -> int:
+        if self.max_items is not None:
+            return self.max_items
+        is_counted = isinstance(self.over, MapSource) and self.over.count is not None
+        return ITEMS_MAX if is_counted else MAX_ITEMS_DEFAULT
+
+    def spec(self, after: Sequence[str]) -> MapSpec:
+        source = MapSource(after[0]) if isinstance(self.over, str) else self.over
+        path = None if isinstance(self.over, str) or source.node is None else source.path or ""
+        return MapSpec(
+            parent=source.node,
+            path=path,
+            count=source.count,
+            max_items=self.most,
+            max_parallel=self.max_parallel,
+            tolerated=self.tolerate.count,
+            tolerated_percent=self.tolerate.percent,
+        )
+
+
 class NodeRequest(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
     """One node: what it runs, the nodes it comes after, and the rule by which these let it run. It
-    is a task (`type` and what tasks have) or a wait. `if`: a predicate on the results of its
-    parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its webhook's
-    body is `{"payload", "parents"}`."""
+    is a task (`type` and what tasks have), with `map` a task for each item, or a wait. `if`: a
+    predicate on the results of its parents, without which it is skipped. `delay_s` counts from
+    their end. `envelope`: its webhook's body is `{"payload", "parents"}`."""
 
     type: TypeName | None = None
+    map: MapRequest | None = None
     wait: WaitRequest | None = None
     after: list[NodeName] = []
     when: When = "all_completed"
@@ -113,7 +164,7 @@ class NodeRequest(
 # Members that say what a node runs: exactly one of them.
 RUNS = ("type", "wait")
 OF_TASKS = (
-    *("payload", "target", "priority", "retry", "timeout_s", "jitter_s", "concurrency_key"),
+    *("map", "payload", "target", "priority", "retry", "timeout_s", "jitter_s", "concurrency_key"),
     *("concurrency_limit", "tags", "envelope"),
 )
 # Members that have no meaning for a node which runs something else.
@@ -125,11 +176,12 @@ NO_WAIT = WaitRequest()
 
 def spec_of(node: NodeRequest) -> NodeSpec:
     """Of a node without problems."""
-    if node.is_task and node.if_ is None:
+    if node.is_task and node.if_ is None and node.map is None:
         return PLAIN
     return NodeSpec(
         predicate=None if node.if_ is None else predicate_text(node.if_),
         wait=None if node.wait is None else node.wait.spec(),
+        map=None if node.map is None else node.map.spec(node.after),
     )
 
 
@@ -154,6 +206,8 @@ def spec_problems(node: NodeRequest, now: datetime) -> Iterator[Problem]:
         yield from (
             Problem(f"/wait{each.pointer}", each.reason) for each in wait_problems(node.wait, now)
         )
+    if node.map is not None:
+        yield from map_problems(node, node.map)
 
 
 def predicate_problems(predicate: dict[str, Any], parents: Sequence[str]) -> Iterator[Problem]:
@@ -179,3 +233,47 @@ def wait_problems(wait: WaitRequest, now: datetime) -> Iterator[Problem]:
         yield Problem("/on_timeout", "needs timeout_s")
     if reason := run_at_reason(wait.until, now):
         yield Problem("/until", reason)
+
+
+def map_problems(node: NodeRequest, asked: MapRequest) -> Iterator[Problem]:
+    if isinstance(asked.over, str):
+        yield from paged_problems(node)
+    else:
+        yield from source_problems(asked.over, node.after)
+        count = asked.over.count
+        if count is not None and count > asked.most:
+            yield Problem("/map/over/count", f"is {count}, and max_items is {asked.most}")
+    if asked.tolerate.percent is not None and asked.tolerate.count is not None:
+        yield Problem("/map/tolerate", "is a percent or a count")
+    if node.payload != NULL:
+        yield from shared_problems(bytes(node.payload))
+
+
+def source_problems(source: MapSource, parents: Sequence[str]) -> Iterator[Problem]:
+    if (source.node is None) == (source.count is None):
+        yield Problem("/map/over", "needs exactly one of node, count")
+    if source.path is not None and source.node is None:
+        yield Problem("/map/over/path", "belongs to a node")
+    if source.node is not None and source.node not in parents:
+        yield Problem("/map/over/node", f"is {source.node!r}, which is not in after")
+    if source.path is not None and (reason := path_reason(source.path)):
+        yield Problem("/map/over/path", reason)
+
+
+def paged_problems(node: NodeRequest) -> Iterator[Problem]:
+    """Its items start while the node that hands them over still runs."""
+    if len(node.after) != 1:
+        yield Problem("/map/over", "needs exactly one node in after, which hands over the items")
+    for name in ("when", "if_", "delay_s"):
+        if getattr(node, name) != getattr(NOTHING, name):
+            yield Problem(f"/{name.rstrip('_')}", "does not go with a map over pages")
+
+
+def shared_problems(payload: bytes) -> Iterator[Problem]:
+    try:
+        shared = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError:
+        yield Problem("/payload", "is not an object; with a map, the item is a member of it")
+        return
+    if "item" in shared:
+        yield Problem("/payload/item", "is where each item of the map goes")

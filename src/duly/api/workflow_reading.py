@@ -1,6 +1,6 @@
 """What a workflow's rows say about it: pages of nodes, graph, critical path, explanations."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -15,6 +15,7 @@ from duly.api.workflow_wire import (
     WorkflowExplanation,
     WorkflowView,
     kind_of,
+    map_view,
     when_of,
     workflow_view,
 )
@@ -23,7 +24,14 @@ from duly.domain.states import TERMINAL, State
 from duly.domain.workflow import NodeTime, WaitRule, critical_path
 from duly.store.database import Session
 from duly.store.workflow_signals import SENDERS
-from duly.store.workflows import Workflow, WorkflowNode, read_nodes
+from duly.store.workflows import (
+    SEARCHED_MAX,
+    MapStanding,
+    Workflow,
+    WorkflowNode,
+    read_items,
+    read_nodes,
+)
 
 # Nodes that one statement reads; between two, other calls have their turn.
 STRETCH = 1000
@@ -71,19 +79,42 @@ class WorkflowReading:
     async def page(
         self, after: int, limit: int, state: State | None
     ) -> tuple[list[WorkflowNode], str | None]:
-        """Full, or the last; a state is looked for until the page is full."""
+        """Of the graph, and of what undoes it: full, or the last; a state is looked for until the
+        page is full."""
         kept: list[WorkflowNode] = []
+        asked = limit if state is None else STRETCH
         while True:
-            found = await self.stretch(after, limit if state is None else STRETCH)
+            found = await self.stretch(after, asked)
             for node in found:
                 if state is None or node.state is state:
                     kept.append(node)
                 if len(kept) == limit:
-                    is_end = node.number >= self.workflow.last_number
+                    graph = self.workflow.nodes - self.workflow.generated
+                    is_end = node.number >= graph and not self.workflow.generated
                     return kept, None if is_end else str(node.number)
-            if not found or found[-1].number >= self.workflow.last_number:
+            if len(found) < asked:
                 return kept, None
             after = found[-1].number
+
+    async def items(
+        self, map_node: WorkflowNode, after: int, limit: int, state: State | None
+    ) -> tuple[list[WorkflowNode], str | None]:
+        """Of one map: full, or the last, or as far as a bounded search for a state went."""
+        kept: list[WorkflowNode] = []
+        asked = limit if state is None else STRETCH
+        for _ in range(SEARCHED_MAX // STRETCH):
+            tenant = self.workflow.tenant
+            found = await read_items(self.session, tenant, map_node.id, after, asked)
+            for node in found:
+                assert node.map_index is not None
+                after = node.map_index
+                if state is None or node.state is state:
+                    kept.append(node)
+                if len(kept) == limit:
+                    return kept, str(after)
+            if len(found) < asked:
+                return kept, None
+        return kept, str(after)
 
     async def named(self, name: str) -> WorkflowNode | None:
         return next((node for node in await self.all_nodes() if node.name == name), None)
@@ -98,6 +129,7 @@ class WorkflowReading:
                 [names[p] for p in node.parents],
                 when_of(node),
                 kind_of(node),
+                map_view(node),
             )
             for node in nodes
         ]
@@ -165,6 +197,8 @@ class WorkflowReading:
                 return f"was to wait for {RULE_WORDS[node.rule]}, which can no longer be"
             case State.SCHEDULED:
                 return "is due at next_at; GET /v1/tasks/{id}/explain says more"
+            case State.RUNNING if node.map is not None:
+                return map_detail(node.map)
             case State.READY | State.RUNNING:
                 return "its parents let it run; GET /v1/tasks/{id}/explain says more"
             case _:
@@ -187,6 +221,14 @@ def wait_words(wait: WaitSpec, until: datetime | None) -> str:
     roles = " or ".join(sorted(SENDERS[wait.role]))
     after = f", then it {TIMEOUT_WORDS[wait.on_timeout]}" if instant else ""
     return f"the signal {wait.signal} from the role {roles}{instant}{after}"
+
+
+def map_detail(found: MapStanding) -> str:
+    if found.detail is not None:
+        return f"fails when its {found.open} open items have ended: {found.detail}"
+    of = "the items that its parent hands over" if found.total is None else f"{found.total} items"
+    told = f"has made {found.made} of {of}: {found.open} are open, {found.failed} failed"
+    return told if found.failed_max is None else f"{told}, and {found.failed_max} may"
 
 
 def blockers(node: WorkflowNode, nodes: dict[int, WorkflowNode]) -> list[WorkflowNode]:
@@ -216,20 +258,32 @@ def binding_parent(node: WorkflowNode) -> BindingParent:
 def node_times(nodes: Sequence[WorkflowNode]) -> dict[int, NodeTime]:
     """What ended counts as it was, what did not as its type usually takes in this workflow."""
     usual = dict(mean_run_s(nodes))
-    return {node.number: node_time(node, usual.get(node.type or "", 0.0)) for node in nodes}
+    return {node.number: node_time(node, usual_s(node, usual)) for node in nodes}
+
+
+def usual_s(node: WorkflowNode, usual: Mapping[str, float]) -> float:
+    """How long a node takes in all, as far as is known: a map, as its items have ended so far."""
+    if node.spec.map is None:
+        return usual.get(node.type or "", 0.0)
+    found = node.map
+    if found is None or not found.total or node.started_at is None:
+        return 0.0
+    ended = found.completed + found.failed + found.cancelled
+    return -seconds_from(node.now, node.started_at) * found.total / ended if ended else 0.0
 
 
 def mean_run_s(nodes: Sequence[WorkflowNode]) -> Iterator[tuple[str, float]]:
     times: dict[str, list[float]] = {}
     for node in nodes:
-        if node.state is State.COMPLETED and node.started_at and node.ended_at and node.type:
+        is_task = node.type is not None and node.map is None
+        if node.state is State.COMPLETED and node.started_at and node.ended_at and is_task:
             run_s = (node.ended_at - node.started_at).total_seconds()
-            times.setdefault(node.type, []).append(max(run_s, 0.001))
+            times.setdefault(node.type or "", []).append(max(run_s, 0.001))
     for kind, found in times.items():
         yield kind, sum(found) / len(found)
 
 
-def node_time(node: WorkflowNode, usual_s: float) -> NodeTime:
+def node_time(node: WorkflowNode, takes_s: float) -> NodeTime:
     if node.state in TERMINAL:
         return NodeTime(node.parents, seconds_from(node.now, node.ended_at), 0.0)
     ran_s = -seconds_from(node.now, node.started_at) if node.state is State.RUNNING else 0.0
@@ -238,11 +292,11 @@ def node_time(node: WorkflowNode, usual_s: float) -> NodeTime:
     until_s = (
         max(seconds_from(node.now, node.due_at), 0.0) if node.state is State.SCHEDULED else 0.0
     )
-    left_s = max(usual_s - ran_s, 0.0) if usual_s else 0.0
+    left_s = max(takes_s - ran_s, 0.0) if takes_s else 0.0
     # Something is left as long as it has not ended, or nothing is known.
-    left_s = max(left_s, 0.001) if usual_s else 0.0
+    left_s = max(left_s, 0.001) if takes_s else 0.0
     delay_s = node.delay_s if node.state is State.WAITING else 0.0
-    return NodeTime(node.parents, None, left_s + (delay_s + until_s if usual_s else 0.0))
+    return NodeTime(node.parents, None, left_s + (delay_s + until_s if takes_s else 0.0))
 
 
 def wait_s(node: WorkflowNode, wait: WaitSpec) -> float:

@@ -135,9 +135,23 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     estimate_at: Instant | None = None
 
 
+class MapView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far a map is. `items`: how many it has, once that is known; `made`: those that have a
+    task; `open`: those of them that have not ended; `tolerated`: how many may fail."""
+
+    items: int | None = None
+    made: int
+    open: int
+    completed: int
+    failed: int
+    cancelled: int
+    tolerated: int | None = None
+
+
 class WorkflowNodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node as it stands; its task has the same id. `parents_pending`: how many have not ended.
-    `source`: of one that is reused, the node of an earlier workflow whose task stands for it."""
+    `source`: of one that is reused, the node of an earlier workflow whose task stands for it.
+    `index`: of an item, its place in its map."""
 
     id: UUID
     name: str
@@ -153,14 +167,19 @@ class WorkflowNodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     finished_at: Instant | None = None
     reason: str | None = None
     source: UUID | None = None
+    map: MapView | None = None
+    index: int | None = None
 
 
 class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A map is one node; its items are listed by `nodes?map=`."""
+
     name: str
     state: State
     after: list[str] = []
     when: When = "all_completed"
     kind: NodeKindName = "task"
+    map: MapView | None = None
 
 
 class GraphView(msgspec.Struct, frozen=True):
@@ -239,6 +258,10 @@ class WorkflowListQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 class WorkflowNodesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """With `map`, the items of that map instead of the graph. A state looks at 20,000 items at
+    most, and goes on at `next_cursor`."""
+
+    map: NodeName | None = None
     state: State | None = None
     limit: Limit = 50
     cursor: Cursor | None = None
@@ -297,11 +320,28 @@ def node_view(node: WorkflowNode) -> WorkflowNodeView:
         when=when_of(node),
         kind=kind_of(node),
         parents=len(node.parents),
-        parents_pending=node.parents_pending,
+        parents_pending=None if node.map is not None else node.parents_pending,
         delay_s=node.delay_s,
         next_at=node.due_at or node.until,
         started_at=node.started_at,
         finished_at=node.ended_at,
         reason=node.reason,
         source=node.source,
+        map=map_view(node),
+        index=node.map_index,
+    )
+
+
+def map_view(node: WorkflowNode) -> MapView | None:
+    found = node.map
+    if found is None:
+        return None
+    return MapView(
+        items=found.total,
+        made=found.made,
+        open=found.open,
+        completed=found.completed,
+        failed=found.failed,
+        cancelled=found.cancelled,
+        tolerated=found.failed_max,
     )

@@ -170,7 +170,7 @@ class WorkflowRoutes:
             route(
                 "GET",
                 f"{at}/nodes",
-                "List the nodes of a workflow, in their order",
+                "List the nodes of a workflow, or the items of one of its maps, in their order",
                 self.nodes,
                 Kind.READ,
                 query=WorkflowNodesQuery,
@@ -316,9 +316,16 @@ class WorkflowRoutes:
 
     async def nodes(self, call: Call, query: WorkflowNodesQuery) -> Answer:
         workflow = await self.found(call.session, call)
-        after = 0 if query.cursor is None else int(query.cursor)
         reading = WorkflowReading(call.session, workflow)
-        nodes, following = await reading.page(after, query.limit, query.state)
+        if query.map is None:
+            after = 0 if query.cursor is None else int(query.cursor)
+            nodes, following = await reading.page(after, query.limit, query.state)
+        else:
+            found = await reading.named(query.map)
+            if found is None or found.spec.map is None:
+                raise not_found("map", query.map)
+            after = -1 if query.cursor is None else int(query.cursor)
+            nodes, following = await reading.items(found, after, query.limit, query.state)
         return Answer(200, page(list(map(node_view, nodes)), following))
 
     async def parents(self, call: Call, query: ParentsQuery) -> Answer:

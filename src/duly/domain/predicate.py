@@ -304,12 +304,19 @@ def place_problems(part: dict[str, Any], at: str) -> Iterator[Problem]:
     of, path = part.get("of", "result"), part.get("path", "")
     if of not in ("result", "state"):
         yield Problem(f"{at}/of", "is result or state")
-    if not isinstance(path, str) or (path and not path.startswith("/")):
-        yield Problem(f"{at}/path", "is a JSON pointer, such as /failed")
-    elif len(path) > PATH_CHARACTERS_MAX:
-        yield Problem(f"{at}/path", f"is longer than {PATH_CHARACTERS_MAX} characters")
+    if reason := path_reason(path):
+        yield Problem(f"{at}/path", reason)
     elif of == "state" and "path" in part:
         yield Problem(f"{at}/path", "belongs to a result; a state has none")
+
+
+def path_reason(path: Any) -> str | None:
+    """What is wrong with a path into a result."""
+    if not isinstance(path, str) or (path and not path.startswith("/")):
+        return "is no JSON pointer, such as /failed"
+    if len(path) > PATH_CHARACTERS_MAX:
+        return f"is longer than {PATH_CHARACTERS_MAX} characters"
+    return None
 
 
 def value_problems(part: dict[str, Any], at: str, operator: str) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ Defaults of task types were filled in when it was kept.
 
 import msgspec
 
-from duly.domain.node_spec import STAND_IN_TYPES
+from duly.domain.node_spec import NodeKind
 from duly.domain.task import Submission
 from duly.domain.workflow import OnFailure, WaitRule
 from duly.domain.workflow_types import TypeReference
@@ -161,7 +161,7 @@ def start_from(
 
 def node_from(node: NodeTemplate, tenant: int, payload: str | None) -> NodeStart:
     task, spec = task_from(node.task, tenant, node.delay_s), decode_spec(node.spec)
-    if spec.kind not in STAND_IN_TYPES:
+    if spec.kind is NodeKind.TASK:
         task = with_payload(task, payload)
     return NodeStart(node.name, task, node.parents, node.children, WaitRule(node.rule), spec)
 

@@ -12,10 +12,10 @@ from enum import StrEnum
 from typing import NamedTuple
 from uuid import UUID
 
-from duly.domain.ids import shard_of
+from duly.domain.ids import shard_of, workflow_of
 from duly.domain.node_spec import MapSpec
 from duly.domain.states import FailureReason
-from duly.store.database import Session
+from duly.store.database import Database, Session
 from duly.store.finish import Released
 from duly.store.statements import statements_beside
 from duly.store.workflow_maps import arm_map, give_up, open_map, read_map
@@ -46,20 +46,35 @@ class HandedOver(NamedTuple):
     detail: str | None = None
 
 
-async def hand_over(
-    session: Session,
-    source: tuple[int, UUID, int],
-    name: str,
-    first: int,
-    items: list[str],
-    released: Released,
-) -> HandedOver:
-    """Items of a map, from the parent that runs: its tenant, id and fence say which. `first` is the
-    place of the first item: what is there already stays, so that an attempt can say again what an
-    earlier one said. The caller's transaction holds the lock of the workflow."""
-    tenant, source_id, fence = source
-    shard = shard_of(source_id)
-    rows = await session.fetch(SQL.find_paged_map, tenant, shard, source_id, fence, name)
+class ItemPage(NamedTuple):
+    """Items from the node that runs with this fence, for its child of that name. `first`: the place
+    of the first in the map."""
+
+    tenant: int
+    source: UUID
+    fence: int
+    name: str
+    first: int
+    items: list[str]
+
+
+async def hand_over_page(database: Database, page: ItemPage, released: Released) -> HandedOver:
+    """In a transaction of its own."""
+    async with database.transaction() as session:
+        workflow = workflow_of(page.source)
+        rows = await session.fetch(SQL.lock_own, shard_of(workflow), workflow, page.tenant)
+        if not rows:
+            return HandedOver(HandOver.UNKNOWN)
+        if rows[0]["stop_reason"] is not None or rows[0]["ended_at"] is not None:
+            return HandedOver(HandOver.OVER, detail="its workflow is being stopped")
+        return await hand_over(session, page, released)
+
+
+async def hand_over(session: Session, page: ItemPage, released: Released) -> HandedOver:
+    """Under the lock of the workflow. What is there already stays, so that an attempt can say again
+    what an earlier one said."""
+    asked = page.tenant, shard_of(page.source), page.source, page.fence, page.name
+    rows = await session.fetch(SQL.find_paged_map, *asked)
     spec = decode_spec(rows[0]["spec"]).map if rows else None
     if spec is None or not spec.is_paged:
         return HandedOver(HandOver.UNKNOWN)
@@ -69,11 +84,12 @@ async def hand_over(
     handed = row["handed"] or 0
     if not row["is_live"] or row["reason"] is not None:
         return HandedOver(HandOver.OVER, handed, row["detail"] or "the map has ended")
-    if first > handed:
+    if page.first > handed:
         return HandedOver(HandOver.GAP, handed)
     if not row["is_opened"] and not await open_map(session, row["id"], spec, None, None):
         return HandedOver(HandOver.OVER, handed, "the map has ended")
-    return await take_page(session, row["id"], spec, handed, items[handed - first :], released)
+    items = page.items[handed - page.first :]
+    return await take_page(session, row["id"], spec, handed, items, released)
 
 
 async def take_page(

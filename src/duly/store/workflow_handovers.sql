@@ -1,3 +1,12 @@
+-- name: lock_own
+-- Before anything else of a page: the workflow's own row, if it is this tenant's.
+SELECT workflows.ended_at, workflows.stop_reason
+  FROM duly.workflows
+ WHERE workflows.shard = $1
+   AND workflows.id = $2
+   AND workflows.tenant + 0 = $3
+   FOR NO KEY UPDATE OF workflows
+
 -- name: find_paged_map
 -- The map to which a node hands over items, while it runs with this fence: what the lock of its workflow
 -- was taken for.

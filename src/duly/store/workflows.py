@@ -31,7 +31,8 @@ from duly.domain.ids import (
     node_octets,
     shard_of,
 )
-from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, NodeSpec
+from duly.domain.map_plan import failed_max
+from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, MapSpec, NodeSpec
 from duly.domain.states import State, live_state
 from duly.domain.task import WEBHOOK_POOL, Submission, timer_queue
 from duly.domain.workflow import NODES_MAX, OnFailure, WaitRule, WorkflowStop
@@ -360,6 +361,20 @@ class Workflow:
         return 1 <= number <= self.nodes - self.generated or NODES_MAX < number <= self.last_number
 
 
+class MapStanding(NamedTuple):
+    """How far a map is. `total`: how many items it has, once that is known. `detail`: why it will
+    fail."""
+
+    total: int | None
+    made: int
+    open: int
+    completed: int
+    failed: int
+    cancelled: int
+    failed_max: int | None
+    detail: str | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class WorkflowNode:
     """A node as it stands."""
@@ -386,6 +401,10 @@ class WorkflowNode:
     source: UUID | None = None
     # Of a wait that has begun: when its timeout or its timer comes.
     until: datetime | None = None
+    # Of a map that has begun.
+    map: MapStanding | None = None
+    # Of an item: its place in its map.
+    map_index: int | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -472,8 +491,17 @@ async def read_nodes(
 ) -> list[WorkflowNode]:
     """The nodes after that number, in the order of their numbers."""
     start = workflow_id if after == 0 else node_id_of(workflow_id, after)
-    last = node_id_of(workflow_id, NODE_NUMBER_MAX)
-    rows = await session.fetch(SQL.read_nodes, tenant, shard_of(workflow_id), start, last, limit)
+    rows = await session.fetch(
+        SQL.read_nodes, tenant, shard_of(workflow_id), start, workflow_id, limit
+    )
+    return [node_from(row) for row in rows]
+
+
+async def read_items(
+    session: Session, tenant: int, map_id: UUID, after: int, limit: int
+) -> list[WorkflowNode]:
+    """The items of a map after that place, in their order; from the first, after -1."""
+    rows = await session.fetch(SQL.read_items, tenant, shard_of(map_id), map_id, after, limit)
     return [node_from(row) for row in rows]
 
 
@@ -578,7 +606,27 @@ def node_from(row: Any) -> WorkflowNode:
         spec=spec,
         until=row["until"] if row["is_live"] else None,
         source=row["source"],
+        map=None if spec.map is None else map_standing(row, spec.map),
+        map_index=row["map_index"],
     )
+
+
+def map_standing(row: Any, spec: MapSpec) -> MapStanding | None:
+    """None: it has not begun, or was cancelled. An ended one says it in its result."""
+    made, total = row["made"] or 0, row["total"]
+    if row["map_result"] is not None:
+        counts = msgspec.json.decode(row["map_result"])
+        total = counts["items"]
+        completed, failed, cancelled = counts["completed"], counts["failed"], counts["cancelled"]
+        open_now = 0
+    elif row["made"] is not None and row["is_live"]:
+        completed, failed = row["parents_completed"] or 0, row["parents_failed"] or 0
+        cancelled = row["parents_skipped"] or 0
+        open_now = made - completed - failed - cancelled
+    else:
+        return None
+    most = failed_max(spec, total)
+    return MapStanding(total, made, open_now, completed, failed, cancelled, most, row["detail"])
 
 
 def live_node_state(row: Any) -> State:

@@ -114,21 +114,19 @@ SELECT id, looked_at, is_match
  WHERE is_match OR place = looked_at
  ORDER BY id DESC
 
--- name: read_nodes
--- Nodes of one workflow after a number, in that order: the graph, and how each stands at one instant. One
--- that is reused ended as its source did.
+-- fragment: standing
+-- Nodes of the graph, or items, that were `chosen`, and how each stands at one instant; of a map, how far
+-- it is. One that is reused ended as its source did.
 SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.children, node.spec,
-       timers.id IS NOT NULL AS is_live, timers.due_at, timers.holder, timers.attempt,
+       node.map_index, timers.id IS NOT NULL AS is_live, timers.due_at, timers.holder, timers.attempt,
        timers.parents_pending, timers.held_due_at, timers.started_at AS live_started_at, tasks.type,
        last.state, last.outcome, last.reason, last.started_at, last.ended_at, node.source,
-       coalesce(timers.run_at, last.run_at, tasks.run_at) AS run_at, waiting.until, duly.now() AS now
-  FROM (SELECT * FROM duly.workflow_nodes
-         WHERE workflow_nodes.shard = $2
-           AND workflow_nodes.id > $3
-           AND workflow_nodes.id <= $4
-           AND workflow_nodes.tenant + 0 = $1
-         ORDER BY workflow_nodes.shard, workflow_nodes.id
-         LIMIT $5) AS node
+       coalesce(timers.run_at, last.run_at, tasks.run_at) AS run_at,
+       maps.made, maps.handed, maps.total, maps.detail, timers.parents_completed,
+       timers.parents_failed, timers.parents_skipped, timers.items_mark IS NOT NULL AS is_open,
+       CASE WHEN node.kind = 1 THEN last.result END AS map_result, waiting.until,
+       duly.now() AS now
+  FROM chosen AS node
   LEFT JOIN duly.tasks ON tasks.shard = node.shard AND tasks.id = coalesce(node.source, node.id)
   LEFT JOIN duly.timers ON timers.shard = node.shard AND timers.id = node.id
   LEFT JOIN LATERAL (
@@ -144,7 +142,51 @@ SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.chi
           AND workflow_timers.workflow = duly.workflow_of(node.id)
           AND workflow_timers.kind = 'wait'
           AND workflow_timers.node = duly.node_number(node.id)) AS waiting ON true
+  LEFT JOIN LATERAL (
+       SELECT * FROM duly.workflow_maps
+        WHERE node.kind = 1
+          AND workflow_maps.shard = node.shard
+          AND workflow_maps.workflow = duly.workflow_of(node.id)
+          AND workflow_maps.node = duly.node_number(node.id)) AS maps ON true
+
+-- name: read_nodes
+-- Nodes of one workflow after a number, in that order: the graph, and what undoes; no items.
+WITH chosen AS (
+    (SELECT * FROM duly.workflow_nodes
+      WHERE workflow_nodes.shard = $2
+        AND workflow_nodes.id > $3
+        AND workflow_nodes.id <= duly.node_id($4, 10000)
+        AND workflow_nodes.tenant + 0 = $1
+      ORDER BY workflow_nodes.shard, workflow_nodes.id
+      LIMIT $5)
+     UNION ALL
+    (SELECT * FROM duly.workflow_nodes
+      WHERE workflow_nodes.shard = $2
+        AND duly.workflow_of(workflow_nodes.id) = $4
+        AND workflow_nodes.compensates IS NOT NULL
+        AND workflow_nodes.id > $3
+        AND workflow_nodes.tenant + 0 = $1
+      ORDER BY workflow_nodes.id
+      LIMIT $5)
+)
+-- include: workflows.standing
  ORDER BY node.id
+ LIMIT $5
+
+-- name: read_items
+-- Items of one map behind a place, in their order.
+WITH chosen AS (
+    SELECT * FROM duly.workflow_nodes
+     WHERE workflow_nodes.shard = $2
+       AND duly.workflow_of(workflow_nodes.id) = duly.workflow_of($3)
+       AND workflow_nodes.map_number = duly.node_number($3)
+       AND workflow_nodes.map_index > $4
+       AND workflow_nodes.tenant + 0 = $1
+     ORDER BY workflow_nodes.map_index
+     LIMIT $5
+)
+-- include: workflows.standing
+ ORDER BY node.map_index
 
 -- name: read_names
 -- Of which workflow these nodes are, and what they are called there.
