@@ -66,7 +66,8 @@ def all_modules() -> list[Module]:
     return source_modules() + [parse_module(path, PROJECT) for path in paths]
 
 
-def imports_of(module: Module) -> set[str]:
+@cache
+def imports_of(module: Module) -> frozenset[str]:
     """Full names of what a module imports anywhere, also inside functions."""
     found: set[str] = set()
     for node in ast.walk(module.tree):
@@ -74,17 +75,23 @@ def imports_of(module: Module) -> set[str]:
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
+    return frozenset(found)
 
 
-def modules_imported(module: Module) -> set[str]:
+@cache
+def source_names() -> frozenset[str]:
+    return frozenset(module.name for module in source_modules())
+
+
+@cache
+def modules_imported(module: Module) -> frozenset[str]:
     """Which of our modules those names lead to."""
-    known = {other.name for other in source_modules()}
+    known = source_names()
     found = set()
     for name in imports_of(module):
         if name.partition(".")[0] == "duly":
             found.add(name if name in known else name.rpartition(".")[0])
-    return found - {module.name}
+    return frozenset(found - {module.name})
 
 
 @cache
