@@ -2,7 +2,9 @@
 
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
+from duly.domain.access import Access
 from duly.domain.errors import StatementRefused
 from duly.domain.ids import node_id_of, node_number
 from duly.domain.lanes import Ticket
@@ -20,6 +22,7 @@ from tests.interleaving.calls import (
     complete_and_add,
     complete_sibling,
     expire,
+    go_on,
     lease_by,
     pause,
     postpone,
@@ -28,6 +31,7 @@ from tests.interleaving.calls import (
     reap,
     replay,
     settle_as,
+    signal,
     stop,
     unpause,
 )
@@ -373,6 +377,25 @@ async def added_nodes_join_as_their_parents_stand(stage: Stage, race: Race) -> N
     await lease_again(stage, scene)
     await settle_as(Outcome.COMPLETED)(stage.database, scene)
     assert await waiting_for(stage, scene) == {4: (None, None)}
+
+
+async def a_signal_meets_the_wait_that_begins(stage: Stage, race: Race) -> None:
+    """A signal that sees no waiting node, and a node that sees no signal, miss each other."""
+    pair = Pair("a signal and a beginning", Stage.unbegun_wait, signal, go_on, set())
+    await assert_serial(replace(pair, right_may_pass=True), stage, race)
+
+
+async def a_signal_is_for_one_node_that_wants_its_sender(stage: Stage, race: Race) -> None:
+    """Kept before two nodes wait for it, and sent while they do."""
+    for roles, last in (((Access.PRODUCER,) * 2, 2), ((Access.ADMIN, Access.PRODUCER), 1)):
+        for is_kept in (True, False):
+            scene = await stage.waits(*roles)
+            calls = [go_on, go_on]
+            for call in [signal, *calls] if is_kept else [*calls, signal]:
+                await call(stage.database, scene)
+            facts = await assert_true(stage, scene)
+            assert [node_number(row["id"]) for row in facts.timers] == [last]
+            assert [row["consumed_by"] for row in facts.signals] == [3 - last]
 
 
 async def waiting_for(stage: Stage, scene: Scene) -> dict[int, tuple[int | None, int | None]]:

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import asyncpg
 
+from duly.domain.access import Access
 from duly.domain.ids import node_id_of, shard_of
 from duly.domain.lanes import Lane, Ticket
-from duly.domain.node_spec import PLAIN, NodeSpec, WaitSpec
+from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, NodeKind, NodeSpec, WaitSpec
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Callback, Policy, Submission
@@ -253,6 +254,26 @@ class Stage:
         scene = await self.scene_of(spec)
         await run_due_timer(self.database, scene)
         return scene
+
+    async def unbegun_wait(self) -> Scene:
+        """A wait for a signal, of which a step that is due lets it begin; another node runs."""
+        return await self.scene_of(NodeSpec(wait=WaitSpec(signal=SIGNAL)))
+
+    async def waits(self, *roles: Access) -> Scene:
+        """Nodes that wait for one signal from these roles, each beginning by a step that is due."""
+        tenant = next(self.tenants)
+        stand_in = Submission(tenant=tenant, type=STAND_IN_TYPES[NodeKind.WAIT])
+        nodes = [
+            NodeStart(
+                f"n{number}", stand_in, spec=NodeSpec(wait=WaitSpec(signal=SIGNAL, role=role))
+            )
+            for number, role in enumerate(roles)
+        ]
+        submitter = Submitter(self.database, self.environment)
+        start = WorkflowStart(tenant, "approvals", nodes)
+        (answer,) = await WorkflowStarter(self.database, submitter).start([start])
+        assert isinstance(answer, Started)
+        return Scene(tenant, node_id_of(answer.id, 1), workflow=answer.id)
 
     async def scene_of(self, spec: NodeSpec) -> Scene:
         """A node of that kind behind two others, of which the first has completed; and one after

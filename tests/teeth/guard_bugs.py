@@ -12,7 +12,9 @@ from duly.store import (
     retry,
     settle,
     workflow_appends,
+    workflow_nodes,
     workflow_pauses,
+    workflow_signals,
 )
 from tests.guards import scenarios as acted
 from tests.guards.scenarios import Scenario
@@ -427,6 +429,33 @@ TEETH: list[tuple[str, Scenario, list[Bug]]] = [
                 workflow_appends,
                 "append_nodes",
                 ("workflow_nodes.children || added.children::integer[]", "workflow_nodes.children"),
+            ),
+        ],
+    ),
+    (
+        "I7",
+        acted.a_signal_meets_the_wait_that_begins,
+        [without(workflow_nodes, "lock", "FOR NO KEY UPDATE OF workflows")],
+    ),
+    (
+        "I7",
+        acted.a_signal_is_for_one_node_that_wants_its_sender,
+        [
+            with_edits(
+                "that any node may take",
+                workflow_signals,
+                "take_signal",
+                ("AND access = ANY ($4::text[])", "AND $4::text[] IS NOT NULL"),
+            ),
+            without(workflow_signals, "take_signal", "AND consumed_by IS NULL"),
+            with_edits(
+                "for any node",
+                workflow_signals,
+                "take_waiting",
+                (
+                    "AND node.spec::jsonb #>> '{wait,role}' = ANY ($4::text[])",
+                    "AND $4::text[] IS NOT NULL",
+                ),
             ),
         ],
     ),
