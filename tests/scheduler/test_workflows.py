@@ -8,13 +8,14 @@ import pytest
 
 from duly.coordinator.ownership import Coordinator
 from duly.domain.errors import TooManyPools
-from duly.domain.ids import SLOTS
+from duly.domain.ids import SLOTS, shard_of, slot_of
 from duly.domain.task import Callback
 from duly.environment import Environment
-from duly.events import TaskEvents
+from duly.events import NodesReleased, TaskEvents
 from duly.scheduler import workflows as role_module
 from duly.scheduler.workflows import AGAIN_S, WorkflowRole
 from duly.store import workflow_timers
+from duly.store.notify import WORKFLOWS
 from duly.store.policies import encode_callback
 from duly.store.submit import Submitter
 from duly.store.workflow_callbacks import WorkflowCallbacks
@@ -96,3 +97,34 @@ async def test_a_mistake_of_ours_in_one_timer_stops_no_other(world: World) -> No
     assert (await late.read()).ended_at is not None
     (row,) = await world.database.fetch(LATER, spoilt.id)
     assert row["tries"] == 1
+
+
+async def test_what_is_to_be_done_now_is_looked_at_now_wherever_it_was_found_out(
+    world: World,
+) -> None:
+    """A step that only the next look finds costs each node with an `if` three seconds."""
+    rung: list[tuple[str, list[str]]] = []
+    flow = await begin(world, {"a": ()})
+    slot = slot_of(shard_of(flow.id))
+
+    def role_of(owned: set[int]) -> WorkflowRole:
+        role = make_role(world)
+        role.coordinator = cast("Coordinator", SimpleNamespace(owned=owned))
+        role.send = lambda channel, rings: rung.append((channel, rings))
+        return role
+
+    owner, stranger = role_of({slot}), role_of({(slot + 1) % SLOTS})
+    owner.on_released(NodesReleased(workflows=[flow.id]))
+    assert owner.wakeup.event.is_set()
+    assert rung == []
+    owner = role_of({slot})
+    stranger.on_released(NodesReleased(workflows=[flow.id]))
+    assert not stranger.wakeup.event.is_set()
+    ((channel, rings),) = rung
+    assert channel == WORKFLOWS
+    stranger.on_notify(rings)
+    owner.on_notify(["what", "99999", ""])
+    assert not owner.wakeup.event.is_set()
+    owner.on_notify(rings)
+    assert owner.wakeup.event.is_set()
+    assert not stranger.wakeup.event.is_set()

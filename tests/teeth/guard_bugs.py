@@ -27,6 +27,7 @@ ANY_LEASE = (
     "AND $10::boolean IS NOT NULL",
 )
 ANY_HOLDER = ("AND timers.holder = $4", "AND $4::uuid IS NOT NULL")
+WAIT_ROLE = "node.spec::jsonb #>> '{wait,role}'"
 UNDER_LOCK = "AND (SELECT is_locked FROM locked)"
 LATER = "duly.now() + make_interval(secs => done.delay_s)"
 NOT_HELD = (
