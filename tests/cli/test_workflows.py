@@ -185,3 +185,30 @@ def test_a_drawn_graph_shows_each_node_after_its_parents() -> None:
     root = ElementTree.fromstring(svg_of(nodes))
     texts = [element.text for element in root.iter() if element.text and element.text.strip()]
     assert {"a<b", "c", "last"} <= set(texts)
+
+
+async def test_a_map_is_shown_with_a_bar_of_its_items(
+    duly: CommandLine, front: Front, tmp_path: Path
+) -> None:
+    """Ten thousand items as so many lines hide that a map hangs at the last."""
+    charge = {"type": "invoice.charge", "map": {"over": {"count": 4}, "tolerate": {"count": 1}}}
+    file = tmp_path / "month.json"
+    last = {"type": "x", "after": ["charge"], "when": "all_done"}
+    file.write_text(json.dumps({"name": "month", "nodes": {"charge": charge, "last": last}}))
+    made = await duly.json("workflows", "submit", str(file))
+    await do_steps(front)
+    one, two, three, _ = await lease(front)
+    await settle(front, one)
+    await settle(front, two)
+    await settle(front, three, "rejected", error="no")
+    line = "▶ charge (map)  RUNNING  [#########...] 3/4, 1 open, 1 failed"
+    assert line in (await duly("workflows", "graph", made["id"])).splitlines()
+    screen = await duly("workflows", "show", made["id"])
+    assert "3/4, 1 open, 1 failed" in screen
+    assert "are shown" not in duly.said_on_errors
+    assert "RUNNING 3/4" in await duly("workflows", "graph", made["id"], "--svg", "-")
+    listed = await duly("workflows", "items", made["id"], "charge")
+    assert [line.split()[0] for line in listed.splitlines()[1:]] == ["0", "1", "2", "3"]
+    failed = await duly.json("workflows", "items", made["id"], "charge", "--state", "failed")
+    assert [item["index"] for item in failed["items"]] == [2]
+    assert (await duly.problem("workflows", "items", made["id"], "last"))["code"] == "not_found"

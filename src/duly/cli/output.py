@@ -218,13 +218,26 @@ def confirm(question: str, *, yes: bool, as_json: bool) -> None:
 @contextlib.contextmanager
 def progress(label: str, total: int | None, *, is_shown: bool) -> Iterator[Callable[[int], None]]:
     """A bar on the terminal; call what is yielded with how many more are done."""
+    with bar_of(label, total, is_shown=is_shown) as bar:
+        yield (lambda _more: None) if bar is None else bar.advance
+
+
+@contextlib.contextmanager
+def growing_progress(label: str, *, is_shown: bool) -> Iterator[Callable[[int, int | None], None]]:
+    """Where the total grows: call what is yielded with how many are done, and of how many."""
+    with bar_of(label, None, is_shown=is_shown) as bar:
+        yield (lambda _done, _total: None) if bar is None else bar.set
+
+
+@contextlib.contextmanager
+def bar_of(label: str, total: int | None, *, is_shown: bool) -> "Iterator[ProgressBar | None]":
     if not is_shown or not sys.stderr.isatty():
-        yield lambda _more: None
+        yield None
         return
     bar = ProgressBar(label, total)
     try:
         with drawing():
-            yield bar.advance
+            yield bar
     finally:
         bar.close()
 

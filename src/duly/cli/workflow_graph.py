@@ -28,6 +28,8 @@ COLOURS = {
     "SCHEDULED": "#6a1b9a",
     "WAITING": "#607d8b",
 }
+# Cells of the bar of a map's items.
+BAR_WIDTH = 12
 ALL_COMPLETED = "all_completed"
 TASK = "task"
 PARENTS_NAMED_MAX = 5
@@ -72,8 +74,22 @@ def drawn(nodes: list[Json], screen: Screen = PLAIN) -> list[str]:
                 line += f"  [{node['when']}]"
             style = STYLES.get(node["state"], "")
             text = clean(f"{line}  {node['state']}")
+            if (found := node.get("map")) is not None:
+                text += f"  {items_of(found)}"
             lines += [styled(each, style, screen) for each in indented(text, depth, screen.width)]
     return lines
+
+
+def items_of(found: Json) -> str:
+    """How far a map is: a bar of its items that have ended, and how many of how many."""
+    ended = found["completed"] + found["failed"] + found["cancelled"]
+    total = found.get("items")
+    told = f"{ended:,}" if total is None else f"{ended:,}/{total:,}"
+    if total:
+        filled = BAR_WIDTH * ended // total
+        told = f"[{'#' * filled}{'.' * (BAR_WIDTH - filled)}] {told}"
+    named = ("open", "failed", "cancelled")
+    return ", ".join([told, *(f"{found[name]:,} {name}" for name in named if found[name])])
 
 
 def indented(text: str, depth: int, width: int | None) -> list[str]:
@@ -84,6 +100,14 @@ def indented(text: str, depth: int, width: int | None) -> list[str]:
     room = max(width - len(indent), LABEL_MAX)
     first, *rest = folded(text.lstrip(), room)
     return [indent[2:] + first, *(indent + each for each in rest)]
+
+
+def state_of(node: Json) -> str:
+    found = node.get("map")
+    if found is None:
+        return str(node["state"])
+    ended = found["completed"] + found["failed"] + found["cancelled"]
+    return f"{node['state']} {ended:,}/{found.get('items', found['made']):,}"
 
 
 def svg_of(nodes: list[Json]) -> str:
@@ -123,6 +147,6 @@ def svg_of(nodes: list[Json]) -> str:
             f'<rect x="{x}" y="{y}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="white" '
             f'stroke="{colour}" stroke-width="2"/>'
             f'<text x="{x + 10}" y="{y + 17}">{label}</text>'
-            f'<text x="{x + 10}" y="{y + 32}" fill="{colour}">{escape(node["state"])}</text></g>'
+            f'<text x="{x + 10}" y="{y + 32}" fill="{colour}">{escape(state_of(node))}</text></g>'
         )
     return "\n".join([*parts, "</svg>"]) + "\n"

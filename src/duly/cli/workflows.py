@@ -10,10 +10,10 @@ from duly.cli.api_session import ApiSession, Json, given, over_api, path
 from duly.cli.options import dry_run_flag, list_flags
 from duly.cli.output import (
     clean,
+    growing_progress,
     note,
     print_card,
     print_table,
-    progress,
     say,
     screen_of_output,
     show,
@@ -22,19 +22,21 @@ from duly.cli.output import (
 )
 from duly.cli.suggestions import WORKFLOW_IDS
 from duly.cli.values import duration, json_document, read_bounded
-from duly.cli.workflow_graph import drawn, svg_of
+from duly.cli.workflow_graph import drawn, items_of, svg_of
 from duly.client.errors import WorkflowTimedOut
 from duly.environment import SystemClock
 
 COLUMNS = ("id", "name", "state", "nodes", "created_at", "ended_at")
 NODE_COLUMNS = (
-    *("name", "state", "kind", "type", "when", "parents_pending"),
+    *("name", "state", "kind", "map", "type", "when", "parents_pending"),
     *("next_at", "started_at", "finished_at"),
 )
+ITEM_COLUMNS = ("index", "id", "state", "next_at", "started_at", "finished_at", "reason")
 SIGNAL_COLUMNS = ("number", "name", "sender", "role", "received_at", "node", "payload")
 LEADING = ("id", "name", "state", "counts", "critical_path", "estimate_at", "created_at")
 STATES = ("RUNNING", "COMPLETED", "FAILED", "CANCELLED")
 RUNNING, COMPLETED = STATES[:2]
+NODE_STATES = ("WAITING", "SCHEDULED", "READY", *STATES)
 ENDED_COUNTS = ("completed", "failed", "skipped", "cancelled")
 NODES_MAX = 10_000
 # One question; the bar is drawn between two of them.
@@ -102,12 +104,10 @@ def follow(session: ApiSession, workflow_id: str, timeout_s: float | None) -> in
     clock = SystemClock()
     ends_at = float("inf") if timeout_s is None else clock.monotonic() + timeout_s
     found: Json = session.ask("GET", path("workflows", workflow_id, "status"))
-    shown = 0
-    with progress("nodes", found["nodes"], is_shown=not session.as_json) as advance:
+    with growing_progress("nodes", is_shown=not session.as_json) as reached:
         while True:
-            done = sum(found["counts"][name] for name in ENDED_COUNTS)
-            advance(done - shown)
-            shown = done
+            # Items of maps are nodes as well, and come while they run.
+            reached(sum(found["counts"][name] for name in ENDED_COUNTS), found["nodes"])
             if found["state"] != RUNNING:
                 break
             left_s = ends_at - clock.monotonic()
@@ -154,19 +154,48 @@ def show_one(session: ApiSession, workflow_id: str, limit: int) -> None:
 
 def show_workflow(found: Json) -> None:
     facts = with_counts(found)
-    items = facts.pop("items")
+    items = [with_map(node) for node in facts.pop("items")]
     if "critical_path" in facts:
         facts["critical_path"] = " > ".join(facts["critical_path"])
     print_card(facts, LEADING)
     click.echo()
     print_table(items, NODE_COLUMNS, "no nodes")
-    if found["nodes"] > len(items):
-        note(f"the first {len(items):,} of {found['nodes']:,} nodes are shown; raise --limit")
+    graph = found["nodes"] - sum(node["map"]["made"] for node in found["items"] if "map" in node)
+    if graph > len(items):
+        note(f"the first {len(items):,} of {graph:,} nodes are shown; raise --limit")
+
+
+def with_map(node: Json) -> Json:
+    return node if node.get("map") is None else {**node, "map": items_of(node["map"])}
 
 
 def with_counts(found: Json) -> Json:
     counts = ", ".join(f"{count:,} {name}" for name, count in found["counts"].items() if count)
     return {**found, "counts": counts}
+
+
+@command.command("items")
+@workflow_argument
+@click.argument("name", metavar="MAP")
+@click.option(
+    "--state",
+    type=click.Choice(NODE_STATES, case_sensitive=False),
+    help="Only in this state.",
+)
+@list_flags
+@over_api
+def list_items(
+    session: ApiSession,
+    workflow_id: str,
+    name: str,
+    state: str | None,
+    limit: int,
+    cursor: str | None,
+) -> None:
+    """List the items of a map, in their order."""
+    filters = {"map": name, "state": state}
+    page = session.page(path("workflows", workflow_id, "nodes"), filters, limit, cursor)
+    session.show_page(page, lambda items: print_table(items, ITEM_COLUMNS, "no items"))
 
 
 @command.command("graph")

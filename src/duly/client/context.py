@@ -1,7 +1,7 @@
 """The context of a handler: its attempt, progress, logging, snooze and once."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -15,6 +15,7 @@ from duly.domain.limits import DELAY_S_MAX, NUL_REASON, PROGRESS_BYTES_MAX, has_
 if TYPE_CHECKING:
     from duly.client.attempt_logs import AttemptLog
     from duly.client.inbox import Once
+    from duly.client.map_items import ItemHandover
 
 making_events = threading.Lock()
 
@@ -56,12 +57,23 @@ class Context:
     """`cancelled` is raised when the attempt has to stop: its task was cancelled, its time is up,
     its lease is lost, or the worker is going down."""
 
-    __slots__ = ("attempt_log", "cancelled", "report", "reported", "task")
+    __slots__ = (
+        "attempt_log",
+        "cancelled",
+        "handover",
+        "make_handover",
+        "report",
+        "reported",
+        "task",
+    )
 
     def __init__(self, task: LeasedTask, report: Callable[[bytes], None] | None = None) -> None:
         self.task = task
         # Where a worker keeps the lines of this attempt.
         self.attempt_log: AttemptLog | None = None
+        # Of a worker: how items of maps go to the server, made at its first use.
+        self.make_handover: Callable[[LeasedTask], ItemHandover] | None = None
+        self.handover: ItemHandover | None = None
         # The handler's last words about its progress, and who else wants to hear them.
         self.reported: bytes | None = None
         self.report = report
@@ -151,6 +163,16 @@ class Context:
         if self.report is not None:
             self.report(encoded)
 
+    def map_items(self, name: str, items: Iterable[Any]) -> int:
+        """Hand over items to the map of that name, which comes after this node: they start while
+        this handler still runs. Call it as often as there is more; how many items the map was given
+        by this attempt. An attempt that is not the first hands over the same, in the same order."""
+        return handover_of(self).send(name, items)
+
+    async def amap_items(self, name: str, items: Iterable[Any] | AsyncIterable[Any]) -> int:
+        """`map_items` of an async handler."""
+        return await handover_of(self).asend(name, items)
+
     def snooze(self, seconds: float) -> NoReturn:
         """End this attempt, uncharged, and come again after so many seconds."""
         if not 0 <= seconds <= DELAY_S_MAX:
@@ -168,3 +190,11 @@ class Context:
         return once(
             connection, self.execution_key, step, task_id=self.id, fence=self.fence, fenced=fenced
         )
+
+
+def handover_of(context: Context) -> "ItemHandover":
+    if context.handover is None:
+        if context.make_handover is None:
+            raise RuntimeError("items are handed over by a worker, in its own process")
+        context.handover = context.make_handover(context.task)
+    return context.handover

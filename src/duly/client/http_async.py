@@ -41,6 +41,7 @@ class Connection:
         query: Mapping[str, object] | None = None,
         idempotency_key: str | None = None,
         wait_s: float = 0.0,
+        tries: int | None = None,
     ) -> bytes:
         """The body of a 2xx answer. A write without a key is given one, to be retried safely."""
         if Current.inline is not None:
@@ -54,7 +55,7 @@ class Connection:
             if traceparent := current_traceparent():
                 headers["traceparent"] = traceparent
         target = path + query_text(query)
-        retrying = Retrying(self.server.url, self.tries)
+        retrying = Retrying(self.server.url, tries or self.tries)
         while True:
             try:
                 return await self.send(method, target, body, headers, wait_s)

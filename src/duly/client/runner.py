@@ -16,6 +16,7 @@ from duly.client.handlers import Handler, perform
 from duly.client.leased_tasks import LeasedTask
 from duly.client.leases import LeaseBook, Run, Stop
 from duly.client.logs import CompletionLog, get_logger
+from duly.client.map_items import ItemHandover
 from duly.client.middleware import HandlerCaller
 from duly.client.outcomes import (
     RELEASED,
@@ -113,6 +114,7 @@ class Runner:
     def start(self, run: Run) -> None:
         run.start_clock(monotonic())
         run.context.attempt_log = AttemptLog(run.task, self.shipper)
+        run.context.make_handover = self.make_handover
         self.running.add(run)
         handler = run.handler
         if handler.mode == "async":
@@ -123,6 +125,9 @@ class Runner:
             lambda job: work(run, handler, job), lambda verdict: self.post(run, verdict)
         )
         self.threads.start(run.job)
+
+    def make_handover(self, task: LeasedTask) -> ItemHandover:
+        return ItemHandover(task, self.settling.worker_api, self.loop)
 
     async def run_async(self, run: Run, handler: Handler) -> None:
         verdict: HandlerOutcome | None = None

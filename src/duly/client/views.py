@@ -335,9 +335,23 @@ class WorkflowData(msgspec.Struct, kw_only=True):
         return self.state in TERMINAL
 
 
+class MapProgress(View, frozen=True):
+    """How far a map is. `items`: how many it has, once that is known; `made`: those that have a
+    task; `open`: those of them that have not ended; `tolerated`: how many may fail."""
+
+    made: int
+    open: int
+    completed: int
+    failed: int
+    cancelled: int
+    items: int | None = None
+    tolerated: int | None = None
+
+
 class WorkflowNode(View, frozen=True):
     """A node of a workflow as it stands; its task has the same id. `parents_pending`: how many of
-    its parents have not ended. `source`: of one that is reused, the task that ran for it."""
+    its parents have not ended. `source`: of one that is reused, the task that ran for it. `index`:
+    of an item, its place in its map."""
 
     id: str
     name: str
@@ -353,6 +367,8 @@ class WorkflowNode(View, frozen=True):
     finished_at: datetime | None = None
     reason: str | None = None
     source: str | None = None
+    map: MapProgress | None = None
+    index: int | None = None
 
 
 class ResumePreview(View, frozen=True):
@@ -379,6 +395,7 @@ class GraphNode(View, frozen=True):
     after: list[str] = []
     when: str = "all_completed"
     kind: str = "task"
+    map: MapProgress | None = None
 
 
 class WorkflowGraph(View, frozen=True):

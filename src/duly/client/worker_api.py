@@ -30,6 +30,7 @@ from duly.client.leased_tasks import (
     SettleRequest,
 )
 from duly.client.server import Server
+from duly.client.wire import TRIES_MAX
 
 Answer = TypeVar("Answer")
 encode = msgspec.json.Encoder().encode
@@ -66,6 +67,10 @@ class WorkerApi:
     async def send_logs(self, chunks: Sequence[Any]) -> None:
         body = {"worker_id": self.worker_id, "chunks": list(chunks)}
         await self.connection.request("POST", LOGS, encode(body))
+
+    async def hand_over(self, path: str, content: bytes) -> None:
+        """Items of a map. Tried again, as other calls are: the server compares their places."""
+        await self.connection.request("POST", path, content, tries=TRIES_MAX)
 
     async def deregister(self) -> None:
         """Servers before this call answer 404, and take the worker for live a while longer."""

@@ -103,6 +103,10 @@ class Workflow(WorkflowData):
         """In the order in which they were added."""
         return self.client().workflows.nodes(self.id, state=state)
 
+    def items(self, node: FlowNode[Any] | str, state: str | None = None) -> Iterator[WorkflowNode]:
+        """Of a map, in their order; each with the id of its task."""
+        return self.client().workflows.nodes(self.id, map=name_of(node), state=state)
+
     def graph(self) -> WorkflowGraph:
         """All nodes, each with its state and the names of its parents."""
         return self.client().workflows.graph(self.id)
@@ -187,6 +191,12 @@ class AsyncWorkflow(WorkflowData):
     def nodes(self, state: str | None = None) -> AsyncIterator[WorkflowNode]:
         """In the order in which they were added."""
         return self.client().workflows.nodes(self.id, state=state)
+
+    def items(
+        self, node: FlowNode[Any] | str, state: str | None = None
+    ) -> AsyncIterator[WorkflowNode]:
+        """Of a map, in their order; each with the id of its task."""
+        return self.client().workflows.nodes(self.id, map=name_of(node), state=state)
 
     async def graph(self) -> WorkflowGraph:
         """All nodes, each with its state and the names of its parents."""

@@ -14,7 +14,14 @@ import msgspec
 
 from duly.client.errors import InvalidWorkflow
 from duly.client.json_values import encode
-from duly.client.request import NodeOptions, When, WorkflowOptions, callback_fields, task_fields
+from duly.client.request import (
+    NodeOptions,
+    TypedTask,
+    When,
+    WorkflowOptions,
+    callback_fields,
+    task_fields,
+)
 from duly.client.workflow_nodes import (
     Chain,
     FlowNode,
@@ -25,9 +32,17 @@ from duly.client.workflow_nodes import (
     Step,
     check_step,
     flat_parents,
+    map_call,
     rule_fields,
 )
-from duly.client.workflow_results import Condition, SignalResult, decode_signal
+from duly.client.workflow_results import (
+    Condition,
+    MapResult,
+    NodeResult,
+    SignalResult,
+    decode_map,
+    decode_signal,
+)
 from duly.domain.workflow import EDGES_MAX, NODE_NAME_CHARACTERS_MAX, NODES_MAX
 
 if TYPE_CHECKING:
@@ -62,6 +77,40 @@ class GraphBuilder:
     ) -> FlowNode[Any]:
         """Add a node by its type. `after`: nodes, or their names."""
         return self.add(NodeCall(type, payload, options), after=after)
+
+    def map(
+        self,
+        task: str | TypedTask,
+        payload: Mapping[str, Any] | None = None,
+        *,
+        over: NodeResult | FlowNode[Any] | int | Literal["pages"],
+        after: Parents = (),
+        max_items: int | None = None,
+        max_parallel: int | None = None,
+        tolerate: Mapping[str, float] | None = None,
+        **options: Unpack[NodeOptions],
+    ) -> FlowNode[MapResult]:
+        """Add a map: a task for each item, of a type or a handle. `over`: a list in the result of a
+        node, `ids["ids"]`, or all of it; so many numbers; or "pages", which the handler of the one
+        node before it hands over with `ctx.map_items`. The item is the payload; beside a `payload`,
+        it is its member `item`. `max_parallel`: items that have not ended at a time. `tolerate`:
+        `{"percent": 1}` or `{"count": 10}` may fail. Its result is a `MapResult`."""
+        asked = {"max_items": max_items, "max_parallel": max_parallel, "tolerate": tolerate}
+        fields: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        fields["over"] = over
+        parents: list[Any] = [after]
+        if isinstance(over, FlowNode):
+            over = over.result
+        if isinstance(over, NodeResult):
+            fields["over"] = {"node": over.node, "path": over.pointer}
+            parents.append(over.node)
+        elif isinstance(over, int):
+            fields["over"] = {"count": over}
+        call = map_call(task, payload, options)
+        placed = self.place(
+            call.node_options.get("name"), call.type, {**call.fields(), "map": fields}, parents
+        )
+        return FlowNode(self, placed, len(self.nodes), decode_map)
 
     def wait(
         self,

@@ -86,11 +86,15 @@ class AsyncWorkflows(Operations):
 
     @listing
     async def nodes(
-        self, workflow_id: str, *, state: str | None = None
+        self,
+        workflow_id: str,
+        *,
+        map: str | None = None,  # noqa: A002 (what the API calls it)
+        state: str | None = None,
     ) -> AsyncIterator[Page[WorkflowNode]]:
-        """In the order in which they were given."""
+        """In the order in which they were given; with `map`, the items of the map of that name."""
         path = f"/v1/workflows/{workflow_id}/nodes"
-        async for page in self.pages(WorkflowNode, path, {"state": state}):
+        async for page in self.pages(WorkflowNode, path, {"map": map, "state": state}):
             yield page
 
     @operation

@@ -5,10 +5,10 @@ come after. Another kind of node has a `FlowNode` of its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeVar, Unpack
+from typing import Any, Generic, TypeVar, Unpack, cast
 
 from duly.client.errors import InvalidWorkflow
-from duly.client.request import NodeOptions, When, task_fields
+from duly.client.request import NodeOptions, TypedTask, When, task_fields
 from duly.client.workflow_results import Condition, NodeResult, NodeState
 
 R_co = TypeVar("R_co", covariant=True)
@@ -39,6 +39,17 @@ class NodeCall(Generic[R_co]):
     def fields(self) -> dict[str, Any]:
         """As the API names them."""
         return {"type": self.type, "payload": self.payload, **node_fields(self.node_options)}
+
+
+def map_call(
+    task: str | TypedTask, payload: Mapping[str, Any] | None, options: NodeOptions
+) -> NodeCall[Any]:
+    """Of each item; the options of a handle count where none are given here."""
+    if isinstance(task, str):
+        return NodeCall(task, payload, options)
+    if extra := task.defaults.keys() - NodeOptions.__annotations__.keys():
+        raise InvalidWorkflow(problem=f"a node has no {', '.join(sorted(extra))}")
+    return NodeCall(task.type, payload, cast("NodeOptions", {**task.defaults, **options}))
 
 
 class Group:

@@ -124,6 +124,20 @@ class SignalResult(msgspec.Struct, frozen=True):
     timed_out: bool = False
 
 
+class MapResult(msgspec.Struct, frozen=True):
+    """What a map answers: how its items ended. Those that were not run when it failed count as
+    cancelled."""
+
+    items: int
+    completed: int
+    failed: int
+    cancelled: int
+
+
+def decode_map(content: bytes) -> MapResult:
+    return msgspec.json.decode(content, type=MapResult)
+
+
 def decode_signal(content: bytes) -> SignalResult:
     return msgspec.json.decode(content, type=SignalResult)
 
