@@ -90,8 +90,6 @@ class Cluster:
             yield self
         finally:
             await asyncio.gather(*(member.end() for member in self.members.values()))
-            for supervisor in supervisors:
-                supervisor.cancel()
             await asyncio.gather(*supervisors, return_exceptions=True)
             for link in self.links.values():
                 await link.close()

@@ -33,7 +33,7 @@ class Member:
         self.random = random
         self.process: asyncio.subprocess.Process | None = None
         self.is_ready = asyncio.Event()
-        self.is_closing = False
+        self.closing = asyncio.Event()
         self.is_doomed = False
         self.failed_starts = 0
         # Killed by what it ran.
@@ -42,9 +42,10 @@ class Member:
         self.unexplained: list[str] = []
 
     async def supervise(self) -> None:
-        while True:
+        """Ends by itself once this is closing: a start that is cancelled would leave a process."""
+        while not self.closing.is_set():
             code = await self.live()
-            if self.is_closing:
+            if self.closing.is_set():
                 return
             if not self.is_ready.is_set():
                 self.failed_starts += not self.is_doomed
@@ -71,6 +72,9 @@ class Member:
                 start_new_session=True,
             )
         assert self.process.stdout is not None
+        if self.closing.is_set():
+            # It was ended while it was being started, and knew of no process.
+            self.send(signal.SIGKILL)
         if await self.process.stdout.readline():
             self.is_ready.set()
         return await self.process.wait()
@@ -99,7 +103,7 @@ class Member:
 
     async def end(self) -> None:
         """In order if it can, else not."""
-        self.is_closing = True
+        self.closing.set()
         self.send(signal.SIGCONT)
         self.send(signal.SIGTERM)
         if self.process is None:

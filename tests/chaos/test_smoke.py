@@ -85,7 +85,9 @@ def act_without_a_lease(result: Result) -> Result:
 
 
 def store_a_part_of_a_batch(result: Result) -> Result:
-    return replace(result, batches=[*result.batches, [result.tables.tasks[0].request or "", "?"]])
+    """Of one batch; the tasks of workflows, which may be stored first, have no request."""
+    requests = (row.request for row in result.tables.tasks if row.request is not None)
+    return replace(result, batches=[*result.batches, [next(requests), "?"]])
 
 
 def lose_a_workflow(result: Result) -> Result:

@@ -350,6 +350,27 @@ async def test_an_append_and_the_end_of_a_parent_at_once(world: World) -> None:
         assert (await flow.states())["c"] is READY
 
 
+async def test_a_node_added_behind_a_cascade_under_way_counts_each_parent_once(
+    world: World,
+) -> None:
+    """The rest of a cascade tells the skipped node's children, also those that came meanwhile: told
+    of it twice, the new one would run before its other parent has ended (I7)."""
+    first, second = [f"x{n}" for n in range(600)], [f"y{n}" for n in range(600)]
+    after = {"a": (), "busy": (), **dict.fromkeys(first, ("a",))}
+    after |= {y: (x,) for x, y in zip(first, second, strict=True)}
+    flow = await begin(world, after, policy=ONCE)
+    await world.run(flow.ids["a"], Outcome.FAILED)
+    assert (await world.read(flow.ids["y0"])).state is SKIPPED
+    added = await add(
+        world, flow, append_of({"late": ("y0", "busy")}, {"late": WaitRule.NONE_FAILED})
+    )
+    assert isinstance(added, Added)
+    assert await run_timers(world) == 1
+    assert (await world.read(flow.ids["late"])).state is WAITING
+    await flow.end("busy")
+    assert (await world.read(flow.ids["late"])).state is READY
+
+
 async def test_what_was_added_is_told_after_the_commit(world: World) -> None:
     """Unheard, a node that is due waits for the next look at the database."""
     stored: list[TasksStored] = []

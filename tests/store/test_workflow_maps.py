@@ -20,6 +20,7 @@ from duly.store.control import cancel_tasks
 from duly.store.database import Session
 from duly.store.finish import Released
 from duly.store.lease import Lease
+from duly.store.purge import purge_tasks
 from duly.store.verify import verify
 from duly.store.workflow_control import run_timer
 from duly.store.workflow_pauses import pause_workflow, unpause_workflow
@@ -204,6 +205,21 @@ async def test_a_source_without_a_list_fails_the_map_and_says_why(
     assert [tuple(letter) for letter in letters] == [("invalid_items", error)]
     assert (await flow.read()).state is FAILED
     assert await flow.items() == []
+
+
+async def test_a_list_that_is_erased_before_all_items_are_made_fails_its_map(
+    world: World,
+) -> None:
+    """Its timer would be tried again for ever, and the map never end."""
+    flow = await begin(world, over_list("/ids", max_parallel=1), AROUND)
+    lease = await world.lease(flow.ids["list"])
+    await world.settle(lease, Outcome.COMPLETED, result='{"ids": [1, 2, 3]}')
+    await flow.step()
+    await purge_tasks(world.database, TENANT, [flow.ids["list"]], "officer")
+    await flow.run_all()
+    assert await flow.states() == {"list": COMPLETED, "charge": FAILED, "report": SKIPPED}
+    assert await flow.result() == {"items": 3, "completed": 1, "failed": 0, "cancelled": 2}
+    assert (await flow.read()).state is FAILED
 
 
 async def test_a_deep_result_fails_one_map(world: World) -> None:

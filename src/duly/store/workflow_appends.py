@@ -5,6 +5,7 @@ outside.
 |---|---|
 | the workflow ends at the same moment | the lock decides: they are added before, or refused |
 | a parent ends at the same moment | it is counted here, or its end counts for the new node |
+| a parent was skipped, and its cascade goes on later | the cascade counts for the new node |
 | the settlement is sent again | REPLAY, and nothing is added twice |
 | its lease was lost | STALE, and nothing is added |
 | a name is taken, a parent is no node | nothing is stored, and the lease stays |

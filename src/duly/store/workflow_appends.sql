@@ -6,8 +6,16 @@ SELECT timers.id
 
 -- name: find_named
 -- Nodes of a graph by their names: those that new ones come after, and names that are taken. One that
--- was reused from an earlier workflow ended there.
-SELECT node.id, node.name, timers.id IS NOT NULL AS is_live, last.state
+-- was reused from an earlier workflow ended there. One that was skipped is `untold` while the rest of its
+-- cascade is to come: that tells its children, also the new ones.
+WITH untold AS MATERIALIZED (
+    SELECT string_to_table(rest.cursor, ' ')::integer AS number
+      FROM duly.workflow_timers AS rest
+     WHERE rest.shard = $1 AND rest.workflow = $2 AND rest.kind = 'cascade'
+)
+SELECT node.id, node.name, last.state,
+       timers.id IS NOT NULL
+           OR duly.node_number(node.id) IN (SELECT untold.number FROM untold) AS is_live
   FROM (SELECT workflow_nodes.shard, workflow_nodes.id, workflow_nodes.name, workflow_nodes.source
           FROM duly.workflow_nodes
          WHERE workflow_nodes.shard = $1

@@ -12,6 +12,7 @@ come. `workflow_maps` says how far it is, and `map` timers drive it.
 | more items fail than are tolerated | no more are made; what does not run is cancelled, what runs |
 | | is asked to end, and it fails when the last of them has |
 | its source has no items, or too many | it fails, and says why |
+| its source is erased before all are made | the same |
 | the parent that hands over items loses its lease | its next attempt goes on where they end |
 | that parent fails | as if too many items had failed |
 | the workflow is paused | nothing is made until the pause ends |
@@ -200,7 +201,12 @@ async def advance(session: Session, found: OpenMap, row: Any, released: Released
             detail = "the workflow has as many items as there are numbers"
             await give_up(session, found, FailureReason.INVALID_ITEMS, detail, released)
             return
-        await make_items(session, found, count, released)
+        try:
+            contents = await read_contents(session, found, count)
+        except NoItems as erased:
+            await give_up(session, found, FailureReason.INVALID_ITEMS, erased.detail, released)
+            return
+        await make_items(session, found, count, contents, released)
         pending = (found.pending or 0) + count
         found = replace(found, made=found.made + count, pending=pending)
     if found.is_open and found.made == found.total:
@@ -285,9 +291,10 @@ async def arm_map(session: Session, found: OpenMap, released: Released) -> None:
     released.workflows.append(workflow)
 
 
-async def make_items(session: Session, found: OpenMap, count: int, released: Released) -> None:
+async def make_items(
+    session: Session, found: OpenMap, count: int, contents: list[str], released: Released
+) -> None:
     workflow, shard = workflow_of(found.id), shard_of(found.id)
-    contents = await read_contents(session, found, count)
     first = await number_generated(session, found.tenant, workflow, count)
     assert first is not None, "a map is live in a workflow that has ended"
     rows = await session.fetch(SQL.make_items, shard, found.id, found.made, first, count, contents)
