@@ -157,6 +157,7 @@ class WorkflowReading:
             for node in nodes.values()
             if (node.state not in TERMINAL if name is None else node.name == name)
         ]
+        asked.sort(key=lambda node: waiting_for(node) is None)
         found = [self.explain(node, nodes) for node in asked[:EXPLAINED_MAX]]
         return WorkflowExplanation(self.workflow.id, self.workflow.state, found)
 

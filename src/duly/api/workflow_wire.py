@@ -222,7 +222,8 @@ class NodeExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WorkflowExplanation(msgspec.Struct, frozen=True):
-    """Of one node, or of the first nodes that have not ended."""
+    """Of one node, or of the first nodes that have not ended: those that wait for a signal or their
+    time, then the others."""
 
     id: UUID
     state: State

@@ -30,14 +30,33 @@ export function replace(element, ...children) {
   return append(element, children);
 }
 
-// Keeps the place of the focus where a list is drawn again.
+// Draws again what is drawn: the focus, and how far its parts are scrolled, stay where they are.
 export function redraw(element, ...children) {
-  const key = document.activeElement?.closest?.('[data-key]')?.dataset.key;
-  const inner = document.activeElement?.dataset?.part;
+  const focus = markOf(element, document.activeElement);
+  const scrolled = new Map([...element.querySelectorAll(SCROLLED)].map((each) => [each.ariaLabel, [each.scrollLeft, each.scrollTop]]));
   replace(element, ...children);
-  if (!key) return element;
-  const row = [...element.querySelectorAll('[data-key]')].find((each) => each.dataset.key === key);
-  const target = inner ? row?.querySelector(`[data-part="${CSS.escape(inner)}"]`) : row;
-  target?.focus({ preventScroll: true });
+  for (const each of element.querySelectorAll(SCROLLED)) {
+    const [left, top] = scrolled.get(each.ariaLabel) ?? [0, 0];
+    if (left) each.scrollLeft = left;
+    if (top) each.scrollTop = top;
+  }
+  if (focus) foundBy(element, focus)?.focus({ preventScroll: true });
   return element;
+}
+
+const SCROLLED = '.scroll[aria-label], pre[aria-label]';
+const nameOf = (element) => element.ariaLabel || element.name || element.textContent;
+
+// An element by its row, its kind and its name: the one that stands there after a redraw.
+function markOf(root, element) {
+  if (!element || element === root || !root.contains(element)) return null;
+  return { row: element.closest('[data-key]')?.dataset.key, tag: element.tagName, name: nameOf(element) };
+}
+
+function foundBy(root, { row, tag, name }) {
+  const place = row === undefined ? root : [...root.querySelectorAll('[data-key]')].find((each) => each.dataset.key === row);
+  if (!place) return null;
+  const isSame = (each) => each.tagName === tag && nameOf(each) === name;
+  if (place !== root && place.tagName === tag) return place;
+  return [...place.querySelectorAll('*')].find(isSame) ?? null;
 }

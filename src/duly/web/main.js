@@ -1,7 +1,7 @@
 // The shell: who is signed in, the views, live refresh, keys. A view draws itself into `main` and
 // says what it shows again when something changed.
 
-import { h, replace } from './dom.js';
+import { h, replace, redraw } from './dom.js';
 import { call, get, whenSignedOut, actFor, actingFor } from './api.js';
 import { here, go, link, onMove } from './place.js';
 import { refreshTimes } from './text.js';
@@ -11,7 +11,8 @@ import { signIn, signInWithLink } from './view-signin.js';
 import { nowView } from './view-now.js';
 import { tasksView } from './view-tasks.js';
 import { taskView } from './view-task.js';
-import { workflowsView, workflowView } from './view-workflows.js';
+import { workflowsView } from './view-workflows.js';
+import { workflowView } from './view-workflow.js';
 import { schedulesView, scheduleView } from './view-schedules.js';
 import { lettersView } from './view-letters.js';
 import { queuesView } from './view-queues.js';
@@ -37,6 +38,8 @@ const TIMES_MS = 10000;
 
 let who = null;
 let drawing = 0;
+// What a view has begun that goes on beside its refreshes.
+const leaving = [];
 
 async function start() {
   whenSignedOut(() => { who = null; showSignIn('The session has ended.'); });
@@ -58,6 +61,7 @@ async function start() {
 
 function showSignIn(message) {
   live.stop();
+  for (const stop of leaving.splice(0)) stop();
   replace(document.getElementById('top'));
   replace(document.getElementById('nav'));
   signIn(document.getElementById('main'), message, start);
@@ -105,30 +109,59 @@ async function show() {
   const chosen = VIEWS.find((each) => each.name === view) ?? VIEWS[0];
   const draw = subject && chosen.one ? chosen.one : chosen.show;
   const mine = ++drawing;
+  for (const stop of leaving.splice(0)) stop();
   drawNav();
   document.title = `${subject ? subject.slice(0, 40) + ' · ' : ''}${chosen.title} · duly`;
-  const box = h('div', { class: 'view', 'data-place': location.hash }, h('h1', {}, chosen.title), skeleton());
-  replace(main, box);
-  const refresh = async () => {
+  const box = boxOf(main, `${view}/${subject ?? ''}`, chosen.title);
+  const draws = async () => {
     try {
-      const content = await draw({ who, subject, filters: here().filters, refresh: () => refresh(), box });
+      const content = await draw({ who, subject, filters: here().filters, refresh: () => refresh(), onLeave: (stop) => leaving.push(stop) });
       if (mine !== drawing || !content) return;
-      const kept = box.querySelector('.keeps-focus:focus, input:focus, textarea:focus, select:focus');
-      if (kept && box.dataset.drawn) return;
-      const scrolled = box.querySelector('.scroll')?.scrollTop ?? 0;
-      const focused = document.activeElement?.closest?.('[data-key]')?.dataset.key;
-      replace(box, content);
+      if (box.dataset.drawn && isBusy(box)) return;
+      redraw(box, content);
       box.dataset.drawn = 'yes';
-      const scroll = box.querySelector('.scroll');
-      if (scroll) scroll.scrollTop = scrolled;
-      if (focused) [...box.querySelectorAll('[data-key]')].find((row) => row.dataset.key === focused)?.focus({ preventScroll: true });
     } catch (error) {
       if (mine !== drawing || error.status === 401) return;
       replace(box, h('h1', {}, chosen.title), problem(error));
     }
   };
+  const refresh = oneAtATime(draws);
   await refresh();
   if (mine === drawing) live.watch(refresh);
+}
+
+// The same place with other filters is drawn over what stands there; another begins empty.
+function boxOf(main, place, title) {
+  const old = main.firstElementChild;
+  if (old?.dataset.view === place) {
+    delete old.dataset.drawn;
+    old.dataset.place = location.hash;
+    return old;
+  }
+  const box = h('div', { class: 'view', 'data-place': location.hash, 'data-view': place }, h('h1', {}, title), skeleton());
+  replace(main, box);
+  scrollTo(0, 0);
+  return box;
+}
+
+// Whatever is asked for meanwhile is one more turn after this one.
+function oneAtATime(work) {
+  let running = null;
+  let isAgain = false;
+  const run = async () => {
+    do { isAgain = false; await work(); } while (isAgain);
+  };
+  return () => {
+    if (running) isAgain = true;
+    else running = run().finally(() => { running = null; });
+    return running;
+  };
+}
+
+// What is typed, chosen or marked for copying is not drawn away.
+function isBusy(box) {
+  const marked = getSelection();
+  return Boolean(box.querySelector('input:not([type=checkbox]):focus, textarea:focus, select:focus')) || (!marked.isCollapsed && box.contains(marked.anchorNode));
 }
 
 async function signOut() {

@@ -1,7 +1,7 @@
 // Parts that several views share: chips, tables, dialogs, toasts, copying, empty states.
 
 import { h, replace } from './dom.js';
-import { exact, pretty } from './text.js';
+import { pretty } from './text.js';
 import { ApiError } from './api.js';
 import { link } from './place.js';
 
@@ -10,9 +10,25 @@ const SIGNS = {
   WAITING: '◷', SCHEDULED: '◔', READY: '●', RUNNING: '▶', COMPLETED: '✓', FAILED: '✕', CANCELLED: '⊘', SKIPPED: '⇥', PAUSED: '‖',
 };
 
+export function sign(state) { return SIGNS[state] ?? '•'; }
+
 export function chip(state, text = state) {
-  return h('span', { class: `chip s-${String(state).toLowerCase()}` }, h('span', { 'aria-hidden': 'true' }, SIGNS[state] ?? '•'), ' ', text);
+  return h('span', { class: `chip s-${String(state).toLowerCase()}` }, h('span', { 'aria-hidden': 'true' }, sign(state)), ' ', text);
 }
+
+// How many are in each state, as one bar.
+const SHARE_ORDER = ['completed', 'running', 'ready', 'scheduled', 'waiting', 'skipped', 'cancelled', 'failed'];
+
+export function share(counts = {}) {
+  const shown = SHARE_ORDER.filter((name) => counts[name]);
+  const all = shown.reduce((sum, name) => sum + counts[name], 0);
+  const said = shown.map((name) => `${counts[name]} ${name}`).join(', ') || 'none';
+  return h('span', { class: 'share', title: said, role: 'img', 'aria-label': said },
+    ...shown.map((name) => h('span', { class: `part s-${name}`, style: { width: `${(100 * counts[name]) / all}%` } })));
+}
+
+// What is wrong with a text that should be JSON; null if nothing.
+export function isJson(text) { try { JSON.parse(text); return null; } catch (error) { return error.message; } }
 
 export function panel(title, ...children) {
   return h('section', { class: 'panel', 'aria-label': title }, h('h2', {}, title), ...children);
@@ -43,7 +59,7 @@ export function table(caption, columns, rows, { empty, rowKey, rowLink, onSelect
       box.checked = selected.has(key);
       cells.unshift(h('td', { class: 'check' }, box));
     }
-    return h('tr', { 'data-key': key, 'data-href': rowLink?.(row), tabindex: rowLink ? '-1' : null, class: selected?.has(key) ? 'selected' : null }, ...cells);
+    return h('tr', { 'data-key': key, 'data-href': rowLink?.(row), tabindex: key ? '-1' : null, class: selected?.has(key) ? 'selected' : null }, ...cells);
   });
   return h('div', { class: 'scroll', tabindex: '0', role: 'region', 'aria-label': caption },
     h('table', {}, h('caption', { class: 'unseen' }, caption), h('thead', {}, h('tr', {}, ...head)), h('tbody', {}, ...body)));
@@ -162,5 +178,3 @@ export function filterForm(fields, values, onChange) {
   return h('form', { class: 'filters', role: 'search', onsubmit: (event) => { event.preventDefault(); onChange(Object.fromEntries(new FormData(event.target))); } }, ...inputs);
 }
 
-export function hover(text, title) { return h('span', { title }, text); }
-export { exact };

@@ -39,7 +39,7 @@ export async function tasksView({ who, filters, refresh }) {
       { title: 'Target', cell: (task) => h('span', { class: 'mono clip', title: task.target?.url ?? task.target?.pool }, task.target?.url ?? task.target?.pool ?? '–') },
       { title: 'Attempt', align: 'right', cell: (task) => `${task.attempt}/${task.max_attempts}` },
       { title: 'Priority', align: 'right', cell: (task) => task.priority },
-      { title: 'Fires', cell: (task) => when(task.run_at) },
+      { title: 'Fires', cell: fires },
       { title: 'Created', cell: (task) => when(task.created_at) },
       { title: 'Ended', cell: (task) => (task.finished_at ? h('span', { title: duration((new Date(task.finished_at) - new Date(task.created_at)) / 1000) }, when(task.finished_at)) : h('span', { class: 'quiet' }, '–')) },
     ], rows, {
@@ -51,6 +51,12 @@ export async function tasksView({ who, filters, refresh }) {
     }),
     pager(filters, page.next_cursor, (next) => filter({ cursor: next })),
   ];
+}
+
+// A task that waits for other nodes, or for a signal, has no fire time yet.
+function fires(task) {
+  if (task.state !== 'WAITING') return when(task.run_at);
+  return h('a', { href: link('workflows', task.workflow, { node: task.node }), title: 'It starts when its workflow lets it' }, `waits in ${task.node ?? 'its workflow'}`);
 }
 
 function bulkBar({ filters, rows, refresh }) {
