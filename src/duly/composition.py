@@ -161,15 +161,15 @@ def make_parts(
     breakers = make_breakers(database, environment, scheduler)
     settle_queue = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
     changes = TenantChanges(send)
-    subscribe_process(events, changes, stats, breakers, metrics)
-    notify_bulk_operations(events, notifier)
-    connect_metrics(metrics, scheduler, lease_queue)
     workers = WorkerLeases(
         *(database, environment, lease_queue, settle_queue, metrics, stats),
         *(heartbeat_database, breakers),
     )
+    subscribe_process(events, changes, stats, workers, metrics)
+    notify_bulk_operations(events, notifier)
+    connect_metrics(metrics, scheduler, lease_queue)
     ticking = scheduler.roles if SCHEDULER_ROLE in roles else scheduler.bystander_roles
-    ticking += [lease_queue, StatsRole(database, stats), breakers]
+    ticking += [lease_queue, StatsRole(database, stats, workers.history), breakers]
     ticking += carrier_roles(carrier, lease_queue)
     listeners = make_listeners(scheduler, lease_queue, changes)
     if MAINTENANCE in roles:
@@ -224,17 +224,20 @@ def subscribe_process(
     events: TaskEvents,
     changes: TenantChanges,
     stats: StatsBook,
-    breakers: Breakers,
+    workers: WorkerLeases,
     metrics: Metrics,
 ) -> None:
     """What a process counts and judges, whatever its roles are; see also `Scheduler.subscribe`."""
     for kind in TASK_EVENTS:
         events.subscribe(kind, changes.on_event)
     events.subscribe(TasksStored, stats.on_stored)
-    events.subscribe(TasksFinished, breakers.on_ended)
-    events.subscribe(TasksRescheduled, breakers.on_ended)
-    events.subscribe(TasksFinished, partial(note_ended, metrics))
-    events.subscribe(TasksRescheduled, partial(note_ended, metrics))
+    for listen in (
+        workers.breakers.on_ended,
+        workers.history.on_ended,
+        partial(note_ended, metrics),
+    ):
+        events.subscribe(TasksFinished, listen)
+        events.subscribe(TasksRescheduled, listen)
 
 
 def make_coordinator(

@@ -135,6 +135,7 @@ def test_the_rest_answers_objects_too(plain: Client) -> None:
     node = next(plain.nodes.list())
     assert (node.is_live, node.failing) == (True, {})
     assert list(plain.workers.list()) == []
+    assert list(plain.workers.history()) == []
 
 
 def test_dead_letters_are_read_replayed_and_purged(plain: Client) -> None:

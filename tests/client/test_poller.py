@@ -9,10 +9,12 @@ import pytest
 from duly.client.clock import monotonic
 from duly.client.errors import Unreachable
 from duly.client.handlers import Handler
-from duly.client.leased_tasks import Beat, BeatItem, LeasedTask, LeaseRequest
+from duly.client.leased_tasks import Beat, BeatItem, LeasedTask, LeaseRequest, WorkerOrigin
 from duly.client.leases import LeaseBook, Run
 from duly.client.poller import Taking, confirmed_for_s
 from duly.client.server_clock import ServerClock
+from duly.client.worker import Worker
+from duly.domain.errors import ConfigurationError
 from duly.domain.limits import LEASE_S_MIN, TIMEOUT_S_MIN
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -50,7 +52,8 @@ class StubDesk:
         self.deaf_to = deaf_to
         self.beats: dict[str, float] = {}
 
-    async def lease(self, _request: LeaseRequest) -> list[LeasedTask]:
+    async def lease(self, request: LeaseRequest) -> list[LeasedTask]:
+        self.asked = request
         return list(self.tasks.values())
 
     async def heartbeat(self, beats: Sequence[Beat], lease_s: float) -> list[BeatItem]:
@@ -92,6 +95,7 @@ def taking_from(worker_api: StubDesk) -> tuple[Taking, dict[str, Run]]:
         cast(Any, runner),
         cast(Any, StubHeart()),
         ServerClock(),
+        WorkerOrigin("duly-python/1", "2026.11", 4),
     )
     return taking, runner.runs
 
@@ -154,3 +158,23 @@ def test_leases_are_confirmed_for_half_of_their_time_at_most_in_few_calls(timeou
     lease_s = confirmed_for_s(LEASE_S, timeout_s)
     assert LEASE_S_MIN <= lease_s <= timeout_s / 2
     assert lease_s in {LEASE_S_MIN, *(LEASE_S / 2**halvings for halvings in range(9))}
+
+
+async def test_a_worker_says_which_version_asks() -> None:
+    """After a bad deployment, the history tells which workers were of it."""
+    worker_api = StubDesk([])
+    taking, _ = taking_from(worker_api)
+    await taking.take(1)
+    asked = worker_api.asked
+    assert (asked.sdk, asked.version, asked.slots) == ("duly-python/1", "2026.11", 4)
+
+
+def test_the_version_of_a_program_is_a_word() -> None:
+    """It is shown in tables; and what the server would refuse is refused at the start."""
+    worker = Worker(version="2026.11-rc1")
+    worker.task("a")(nothing)
+    assert worker.plan().origin.version == "2026.11-rc1"
+    assert worker.plan().origin.sdk.startswith("duly-python/")
+    worker.version = "two words"
+    with pytest.raises(ConfigurationError, match="cannot be a version"):
+        worker.plan()

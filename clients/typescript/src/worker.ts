@@ -200,6 +200,8 @@ export class Worker {
       wait_s: waitS,
       lease_s: this.#leaseS,
       request_id: requestId,
+      sdk: "duly-typescript",
+      slots: this.#concurrency,
     };
     const { tasks } = await this.#call<{ tasks: Leased[] }>("lease", body, waitS, signal);
     if (tasks.length === 0) return;

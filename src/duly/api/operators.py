@@ -23,6 +23,7 @@ from duly.store.cluster import (
     list_workers,
 )
 from duly.store.ownership import CarrierState
+from duly.store.worker_history import WorkerHistoryRow, list_worker_history
 
 TAG = "Operations"
 
@@ -38,6 +39,11 @@ class SlotsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WorkersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    limit: Limit = 50
+    cursor: Cursor | None = None
+
+
+class WorkerHistoryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     limit: Limit = 50
     cursor: Cursor | None = None
 
@@ -85,6 +91,29 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     expires_at: datetime
 
 
+class WorkerHistoryView(msgspec.Struct, frozen=True, kw_only=True):
+    """One start of one worker, from its first contact to its last. `failed` are attempts that
+    failed, tried again or not; `lost` leases that ran out; `other` attempts that were released,
+    snoozed or cancelled. `busy_s` adds up how long its attempts ran, and `busy_share` is what that
+    is of its slots and its time: null if it did not say how many slots it has."""
+
+    id: str
+    holder: UUID
+    sdk: str
+    version: str
+    pools: list[str]
+    slots: int | None
+    first_seen_at: datetime
+    last_seen_at: datetime
+    is_live: bool
+    completed: int
+    failed: int
+    lost: int
+    other: int
+    busy_s: float
+    busy_share: float | None
+
+
 @dataclass(frozen=True)
 class OperatorRoutes:
     def endpoints(self) -> list[Endpoint]:
@@ -122,6 +151,17 @@ class OperatorRoutes:
                 answers={200: Page[WorkerView]},
                 tag=TAG,
             ),
+            Endpoint(
+                method="GET",
+                path="/v1/workers/history",
+                summary="List what workers did, also those that are gone, last seen first",
+                handler=self.worker_history,
+                kind=Kind.READ,
+                access=OPERATORS | WORKERS,
+                query=WorkerHistoryQuery,
+                answers={200: Page[WorkerHistoryView]},
+                tag=TAG,
+            ),
         ]
 
     async def nodes(self, call: Call, query: NodesQuery) -> Answer:
@@ -140,6 +180,14 @@ class OperatorRoutes:
         rows = await list_workers(call.session, call.tenant, query.cursor or "", query.limit)
         following = rows[-1].id if len(rows) == query.limit else None
         return Answer(200, page([worker_view(row) for row in rows], following))
+
+    async def worker_history(self, call: Call, query: WorkerHistoryQuery) -> Answer:
+        after = None if query.cursor is None else worker_position(query.cursor)
+        rows = await list_worker_history(call.session, call.tenant, after, query.limit)
+        following = None
+        if len(rows) == query.limit:
+            following = f"{rows[-1].last_seen_at.isoformat()} {rows[-1].holder}"
+        return Answer(200, page([worker_history_view(row) for row in rows], following))
 
 
 def node_view(row: NodeRow) -> NodeView:
@@ -164,3 +212,20 @@ def slot_view(row: SlotRow) -> SlotView:
 
 def worker_view(row: WorkerRow) -> WorkerView:
     return WorkerView(**row._asdict())
+
+
+def worker_position(cursor: str) -> tuple[datetime, UUID]:
+    """Signed by us: it is what `worker_history` wrote."""
+    seen_at, _, holder = cursor.partition(" ")
+    return datetime.fromisoformat(seen_at), UUID(holder)
+
+
+def worker_history_view(row: WorkerHistoryRow) -> WorkerHistoryView:
+    known = row._asdict() | {"slots": row.slots or None}
+    return WorkerHistoryView(**known, busy_share=busy_share(row))
+
+
+def busy_share(row: WorkerHistoryRow) -> float | None:
+    """An attempt counts when it ends, and a worker's time up to its last contact: at most 1."""
+    room_s = row.slots * (row.last_seen_at - row.first_seen_at).total_seconds()
+    return min(row.busy_s / room_s, 1.0) if room_s > 0 else None

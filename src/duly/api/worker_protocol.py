@@ -39,6 +39,7 @@ from duly.store.workflows import Parent
 
 LEASE_MAX = 500
 POOLS_MAX = 32
+SLOTS_MAX = 100_000
 WAIT_S_MAX = 30.0
 HEARTBEATS_MAX = 1000
 SETTLE_MAX = 1000
@@ -51,12 +52,14 @@ Band = Literal["high", "normal", "low"]
 ALL_BANDS: tuple[Band, ...] = ("high", "normal", "low")
 LeaseSeconds = Annotated[float, Meta(ge=limits.LEASE_S_MIN, le=limits.LEASE_S_MAX)]
 Fence = Annotated[int, Meta(ge=0, le=FENCE_MAX)]
+Software = Annotated[str, Meta(max_length=64, pattern=r"^[\x21-\x7e]*$")]
 Settleable = Literal["completed", "failed", "rejected", "cancelled", "released", "snoozed"]
 
 
 class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """`worker_id` is unique to one start of one process; `request_id` to one request and its
-    retries."""
+    retries. For the worker's history: `sdk` and its version, `version` of the program, and `slots`,
+    how many attempts it runs at a time."""
 
     worker_id: WorkerId
     pools: Annotated[tuple[PoolName, ...], Meta(min_length=1, max_length=POOLS_MAX)] = (
@@ -67,6 +70,9 @@ class LeaseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     wait_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] = 20.0
     lease_s: LeaseSeconds = 15.0
     request_id: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    sdk: Software = ""
+    version: Software = ""
+    slots: Annotated[int, Meta(ge=0, le=SLOTS_MAX)] = 0
 
 
 class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +247,9 @@ class WorkerRoutes:
             asked.wait_s,
             asked.lease_s,
             asked.request_id,
+            asked.sdk,
+            asked.version,
+            asked.slots,
         )
         leasing = asyncio.ensure_future(self.worker_leases.lease(request))
         gone = asyncio.ensure_future(call.gone())

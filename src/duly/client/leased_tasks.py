@@ -1,7 +1,7 @@
 """What a worker and the server say to each other, as structs: leases, heartbeats, settlements."""
 
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -70,7 +70,16 @@ class LeasedTask(msgspec.Struct, frozen=True, kw_only=True):
         return None if lasts_s >= self.timeout_s else max(lasts_s - lease_s, 0.0)
 
 
-class LeaseRequest(msgspec.Struct, kw_only=True):
+class WorkerOrigin(NamedTuple):
+    """What a worker says of itself, for its history: the SDK, the program's version, and how many
+    attempts it runs at a time."""
+
+    sdk: str = ""
+    version: str = ""
+    slots: int = 0
+
+
+class LeaseRequest(msgspec.Struct, kw_only=True, omit_defaults=True):
     worker_id: str
     pools: list[str]
     bands: list[str]
@@ -78,6 +87,9 @@ class LeaseRequest(msgspec.Struct, kw_only=True):
     wait_s: float
     lease_s: float
     request_id: str
+    sdk: str = ""
+    version: str = ""
+    slots: int = 0
 
 
 class LeaseAnswer(msgspec.Struct):

@@ -33,6 +33,7 @@ from duly.client.views import (
     TaskType,
     Tenant,
     WebhookSecret,
+    WorkerHistory,
     WorkerView,
     WorkflowData,
 )
@@ -537,12 +538,18 @@ class AsyncNodes(Operations):
 
 
 class AsyncWorkers(Operations):
-    """The live workers of the tenant."""
+    """The tenant's own processes that lease tasks."""
 
     @listing
     async def list(self) -> AsyncIterator[Page[WorkerView]]:
-        """Each start of a worker's process is one."""
+        """Those that live; each start of a worker's process is one."""
         async for page in self.pages(WorkerView, "/v1/workers", {}):
+            yield page
+
+    @listing
+    async def history(self) -> AsyncIterator[Page[WorkerHistory]]:
+        """What each did, also those that are gone: last seen first."""
+        async for page in self.pages(WorkerHistory, "/v1/workers/history", {}):
             yield page
 
 

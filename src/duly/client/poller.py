@@ -19,7 +19,7 @@ from datetime import timedelta
 from duly.client.clock import monotonic
 from duly.client.errors import ApiError, RateLimited, Unavailable, Unreachable
 from duly.client.heartbeat import HeartbeatLoop
-from duly.client.leased_tasks import LEASE_MAX, Beat, LeasedTask, LeaseRequest
+from duly.client.leased_tasks import LEASE_MAX, Beat, LeasedTask, LeaseRequest, WorkerOrigin
 from duly.client.leases import LeaseBook, Run
 from duly.client.logs import get_logger
 from duly.client.runner import Runner
@@ -47,6 +47,7 @@ class Taking:
         runner: Runner,
         heartbeat_loop: HeartbeatLoop,
         clock: ServerClock,
+        origin: WorkerOrigin = WorkerOrigin(),  # noqa: B008 (a tuple)
     ) -> None:
         self.worker_api = worker_api
         self.pools = list(pools)
@@ -56,6 +57,7 @@ class Taking:
         self.runner = runner
         self.heartbeat_loop = heartbeat_loop
         self.clock = clock
+        self.origin = origin
         self.has_succeeded = False
         self.is_stopping = False
         self.request: LeaseRequest | None = None
@@ -84,6 +86,7 @@ class Taking:
             wait_s=WAIT_S if self.has_succeeded else 0.0,
             lease_s=self.lease_s,
             request_id=new_key(),
+            **self.origin._asdict(),
         )
         self.book.gone.clear()
         pause_s = PAUSE_FIRST_S

@@ -17,6 +17,7 @@ from duly.client.clock import monotonic
 from duly.client.errors import ApiError, Unreachable
 from duly.client.handlers import Handler
 from duly.client.heartbeat import HeartbeatLoop
+from duly.client.leased_tasks import WorkerOrigin
 from duly.client.leases import LeaseBook, Stop
 from duly.client.logs import get_logger
 from duly.client.middleware import HandlerCaller, Middleware
@@ -48,6 +49,7 @@ class Plan:
     processes: int
     lease_s: float
     drain_s: float
+    origin: WorkerOrigin
 
 
 class Session:
@@ -95,6 +97,7 @@ class Session:
             self.runner,
             self.heartbeat_loop,
             clock,
+            plan.origin,
         )
         self.log = get_logger()
 

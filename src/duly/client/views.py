@@ -308,6 +308,27 @@ class WorkerView(View, frozen=True):
     expires_at: datetime
 
 
+class WorkerHistory(View, frozen=True):
+    """What one start of a worker did. `failed` are attempts that failed, tried again or not; `lost`
+    leases that ran out; `busy_share` is of its slots and its time."""
+
+    id: str
+    holder: str
+    sdk: str
+    version: str
+    pools: list[str]
+    slots: int | None
+    first_seen_at: datetime
+    last_seen_at: datetime
+    is_live: bool
+    completed: int
+    failed: int
+    lost: int
+    other: int
+    busy_s: float
+    busy_share: float | None
+
+
 class WorkflowData(msgspec.Struct, kw_only=True):
     """`counts`: how many nodes are in each state. `stop_reason`: why the rest was cancelled."""
 

@@ -39,6 +39,7 @@ LEAVE_S = 1.5
 STDERR = 2
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 NAME_CHARACTERS_MAX = 60
+VERSION_PATTERN = re.compile(r"[\x21-\x7e]{0,64}")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -51,7 +52,8 @@ class Worker(TaskRegistry):
     with `run="process"`. `lease_s`: how soon others take over when this process dies.
     `apply_schedules`: whether its start creates and changes the schedules of `cron` and `every`.
     `drain_s`: what running handlers get when it is told to stop; 1.5 s after them a process that
-    got SIGTERM in `run` is gone, unless its program itself goes on after `run`.
+    got SIGTERM in `run` is gone, unless its program itself goes on after `run`. `version`: of your
+    program, for `duly workers history`.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class Worker(TaskRegistry):
         lease_s: float = LEASE_S,
         drain_s: float = DRAIN_S,
         apply_schedules: bool = True,
+        version: str = "",
     ) -> None:
         super().__init__(url=url, api_key=api_key)
         self.pools = list(pools)
@@ -77,6 +80,7 @@ class Worker(TaskRegistry):
         self.lease_s = lease_s
         self.drain_s = drain_s
         self.apply_schedules = apply_schedules
+        self.version = version
         self.session: Session | None = None
         # By when a SIGTERM must have ended everything.
         self.leaves_at: float | None = None
@@ -182,6 +186,9 @@ class Worker(TaskRegistry):
             self.session.stop()
 
     def plan(self) -> "Plan":
+        from importlib.metadata import version
+
+        from duly.client.leased_tasks import WorkerOrigin
         from duly.client.session import Plan
         from duly.client.wire import new_key
         from duly.domain.limits import LEASE_S_MAX, POOL_PATTERN
@@ -204,6 +211,8 @@ class Worker(TaskRegistry):
         if not self.bands or not BAND_NAMES.keys() >= set(self.bands):
             problem = f"bands are one or more of {', '.join(BAND_NAMES)}, not {self.bands}"
             raise ConfigurationError(problem=problem)
+        if not VERSION_PATTERN.fullmatch(self.version):
+            raise ConfigurationError(problem=f"{self.version!r} cannot be a version")
         prefetch = min(self.concurrency, PREFETCH_MAX) if self.prefetch is None else self.prefetch
         return Plan(
             worker_id(new_key()),
@@ -214,6 +223,7 @@ class Worker(TaskRegistry):
             self.processes or os.cpu_count() or 1,
             self.lease_s,
             max(self.drain_s, 0.0),
+            WorkerOrigin(f"duly-python/{version('duly')}", self.version, self.concurrency),
         )
 
 

@@ -30,6 +30,7 @@ from duly.store.pools import PoolNumbers
 from duly.store.settle import SettleQueue, settlement_key
 from duly.store.stats import Ending, StatsBook, ending_of
 from duly.store.task_metrics import note_started
+from duly.store.worker_history import WorkerBook, WorkerSeen
 from duly.store.workers import deregister_worker, doubt_worker, see_worker, touch_worker
 from duly.telemetry import Metrics
 
@@ -58,6 +59,10 @@ class LeaseCall(NamedTuple):
     wait_s: float
     lease_s: float
     request_id: str | None = None
+    # What the worker says of itself, for its history.
+    sdk: str = ""
+    version: str = ""
+    slots: int = 0
 
 
 class Granted(NamedTuple):
@@ -81,6 +86,7 @@ class WorkerLeases:
         stats: StatsBook,
         heartbeat_database: Database | None = None,
         breakers: Breakers | None = None,
+        history: WorkerBook | None = None,
     ) -> None:
         self.database = database
         # Connections that nothing else can use up: a heartbeat that waits is a lease lost.
@@ -91,6 +97,7 @@ class WorkerLeases:
         self.metrics = metrics
         self.stats = stats
         self.breakers = breakers or Breakers(database, environment)
+        self.history = history or WorkerBook(environment)
         self.pools = PoolNumbers(database)
         self.turn = 0
         self.requests: OrderedDict[UUID, str | None] = OrderedDict()
@@ -129,6 +136,8 @@ class WorkerLeases:
         """Record now and then that a worker lives, and its pools: for lists and for `explain`."""
         if not self.is_note_due(holder):
             return
+        worker = WorkerSeen(asked.worker_id, asked.sdk, asked.version, asked.pools, asked.slots)
+        self.history.note_seen(asked.tenant, holder, worker)
         alive_s = max(SEEN_FOR_S, asked.wait_s + WAITED_FOR_S)
         await see_worker(self.database, asked.tenant, asked.worker_id, holder, asked.pools, alive_s)
 
@@ -148,6 +157,7 @@ class WorkerLeases:
         holder = holder_of(tenant, worker_id)
         self.seen.pop(holder, None)
         self.requests.pop(holder, None)
+        self.history.note_seen(tenant, holder, WorkerSeen(worker_id))
         await deregister_worker(self.database, tenant, worker_id)
 
     async def heartbeat(
@@ -156,6 +166,7 @@ class WorkerLeases:
         holder = holder_of(tenant, worker_id)
         answers = await extend_leases(self.heartbeat_database, holder, beats, lease_s)
         if self.is_note_due(holder):
+            self.history.note_seen(tenant, holder, WorkerSeen(worker_id))
             await touch_worker(self.heartbeat_database, tenant, worker_id, SEEN_FOR_S)
         return answers
 
@@ -211,6 +222,7 @@ class WorkerLeases:
                 self.started_elsewhere.append(key)
         self.metrics.run_time.observe_many(run_s for _, _, _, run_s in rows)
         self.stats.note_settled(rows)
+        self.note_history(settlements, rows)
         if counted := self.breakers.counted_workers():
             completed = [
                 (answer.tenant or 0, task)
@@ -219,6 +231,17 @@ class WorkerLeases:
             ]
             if completed:
                 self.breakers.on_worker_successes(completed)
+
+    def note_history(
+        self,
+        settlements: dict[tuple[UUID, int], Settlement],
+        rows: Sequence[tuple[int, str, Ending, float]],
+    ) -> None:
+        """The settlements of one call are those of one worker."""
+        if rows:
+            holder = next(iter(settlements.values())).holder
+            ends = ((ending, run_s) for _, _, ending, run_s in rows)
+            self.history.note_settled(rows[0][0], holder, ends)
 
 
 def holder_of(tenant: int, worker_id: str) -> UUID:

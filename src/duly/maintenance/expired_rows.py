@@ -18,6 +18,7 @@ from duly.store.retention import delete_closed_breakers
 from duly.store.stats import delete_old_stats
 from duly.store.submit_throttles import delete_passed_throttles
 from duly.store.task_logs import delete_old_logs
+from duly.store.worker_history import delete_old_worker_history
 from duly.store.workflows import delete_old_workflows
 
 # A backfill may reach back as far as the default retention. What it relies on not to make a task
@@ -43,6 +44,7 @@ class ExpiredRows:
 def make_expired_rows(database: Database, retention_s: float) -> list[ExpiredRows]:
     occurrences_keep_s = max(retention_s, OCCURRENCES_KEEP_S_MIN)
     delete_workflows = partial(delete_old_workflows, retention_s=retention_s)
+    delete_workers = partial(delete_old_worker_history, retention_s=retention_s)
     delete_occurrences = partial(delete_old_occurrences, retention_s=occurrences_keep_s)
     return [
         ExpiredRows("keys", 60.0, 5000, delete_expired_keys, database),
@@ -56,6 +58,7 @@ def make_expired_rows(database: Database, retention_s: float) -> list[ExpiredRow
         ExpiredRows("bulk_operations", 3600.0, 1000, delete_old_operations, database),
         ExpiredRows("old_logs", 600.0, 5000, delete_old_logs, database),
         ExpiredRows("old_stats", 3600.0, 5000, delete_old_stats, database),
+        ExpiredRows("worker_history", 3600.0, 1000, delete_workers, database),
         ExpiredRows("old_occurrences", 3600.0, 5000, delete_occurrences, database),
         # Counted in nodes; the last workflow of a batch goes whole. Their months wait for this.
         ExpiredRows("old_workflows", 3600.0, 5000, delete_workflows, database),

@@ -5,6 +5,7 @@ import asyncio
 from duly.store.database import Database
 from duly.store.embedded import EmbeddedPostgres
 from duly.store.stats import StatsBook
+from duly.store.worker_history import WorkerBook
 from duly.telemetry import get_logger
 
 LOOK_S = 0.5
@@ -36,17 +37,19 @@ class EmbeddedServerRole:
 
 
 class StatsRole:
-    """Adds this process's counts to the per-minute table."""
+    """Adds this process's counts to the tables: per minute, and per worker."""
 
     name = "stats"
 
-    def __init__(self, database: Database, stats: StatsBook) -> None:
+    def __init__(self, database: Database, stats: StatsBook, workers: WorkerBook) -> None:
         self.database = database
         self.stats = stats
+        self.workers = workers
 
     async def tick(self) -> float:
         await self.stats.flush(self.database)
+        await self.workers.flush(self.database)
         return FLUSH_S
 
     async def close(self) -> None:
-        await self.stats.flush(self.database)
+        await self.tick()

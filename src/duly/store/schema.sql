@@ -1654,6 +1654,27 @@ CREATE TABLE duly.webhook_secrets (
 
 ALTER TABLE ONLY duly.webhook_secrets FORCE ROW LEVEL SECURITY;
 
+CREATE TABLE duly.worker_history (
+    tenant integer NOT NULL,
+    holder uuid NOT NULL,
+    id text NOT NULL,
+    sdk text NOT NULL,
+    version text NOT NULL,
+    pools text[] NOT NULL,
+    slots integer NOT NULL,
+    first_seen_at timestamp with time zone NOT NULL,
+    last_seen_at timestamp with time zone NOT NULL,
+    completed bigint DEFAULT 0 NOT NULL,
+    failed bigint DEFAULT 0 NOT NULL,
+    lost bigint DEFAULT 0 NOT NULL,
+    other bigint DEFAULT 0 NOT NULL,
+    busy_s double precision DEFAULT 0 NOT NULL,
+    CONSTRAINT worker_history_slots_check CHECK ((slots >= 0))
+)
+WITH (fillfactor='70');
+
+ALTER TABLE ONLY duly.worker_history FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE duly.workers (
     tenant integer NOT NULL,
     id text NOT NULL,
@@ -1925,6 +1946,9 @@ ALTER TABLE ONLY duly.tombstones
 ALTER TABLE ONLY duly.webhook_secrets
     ADD CONSTRAINT webhook_secrets_pkey PRIMARY KEY (tenant, id);
 
+ALTER TABLE ONLY duly.worker_history
+    ADD CONSTRAINT worker_history_pkey PRIMARY KEY (tenant, holder);
+
 ALTER TABLE ONLY duly.workers
     ADD CONSTRAINT workers_pkey PRIMARY KEY (tenant, id);
 
@@ -1980,6 +2004,8 @@ CREATE INDEX task_logs_by_time ON duly.task_logs USING brin (at);
 CREATE INDEX tasks_by_creation ON ONLY duly.tasks USING btree (tenant, created_at, id);
 
 CREATE INDEX timers_due ON duly.timers USING btree (tenant, shard, queue, due_at, id) WHERE (tenant > 0);
+
+CREATE INDEX worker_history_by_time ON duly.worker_history USING btree (tenant, last_seen_at, holder);
 
 CREATE UNIQUE INDEX workflow_nodes_compensating ON duly.workflow_nodes USING btree (shard, duly.workflow_of(id), compensates) WHERE (compensates IS NOT NULL);
 
@@ -2072,6 +2098,8 @@ CREATE POLICY every_row ON duly.tombstones TO duly_owner, duly_engine, duly_purg
 
 CREATE POLICY every_row ON duly.webhook_secrets TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.worker_history TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
 CREATE POLICY every_row ON duly.workers TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.workflow_map_pages TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
@@ -2146,6 +2174,8 @@ CREATE POLICY own_rows ON duly.tombstones TO duly_tenant USING (((tenant + 0) = 
 
 CREATE POLICY own_rows ON duly.webhook_secrets TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
+CREATE POLICY own_rows ON duly.worker_history TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
 CREATE POLICY own_rows ON duly.workers TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.workflow_map_pages TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
@@ -2191,6 +2221,8 @@ ALTER TABLE duly.timers ENABLE ROW LEVEL SECURITY;
 ALTER TABLE duly.tombstones ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.webhook_secrets ENABLE ROW LEVEL SECURITY;
+
+ALTER TABLE duly.worker_history ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.workers ENABLE ROW LEVEL SECURITY;
 
@@ -2358,6 +2390,9 @@ GRANT SELECT ON TABLE duly.tombstones TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.webhook_secrets TO duly_engine;
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.webhook_secrets TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.worker_history TO duly_engine;
+GRANT SELECT ON TABLE duly.worker_history TO duly_tenant;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.workers TO duly_engine;
 GRANT SELECT ON TABLE duly.workers TO duly_tenant;

@@ -120,6 +120,7 @@ class Point(NamedTuple):
 class SettledAttempt(NamedTuple):
     tenant: int
     type: str
+    holder: UUID
     outcome: Outcome
     state: State | None
     run_s: float
@@ -369,6 +370,7 @@ async def read_endings(
         SettledAttempt(
             row["tenant"],
             row["type"],
+            row["holder"],
             Outcome(row["outcome"]),
             State(row["state"]) if row["state"] else None,
             row["run_s"],

@@ -130,7 +130,7 @@ SELECT step, NULL, array_agg(lag ORDER BY position), array_agg(run_time ORDER BY
 -- name: read_endings
 -- Attempts that another process handed out than the one that settled them: what only their records
 -- know.
-SELECT attempts.tenant, tasks.type, attempts.outcome, attempts.state,
+SELECT attempts.tenant, tasks.type, attempts.holder, attempts.outcome, attempts.state,
        extract(epoch FROM attempts.ended_at - attempts.started_at)::double precision AS run_s
   FROM unnest($1::smallint[], $2::uuid[], $3::integer[]) AS asked(shard, id, fence)
   JOIN duly.attempts
