@@ -112,7 +112,7 @@ export interface OccurrenceWorkflow {
 }
 
 /** What the first failed node means for the others: those that do not depend on it go on, or everything that does not run yet is cancelled. */
-export type OnFailure = "finish_branches" | "stop";
+export type OnFailure = "compensate" | "finish_branches" | "stop";
 
 /** How a wait ends that nothing has ended in time. */
 export type OnTimeout = "continue" | "fail" | "skip";

@@ -129,8 +129,8 @@ class WorkflowOptions(TypedDict, total=False):
 
     idempotency_key: the same name, key and nodes again is the same workflow.
     deadline_s: stopped when it has not ended so many seconds after its start.
-    on_failure: "finish_branches" (if not given) or "stop": what the first failed node means for the
-        nodes that do not depend on it.
+    on_failure: "finish_branches" (if not given), "stop" or "compensate": what the first failed node
+        means for the nodes that do not depend on it, and whether those that completed are undone.
     defaults: `pool`, `url` or `target`, `priority`, `retry`, `timeout_s`, `jitter_s` of its nodes.
     callback: told of its end: a typed handle, or `{"type": ..., "target": {...}}`.
     tags: names and values of your own, to find it by.
@@ -138,7 +138,7 @@ class WorkflowOptions(TypedDict, total=False):
 
     idempotency_key: str
     deadline_s: float
-    on_failure: Literal["finish_branches", "stop"]
+    on_failure: Literal["finish_branches", "stop", "compensate"]
     defaults: Mapping[str, Any]
     callback: "Mapping[str, Any] | TypedTask"
     tags: Mapping[str, str]

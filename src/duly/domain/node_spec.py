@@ -63,6 +63,21 @@ class MapSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompensationSpec:
+    """The task that undoes a node which completed, or each item of a map. `payload`: without one,
+    that of what it undoes; `policy`: as it is stored with a task."""
+
+    type: str
+    payload: str | None = None
+    url: str | None = None
+    pool: str
+    priority: int
+    timeout_ms: int
+    policy: str | None = None
+    tags: dict[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
     """Stored as JSON with the node; nothing for a plain task."""
 
@@ -70,6 +85,7 @@ class NodeSpec:
     predicate: str | None = None
     wait: WaitSpec | None = None
     map: MapSpec | None = None
+    compensate: CompensationSpec | None = None
 
     @property
     def kind(self) -> NodeKind:

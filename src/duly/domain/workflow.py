@@ -87,10 +87,13 @@ class OnFailure(StrEnum):
 
     FINISH_BRANCHES = "finish_branches"
     STOP = "stop"
+    # As with stop; then what completed is undone.
+    COMPENSATE = "compensate"
 
 
 class WorkflowStop(StrEnum):
-    """Why nothing of a workflow is released any more; the first reason stands."""
+    """Why nothing of a workflow is released any more; the first reason stands. But a cancel always
+    means that nothing is undone from then on."""
 
     CANCELLED = "cancelled"
     FAILURE = "failure"

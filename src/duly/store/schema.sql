@@ -274,10 +274,6 @@ CREATE FUNCTION duly.is_node(id uuid) RETURNS boolean
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN ((get_byte(uuid_send(id), 7) & 2) = 2);
 
-CREATE FUNCTION duly.is_undone(on_failure text, stop_reason text, compensating_at timestamp with time zone, failed bigint) RETURNS boolean
-    LANGUAGE sql IMMUTABLE PARALLEL SAFE
-    RETURN ((on_failure = 'compensate'::text) AND ((compensating_at IS NOT NULL) OR ((stop_reason IS NULL) AND (failed > 0)) OR (COALESCE(stop_reason, ''::text) = ANY (ARRAY['failure'::text, 'deadline'::text]))));
-
 CREATE FUNCTION duly.lane_depth(lane_pool smallint, lane_band smallint, most integer) RETURNS bigint
     LANGUAGE plpgsql STABLE SECURITY DEFINER
     SET search_path TO 'pg_catalog'
@@ -531,25 +527,28 @@ BEGIN
                        items_cancelled = workflows.items_cancelled + counts.items_cancelled,
                        stop_reason = duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
                                                             counts.nodes_failed),
-                       compensating_at = CASE WHEN workflows.live = counts.ended AND duly.is_undone(
-                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.nodes_failed)
-                           THEN coalesce(workflows.compensating_at, duly.now())
-                           ELSE workflows.compensating_at END,
-                       ended_at = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
-                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.nodes_failed)
-                           THEN duly.now() END,
-                       state = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
-                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.nodes_failed)
-                           THEN duly.workflow_end(
+                       compensated = workflows.compensated
+                           + CASE WHEN workflows.compensating_at IS NULL THEN 0
+                                  ELSE counts.completed END,
+                       compensations_failed = workflows.compensations_failed
+                           + CASE WHEN workflows.compensating_at IS NULL THEN 0
+                                  ELSE counts.failed + counts.cancelled END,
+                       (compensating_at, ended_at, state) = (
+                           SELECT CASE WHEN is_undone
+                                       THEN coalesce(workflows.compensating_at, duly.now())
+                                       ELSE workflows.compensating_at END,
+                                  CASE WHEN is_over AND NOT is_undone THEN duly.now() END,
+                                  CASE WHEN is_over AND NOT is_undone THEN ends_as END
+                             FROM (SELECT *, is_over AND workflows.on_failure = 'compensate'
+                                             AND ends_as = 'FAILED' AS is_undone
+                                     FROM (SELECT workflows.live = counts.ended AS is_over,
+                                                  duly.workflow_end(
                                duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
                                                       counts.nodes_failed),
                                workflows.failed - workflows.items_failed + counts.nodes_failed,
                                workflows.cancelled - workflows.items_cancelled
                                    + counts.cancelled - counts.items_cancelled,
-                               workflows.skipped + counts.skipped) END
+                               workflows.skipped + counts.skipped) AS ends_as) AS end_now) AS judged)
                   FROM counts
                  WHERE workflows.shard = duly.shard_of(counts.workflow)
                    AND workflows.id = counts.workflow
@@ -557,7 +556,8 @@ BEGIN
                        workflows.ended_at, workflows.compensating_at, counts.nodes_failed
             )
             SELECT array_agg(counted.id) FILTER (
-                       WHERE live > 0 AND (stop_reason IS NULL OR compensating_at IS NOT NULL)),
+                       WHERE live > 0 AND (stop_reason IS NULL OR compensating_at IS NOT NULL
+                                                                  AND stop_reason <> 'cancelled')),
                    array_agg(counted.id) FILTER (WHERE paused_at IS NOT NULL),
                    array_agg(counted.id) FILTER (
                        WHERE live > 0 AND stop_reason = 'failure' AND nodes_failed > 0
@@ -1812,6 +1812,8 @@ CREATE TABLE duly.workflows (
     generated integer DEFAULT 0 NOT NULL,
     items_failed integer DEFAULT 0 NOT NULL,
     items_cancelled integer DEFAULT 0 NOT NULL,
+    compensated integer DEFAULT 0 NOT NULL,
+    compensations_failed integer DEFAULT 0 NOT NULL,
     depth smallint DEFAULT 0 NOT NULL,
     type_version integer,
     paused_at timestamp with time zone,

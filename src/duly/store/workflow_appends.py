@@ -54,9 +54,9 @@ from duly.store.workflows import (
     WorkflowStart,
     WorkflowStarter,
     array_text,
-    is_pooled,
     is_waiting,
     node_columns,
+    pools_named,
     root_steps,
     step_columns,
 )
@@ -302,7 +302,7 @@ def children_by_parent(placed: PlacedStart) -> dict[int, list[int]]:
 
 
 def pools_of(append: Append) -> set[tuple[int, str]]:
-    return {(append.tenant, node.task.pool) for node in append.nodes if is_pooled(node)}
+    return {(append.tenant, pool) for node in append.nodes for pool in pools_named(node)}
 
 
 def append_problems(row: Any, append: Append, known: Mapping[str, KnownNode]) -> Iterator[Problem]:

@@ -6,6 +6,7 @@
 | more nodes than one commit cancels | a timer goes on after the last one that was looked at |
 | killed between two bites of a cancel | the timer is still there: the next process goes on |
 | two processes do the same timer | the first deletes it in its commit; the second does nothing |
+| between two of its nodes that undo others | a cancel ends it at once |
 | a step comes due while its workflow is paused | it is put off until the pause ends |
 | the deadline passes as the last node ends | the end deletes the timer: one of the two happened |
 """
@@ -21,6 +22,7 @@ from duly.store.control import cancel_tasks, ended_by_cancel
 from duly.store.database import Database, Session
 from duly.store.finish import Released
 from duly.store.statements import statements_beside
+from duly.store.workflow_compensations import end_compensated, run_compensation
 from duly.store.workflow_maps import run_map
 from duly.store.workflow_nodes import lock_workflow
 from duly.store.workflow_pauses import PARKED, QUEUE, park, unpause_workflow
@@ -56,7 +58,10 @@ async def stop_workflow(
     rows = await session.fetch(SQL.stop, shard_of(workflow_id), workflow_id, tenant, reason.value)
     if not rows:
         return False
-    await cancel_nodes(session, tenant, workflow_id, workflow_id, released)
+    if rows[0]["live"]:
+        await cancel_nodes(session, tenant, workflow_id, workflow_id, released)
+    else:
+        await end_compensated(session, workflow_id, released)
     return True
 
 
@@ -116,6 +121,8 @@ async def do(
             await run_map(session, timer, row, released)
         case TimerKind.WAIT:
             await run_wait(session, timer, row, released)
+        case TimerKind.COMPENSATE:
+            await run_compensation(session, timer, row, released)
         case TimerKind.NEXT:
             # It waits for this end, unless its owner has paused or unpaused it since.
             following = row["next_workflow"]

@@ -1,13 +1,14 @@
 -- name: stop
 -- Under the lock of the row itself: from now on nothing is released. The first reason stands, and one
--- that has ended stays as it is.
+-- that has ended stays as it is. Where a failure is undone, a cancel forbids that, also when it has begun.
 UPDATE duly.workflows
-   SET stop_reason = coalesce(workflows.stop_reason, $4)
+   SET stop_reason = CASE WHEN $4 = 'cancelled' AND workflows.on_failure = 'compensate' THEN $4
+                          ELSE coalesce(workflows.stop_reason, $4) END
  WHERE workflows.shard = $1
    AND workflows.id = $2
    AND workflows.tenant + 0 = $3
    AND workflows.ended_at IS NULL
-RETURNING workflows.id
+RETURNING workflows.live
 
 -- name: list_live
 -- For a cancel: the next nodes of a workflow that have not ended, in the order of their numbers.

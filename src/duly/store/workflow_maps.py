@@ -46,13 +46,14 @@ from duly.domain.map_plan import (
 )
 from duly.domain.node_spec import MapSpec
 from duly.domain.states import FailureReason, Outcome, State
-from duly.domain.workflow import NODES_MAX
+from duly.domain.workflow import NODES_MAX, OnFailure
 from duly.store.control import cancel_tasks, ended_by_cancel
 from duly.store.database import Session
 from duly.store.finish import NodeEnd, Released, end_node
 from duly.store.load import DueTimer
 from duly.store.map_items import NoItems, items_at
 from duly.store.statements import statements_beside
+from duly.store.workflow_compensations import ITEM_NUMBERS_MAX
 from duly.store.workflow_nodes import LiveNode, decode_spec, number_generated, read_named_parents
 from duly.store.workflow_timers import TimerKind, WorkflowTimer, arm
 
@@ -197,7 +198,7 @@ async def advance(session: Session, found: OpenMap, row: Any, released: Released
         return
     count = next_items(found.spec, found.progress)
     if count:
-        if row["generated"] + NODES_MAX + count > NODE_NUMBER_MAX:
+        if row["generated"] + count > numbers_max(row):
             detail = "the workflow has as many items as there are numbers"
             await give_up(session, found, FailureReason.INVALID_ITEMS, detail, released)
             return
@@ -215,6 +216,13 @@ async def advance(session: Session, found: OpenMap, row: Any, released: Released
             await finish(session, found, released)
     elif has_room(found.spec, found.progress):
         await arm_map(session, found, released)
+
+
+def numbers_max(row: Any) -> int:
+    """Where what completed is undone, each item needs a number for that as well."""
+    if row["on_failure"] == OnFailure.COMPENSATE:
+        return ITEM_NUMBERS_MAX
+    return NODE_NUMBER_MAX - NODES_MAX
 
 
 async def hear_source(session: Session, found: OpenMap) -> OpenMap:

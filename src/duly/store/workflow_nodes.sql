@@ -58,8 +58,9 @@ RETURNING timers.id
 -- Before anything else of a change: the workflow's own row.
 SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason, workflows.callback,
        workflows.name, workflows.state, workflows.completed, workflows.failed, workflows.skipped,
-       workflows.cancelled, workflows.nodes, workflows.generated, workflows.edges,
+       workflows.cancelled, workflows.nodes, workflows.generated, workflows.edges, workflows.live,
        workflows.created_at, workflows.paused_at, workflows.compensating_at, workflows.next_workflow,
+       workflows.on_failure, workflows.compensated, workflows.compensations_failed,
        duly.now() AS now
   FROM duly.workflows
  WHERE workflows.shard = $1 AND workflows.id = $2

@@ -12,7 +12,7 @@
 Ends and releases of nodes are part of the finish move (`finish.sql`, `duly.release_children`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -180,10 +180,10 @@ class WorkflowStarter:
         await submitter.learn_tenants()
         placement = await submitter.current_range(session or self.database)
         wanted = {
-            (start.tenant, node.task.pool)
+            (start.tenant, pool)
             for start in starts
             for node in start.nodes
-            if is_pooled(node)
+            for pool in pools_named(node)
         }
         # Those of callbacks as well: the transactions that tell of an end cannot make any.
         told = [(s.tenant, decode_callback(s.callback)) for s in starts if s.callback is not None]
@@ -258,6 +258,15 @@ def is_waiting(placed: PlacedStart, row: InsertRow) -> bool:
 def is_pooled(node: NodeStart) -> bool:
     """Whether workers run it; a stand-in for a node of another kind is run by no consumer."""
     return node.task.url is None and node.spec.kind not in STAND_IN_TYPES
+
+
+def pools_named(node: NodeStart) -> Iterator[str]:
+    """Those of its task, and of what undoes it."""
+    if is_pooled(node):
+        yield node.task.pool
+    undo = node.spec.compensate
+    if undo is not None and undo.url is None:
+        yield undo.pool
 
 
 def root_steps(placed: PlacedStart) -> list[tuple[NodeStart, InsertRow]]:

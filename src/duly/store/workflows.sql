@@ -204,14 +204,16 @@ SELECT node.source
  WHERE node.shard = $2 AND node.id = $3 AND node.tenant + 0 = $1
 
 -- name: count_parents
--- How many parents each of these nodes has.
-SELECT node.id, cardinality(node.parents) AS parents
+-- How many parents each of these nodes has. What undoes another node is handed that one instead.
+SELECT node.id,
+       CASE WHEN node.compensates IS NULL THEN cardinality(node.parents) ELSE 1 END AS parents
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
   JOIN duly.workflow_nodes AS node ON node.shard = asked.shard AND node.id = asked.id
 
 -- name: read_parents
 -- The parents of these nodes with their results, as far as they have ended: what a handler is given. Of
--- each node at most so many, after the given number, and none where there are more than that in all.
+-- each node at most so many, after the given number, and none where there are more than that in all. What
+-- undoes another node is handed that one.
 SELECT asked.id AS node, parent.id, parent.name, last.state, last.result,
        timers.id IS NOT NULL AS is_live, timers.parents_pending, timers.due_at, timers.holder,
        timers.started_at AS live_started_at, duly.now() AS now
@@ -219,7 +221,9 @@ SELECT asked.id AS node, parent.id, parent.name, last.state, last.result,
   JOIN duly.workflow_nodes AS node
     ON node.shard = asked.shard AND node.id = asked.id
  CROSS JOIN LATERAL (
-       SELECT edge.number FROM unnest(node.parents) AS edge(number)
+       SELECT edge.number
+         FROM unnest(CASE WHEN node.compensates IS NULL THEN node.parents
+                          ELSE ARRAY[node.compensates] END) AS edge(number)
         WHERE edge.number > $3
           AND ($5 OR cardinality(node.parents) <= $4)
         ORDER BY edge.number

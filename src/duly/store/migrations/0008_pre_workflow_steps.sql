@@ -29,11 +29,14 @@ CREATE UNIQUE INDEX workflow_nodes_compensating
 -- those that duly made itself: items of maps, and what undoes. They are numbered from 10,001 on, the nodes
 -- of the graph from 1, each without gaps, so that a graph is read without its items. `items_failed`,
 -- `items_cancelled`: of those that failed or were cancelled, the items, which their map judges.
+-- `compensated`, `compensations_failed`: of what undoes, how many completed, and failed or were cancelled.
 -- `resumed_at`: when another one last began to reuse what finished in this one, which is kept for that.
 ALTER TABLE duly.workflows
     ADD COLUMN generated integer NOT NULL DEFAULT 0,
     ADD COLUMN items_failed integer NOT NULL DEFAULT 0,
     ADD COLUMN items_cancelled integer NOT NULL DEFAULT 0,
+    ADD COLUMN compensated integer NOT NULL DEFAULT 0,
+    ADD COLUMN compensations_failed integer NOT NULL DEFAULT 0,
     ADD COLUMN depth smallint NOT NULL DEFAULT 0,
     ADD COLUMN type_version integer,
     ADD COLUMN paused_at timestamptz,
@@ -161,15 +164,6 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN stop_reason IS NULL AND on_failure IN ('stop', 'compensate') AND failed > 0
             THEN 'failure' ELSE stop_reason END;
 
--- Whether what completed of a workflow is undone before it ends: its last nodes have ended, and so many of
--- these failed.
-CREATE FUNCTION duly.is_undone(on_failure text, stop_reason text, compensating_at timestamptz,
-                               failed bigint) RETURNS boolean
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN on_failure = 'compensate'
-       AND (compensating_at IS NOT NULL OR stop_reason IS NULL AND failed > 0
-            OR coalesce(stop_reason, '') IN ('failure', 'deadline'));
-
 -- What follows the end of workflows, in its transaction: nothing is left to do for them but to tell of it:
 -- a callback, the node of another workflow that stands for it, a workflow that waits for its end. Answers
 -- rows like release_children.
@@ -209,8 +203,9 @@ $$;
 -- What follows the end of nodes, as before; what came to it: a node that is a `step` gets a timer of that
 -- kind instead of becoming due, one of a paused workflow is held, the end of an item counts for its map and
 -- may call for more items or fail the map, a map hears when what hands items over to it has ended, and when
--- it was cancelled by itself, and a workflow that is undone goes on while its children are released. With
--- `first_child`, the nodes ended before, and only children from that number on are told.
+-- it was cancelled by itself. A workflow that is undone does not end with its last node: a timer goes on
+-- with what undoes the others. With `first_child`, the nodes ended before, and only children from that
+-- number on are told.
 DROP FUNCTION duly.release_children;
 CREATE FUNCTION duly.release_children(ended_ids uuid[], ended_states text[],
                                       first_child integer DEFAULT 0)
@@ -273,25 +268,28 @@ BEGIN
                        items_cancelled = workflows.items_cancelled + counts.items_cancelled,
                        stop_reason = duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
                                                             counts.nodes_failed),
-                       compensating_at = CASE WHEN workflows.live = counts.ended AND duly.is_undone(
-                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.nodes_failed)
-                           THEN coalesce(workflows.compensating_at, duly.now())
-                           ELSE workflows.compensating_at END,
-                       ended_at = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
-                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.nodes_failed)
-                           THEN duly.now() END,
-                       state = CASE WHEN workflows.live = counts.ended AND NOT duly.is_undone(
-                               workflows.on_failure, workflows.stop_reason, workflows.compensating_at,
-                               counts.nodes_failed)
-                           THEN duly.workflow_end(
+                       compensated = workflows.compensated
+                           + CASE WHEN workflows.compensating_at IS NULL THEN 0
+                                  ELSE counts.completed END,
+                       compensations_failed = workflows.compensations_failed
+                           + CASE WHEN workflows.compensating_at IS NULL THEN 0
+                                  ELSE counts.failed + counts.cancelled END,
+                       (compensating_at, ended_at, state) = (
+                           SELECT CASE WHEN is_undone
+                                       THEN coalesce(workflows.compensating_at, duly.now())
+                                       ELSE workflows.compensating_at END,
+                                  CASE WHEN is_over AND NOT is_undone THEN duly.now() END,
+                                  CASE WHEN is_over AND NOT is_undone THEN ends_as END
+                             FROM (SELECT *, is_over AND workflows.on_failure = 'compensate'
+                                             AND ends_as = 'FAILED' AS is_undone
+                                     FROM (SELECT workflows.live = counts.ended AS is_over,
+                                                  duly.workflow_end(
                                duly.stop_reason_after(workflows.stop_reason, workflows.on_failure,
                                                       counts.nodes_failed),
                                workflows.failed - workflows.items_failed + counts.nodes_failed,
                                workflows.cancelled - workflows.items_cancelled
                                    + counts.cancelled - counts.items_cancelled,
-                               workflows.skipped + counts.skipped) END
+                               workflows.skipped + counts.skipped) AS ends_as) AS end_now) AS judged)
                   FROM counts
                  WHERE workflows.shard = duly.shard_of(counts.workflow)
                    AND workflows.id = counts.workflow
@@ -299,7 +297,8 @@ BEGIN
                        workflows.ended_at, workflows.compensating_at, counts.nodes_failed
             )
             SELECT array_agg(counted.id) FILTER (
-                       WHERE live > 0 AND (stop_reason IS NULL OR compensating_at IS NOT NULL)),
+                       WHERE live > 0 AND (stop_reason IS NULL OR compensating_at IS NOT NULL
+                                                                  AND stop_reason <> 'cancelled')),
                    array_agg(counted.id) FILTER (WHERE paused_at IS NOT NULL),
                    array_agg(counted.id) FILTER (
                        WHERE live > 0 AND stop_reason = 'failure' AND nodes_failed > 0
@@ -491,7 +490,7 @@ $$;
 DELETE FROM duly.timers WHERE held_due_at IS NOT NULL OR items_mark IS NOT NULL;
 DELETE FROM duly.workflow_timers
  WHERE kind NOT IN ('deadline', 'cancel', 'cascade', 'callback');
-DROP FUNCTION duly.release_children, duly.workflow_ended, duly.is_undone;
+DROP FUNCTION duly.release_children, duly.workflow_ended;
 CREATE OR REPLACE FUNCTION duly.stop_reason_after(stop_reason text, on_failure text, failed bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN stop_reason IS NULL AND on_failure = 'stop' AND failed > 0 THEN 'failure'
@@ -523,6 +522,8 @@ ALTER TABLE duly.workflows
     DROP COLUMN generated,
     DROP COLUMN items_failed,
     DROP COLUMN items_cancelled,
+    DROP COLUMN compensated,
+    DROP COLUMN compensations_failed,
     DROP COLUMN depth,
     DROP COLUMN type_version,
     DROP COLUMN paused_at,

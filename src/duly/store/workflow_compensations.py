@@ -1,0 +1,134 @@
+"""Compensation: of a workflow that failed, what completed is undone, the last that completed first.
+
+With `on_failure: compensate`, a failure or the deadline stops a workflow. When its last node has
+ended, `duly.release_children` arms a `compensate` timer instead of ending it, and again whenever no
+node is live. Each time, the next of what completed gets nodes that undo it: a chain, in which each
+waits for the one before; or at the turn of a map, some of its items at once.
+
+| event | what happens |
+|---|---|
+| killed between two statements or commits | its timer is there: the next process goes on |
+| two processes do one timer | the first deletes it; the second does nothing |
+| a compensation fails for good | it is a dead letter; the ones after it are done all the same |
+| one that waits is cancelled alone | the one after it no longer waits |
+| the workflow is cancelled | what does not run is cancelled, nothing more is made, and it ends |
+| it is paused | nothing is made and nothing starts until the pause ends |
+| its deadline | is none any more |
+| nodes are to be added, or it is to be resumed | refused |
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from duly.domain.ids import NODE_NUMBER_MAX, node_id_of, shard_of
+from duly.domain.node_spec import MapSpec
+from duly.domain.workflow import NODES_MAX
+from duly.store.database import Session
+from duly.store.finish import Released
+from duly.store.statements import statements_beside
+from duly.store.workflow_nodes import decode_spec, number_generated
+from duly.store.workflow_timers import WorkflowTimer
+
+SQL = statements_beside(__file__)
+# Compensations that one commit makes.
+COMPENSATED_AT_ONCE = 1000
+# Of the numbers for generated nodes, items of maps leave as many as undo all of them.
+ITEM_NUMBERS_MAX = (NODE_NUMBER_MAX - 2 * NODES_MAX) // 2
+
+
+@dataclass(frozen=True, slots=True)
+class CompensableNode:
+    """A node with a compensation; or with `map_index` so far that its items are undone to there."""
+
+    number: int
+    ended_at: datetime
+    map: MapSpec | None
+    map_index: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bite:
+    """What is undone next, by number and in this order; one after the other, if it is a chain."""
+
+    numbers: list[int]
+    is_chain: bool
+
+
+async def run_compensation(
+    session: Session, timer: WorkflowTimer, row: Any, released: Released
+) -> None:
+    """Under the lock of the workflow, whose row this is: no node of it is live."""
+    assert row["live"] == 0
+    assert row["ended_at"] is None
+    bite = await next_bite(session, timer.workflow, await read_position(session, row))
+    if bite is None:
+        await end_compensated(session, timer.workflow, released)
+        return
+    count = len(bite.numbers)
+    first = await number_generated(session, timer.tenant, timer.workflow, count)
+    assert first is not None, "what is undone has not ended"
+    assert first + count - 1 <= NODE_NUMBER_MAX
+    asked = timer.workflow, first, bite.numbers, bite.is_chain
+    released.note(await session.fetch(SQL.make_compensations, timer.shard, *asked))
+
+
+async def read_position(session: Session, row: Any) -> CompensableNode | None:
+    """Where the last compensation that was made stands; what is generated last, is one."""
+    last = node_id_of(row["id"], NODES_MAX + row["generated"])
+    rows = await session.fetch(SQL.read_position, shard_of(row["id"]), last)
+    return ended_from(rows[0]) if rows else None
+
+
+async def next_bite(
+    session: Session, workflow_id: UUID, position: CompensableNode | None
+) -> Bite | None:
+    """None: all that completed is undone."""
+    if position is not None and position.map is not None:
+        items = await list_items(session, workflow_id, position)
+        if items:
+            return Bite(items, is_chain=False)
+    while nodes := await list_ended(session, workflow_id, position):
+        chain: list[int] = []
+        for node in nodes:
+            if node.map is None:
+                chain.append(node.number)
+            elif chain:
+                break
+            elif items := await list_items(session, workflow_id, node):
+                return Bite(items, is_chain=False)
+        if chain:
+            return Bite(chain, is_chain=True)
+        position = nodes[-1]
+    return None
+
+
+async def list_ended(
+    session: Session, workflow_id: UUID, after: CompensableNode | None
+) -> list[CompensableNode]:
+    place = (None, None) if after is None else (after.ended_at, after.number)
+    rows = await session.fetch(
+        SQL.list_ended, shard_of(workflow_id), workflow_id, *place, COMPENSATED_AT_ONCE
+    )
+    return [ended_from(row) for row in rows]
+
+
+async def list_items(session: Session, workflow_id: UUID, node: CompensableNode) -> list[int]:
+    assert node.map is not None
+    most = min(node.map.max_parallel or COMPENSATED_AT_ONCE, COMPENSATED_AT_ONCE)
+    place = workflow_id, node.number, node.map_index
+    rows = await session.fetch(SQL.list_items, shard_of(workflow_id), *place, most)
+    return [row["number"] for row in rows]
+
+
+async def end_compensated(session: Session, workflow_id: UUID, released: Released) -> None:
+    """Under the lock of the workflow, of which no node is live."""
+    rows = await session.fetch(SQL.end_compensated, shard_of(workflow_id), workflow_id)
+    assert rows, "nothing is live of it, and it has not ended: it is being undone"
+    released.note(await session.fetch(SQL.tell_end, workflow_id))
+
+
+def ended_from(row: Any) -> CompensableNode:
+    spec = decode_spec(row["spec"])
+    return CompensableNode(row["number"], row["ended_at"], spec.map, row["map_index"])
