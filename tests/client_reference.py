@@ -14,7 +14,17 @@ from typing import Any
 
 import duly
 from duly.api.problems import STATUS
-from duly.client import errors, http_pool, inline_mode, namespaces, submits, wire, worker
+from duly.client import (
+    errors,
+    http_pool,
+    inbox,
+    inline_mode,
+    namespaces,
+    receiver,
+    submits,
+    wire,
+    worker,
+)
 from duly.client.context import Context, Flag
 from duly.client.operations import listing, operation
 from duly.client.request import (
@@ -30,7 +40,7 @@ from duly.client.workflow_builder import GraphBuilder
 from duly.client.workflow_nodes import FlowNode
 from duly.client.workflow_results import NodeResult, SignalResult
 from duly.domain import limits
-from duly.domain.errors import DulyError
+from duly.domain.errors import ConfigurationError, DulyError
 from duly.testing import inline, plugin
 from duly.testing.clock import MovableClock
 from duly.testing.server import DulyServer, TestTenant
@@ -61,7 +71,8 @@ a task that is refused does not fail its neighbours.
 """
 AWAITED = """### duly.AsyncClient
 
-The same methods, to be awaited; `tasks` is an async iterator. Use it with `async with`.
+The same methods, to be awaited; `tasks`, `search` and `logs` are async iterators. Use it with
+`async with`.
 """
 REFUSALS = """## Errors
 
@@ -76,7 +87,7 @@ TESTING = """## duly.testing
 INNER = {
     namespaces.AsyncSchedules: {"planned"},
     duly.Client: {"items_of", "run", "running_loop", "start_anew", "task_from"},
-    duly.AsyncClient: {"pages", "send", "task_from", "task_pages"},
+    duly.AsyncClient: {"found_pages", "log_pages", "pages", "send", "task_from", "task_pages"},
     duly.Task: {"client", "typed"},
     duly.AsyncTask: {"client", "typed"},
     duly.Workflow: {"client", "renewed"},
@@ -113,6 +124,11 @@ WHEN: dict[type[DulyError], str] = {
     errors.IdempotencyMismatch: "the idempotency key was used with another request",
     errors.RateLimited: "too fast, or over a quota, in every try; `retry_after_s` says how long",
     errors.Unavailable: "the server cannot answer now, in every try",
+    receiver.WebhookRefused: "`duly.receiver.verify`: not signed by duly, too old, or malformed",
+    inbox.NoTransaction: "`once` outside of a transaction",
+    inbox.StaleFence: "`once(..., fenced=True)`: a later attempt was seen; this one is over",
+    inbox.FirstNotAsked: "the block of a `once` never looked whether it is the first time",
+    ConfigurationError: "what a program says of duly cannot be: a name, a flag, a setting",
 }
 LIMITS: tuple[tuple[str, float], ...] = (
     ("payload, bytes of JSON", limits.PAYLOAD_BYTES_MAX),
@@ -293,9 +309,10 @@ def option_rows(options: Any) -> Iterator[tuple[str, str]]:
 
 
 def error_rows() -> Iterator[tuple[str, str, str]]:
-    kinds = [e for _, e in inspect.getmembers(errors, inspect.isclass) if issubclass(e, DulyError)]
+    public = [getattr(duly, name) for name in duly.__all__]
+    kinds = [e for e in public if inspect.isclass(e) and issubclass(e, DulyError)]
     for kind in sorted(kinds, key=lambda each: list(WHEN).index(each) if each in WHEN else -1):
-        if kind is DulyError:
+        if kind is DulyError or kind.__module__ == inline_mode.__name__:
             continue
         assert kind in WHEN, f"say when {kind.__name__} is raised"
         yield f"`{kind.__name__}`", codes_of(kind), WHEN[kind]
@@ -323,7 +340,7 @@ def fixture_rows() -> Iterator[tuple[str, str]]:
 
 def inline_error_rows(module: ModuleType) -> Iterator[tuple[str, str]]:
     for name, kind in vars(module).items():
-        if inspect.isclass(kind) and issubclass(kind, DulyError) and name not in duly.__all__:
+        if inspect.isclass(kind) and issubclass(kind, DulyError) and kind not in (DulyError, *WHEN):
             yield f"`{name}`", described(kind, name)
 
 

@@ -1,4 +1,4 @@
-"""TypeScript types of tasks and schedules, made from the OpenAPI description of their endpoints:
+"""TypeScript types of tasks, schedules and workflows, made from the OpenAPI description of the API:
 `python -m tests.typescript_types` writes them, and a test fails when they are stale."""
 
 import dataclasses
@@ -13,6 +13,8 @@ from duly.api.explain import ExplainRoutes
 from duly.api.openapi import describe
 from duly.api.schedules import ScheduleRoutes
 from duly.api.tasks import TaskRoutes
+from duly.api.workflow_signals import WorkflowSignalRoutes
+from duly.api.workflows import WorkflowRoutes
 
 TYPES = Path(__file__).parent.parent / "clients" / "typescript" / "src" / "api.ts"
 HEADER = """/**
@@ -24,6 +26,8 @@ HEADER = """/**
 WANTED = (
     *("TaskRequest", "TaskView", "AttemptView", "ExplanationView"),
     *("ScheduleRequest", "ScheduleView"),
+    *("WorkflowRequest", "WorkflowView", "WorkflowNodeView", "GraphView", "WorkflowExplanation"),
+    *("SignalRequest", "SignalView"),
 )
 REFERENCE = "#/components/schemas/"
 SIMPLE = {
@@ -40,6 +44,8 @@ def make_types() -> str:
         *without_parts(TaskRoutes).endpoints(),
         *ExplainRoutes(None, 0).endpoints(),
         *without_parts(ScheduleRoutes).endpoints(),
+        *without_parts(WorkflowRoutes).endpoints(),
+        *without_parts(WorkflowSignalRoutes).endpoints(),
     ]
     schemas: dict[str, Any] = describe(endpoints)["components"]["schemas"]
     names = list(WANTED)

@@ -112,6 +112,22 @@ async def test_a_follower_waits_for_the_first_line(front: Front) -> None:
     assert (done["items"], done["is_over"]) == ([], True)
 
 
+async def test_a_follower_hears_the_last_lines_of_a_short_attempt(front: Front) -> None:
+    """A worker sends lines half a second after they were logged, and the end of the task at once: a
+    follower of a short handler was told that it had logged nothing."""
+    task_id = await ready_task(front)
+    (task,) = await lease(front)
+    await settle(front, task)
+    following = asyncio.ensure_future(read(front, task_id, "?follow=20"))
+    await write(front, task, "last words")
+    page = (await following).json
+    assert [item["text"] for item in page["items"]] == ["last words"]
+    assert not page["is_over"]
+    done = (await read(front, task_id, f"?follow=20&after={page['after']}")).json
+    assert (done["items"], done["is_over"]) == ([], True)
+    assert (await read(front, task_id)).json["is_over"]
+
+
 async def test_an_erasure_takes_the_logs_along(front: Front) -> None:
     """Lines name customers as often as payloads do."""
     task_id = await ready_task(front)

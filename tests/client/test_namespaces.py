@@ -1,7 +1,10 @@
 """The resources of a client beside tasks: typed, upserted by name, defined once for both."""
 
+import asyncio
+import importlib
 import inspect
 import itertools
+import pkgutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -10,11 +13,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 import duly
+import duly.client
 from duly import AsyncClient, Client, Context, TaskRegistry
-from duly.client import errors, namespaces, views
+from duly.client import namespaces, views
 from duly.client.operations import Blocking, Operations
 from duly.client.request import RESOURCES
 from duly.domain.errors import DulyError
+from tests.client.conftest import MakeWorker
 from tests.story.duly_up import RunningDuly
 
 numbers = itertools.count(1)
@@ -155,6 +160,71 @@ def test_dead_letters_are_read_replayed_and_purged(plain: Client) -> None:
     assert plain.dead_letters.purge(type="a.late").done == 1
 
 
+def test_many_tasks_are_changed_by_the_server(plain: Client, name: str) -> None:
+    """A loop over a million tasks in a program breaks off in the middle."""
+    kind = f"bulk.{next(numbers)}"
+    plain.submit_many([{"type": kind, "delay_s": 3600} for _ in range(3)])
+    seen = plain.bulk.preview("cancel", type=kind)
+    assert (seen.matched, seen.has_more, len(seen.sample)) == (3, False, 3)
+    with pytest.raises(TypeError, match="everything=True"):
+        plain.bulk.start("cancel")
+    operation = plain.bulk.start("cancel", type=kind, rate_per_s=1000, canary=1)
+    paused = plain.bulk.wait(operation.id, 30)
+    assert (paused.state, paused.done) == ("PAUSED_AFTER_CANARY", 1)
+    plain.bulk.resume(operation.id)
+    ended = plain.bulk.wait(operation.id, 30)
+    assert (ended.state, ended.done, ended.filter) == ("DONE", 3, {"type": kind})
+    assert operation.id in {each.id for each in plain.bulk.list()}
+    with pytest.raises(duly.Conflict):
+        plain.bulk.stop(operation.id)
+    assert plain.bulk.get(operation.id).state == "DONE"
+    found = [task.id for task in plain.search(kind)]
+    assert len(found) == 3
+    assert plain.erasures.erase(task=found[0]).erased == 1
+    assert plain.erasures.erase(type=kind, dry_run=True).matched == 2
+    assert plain.erasures.erase(type=kind).erased == 2
+    with pytest.raises(duly.Invalid, match="tenant"):
+        plain.erasures.erase(tenant="another")
+
+
+async def test_a_bulk_operation_that_goes_on_is_said(client: AsyncClient) -> None:
+    """A wait without an end hangs a deployment."""
+    kind = f"bulk.{next(numbers)}"
+    await client.submit_many([{"type": kind, "delay_s": 3600} for _ in range(3)])
+    operation = await client.bulk.start("cancel", type=kind, rate_per_s=0.01)
+    with pytest.raises(duly.WaitTimedOut, match=r"bulk operation .* it is RUNNING"):
+        await client.bulk.wait(operation.id, timeout_s=0)
+    assert (await client.bulk.stop(operation.id)).state == "STOPPED"
+    await client.erasures.erase(type=kind)
+    assert [task.type async for task in client.search(type=kind)]
+
+
+async def test_statistics_and_logs_are_typed(
+    client: AsyncClient, plain: Client, make_worker: MakeWorker, pool: str
+) -> None:
+    """The figures of a program's own page must not depend on how their JSON is written."""
+    worker = make_worker()
+
+    @worker.task("logs.write")
+    async def write(ctx: Context) -> None:
+        ctx.log.info("one line", number=7)
+
+    serving = asyncio.create_task(worker.serve())
+    task = await client.submit("logs.write", pool=pool)
+    lines = [line async for line in client.logs(task.id, follow=True)]
+    worker.stop()
+    await serving
+    assert [("one line" in line.text, line.level) for line in lines] == [(True, "info")]
+    assert [line.text for line in plain.logs(task.id)] == [line.text for line in lines]
+    since = datetime.now(UTC) - timedelta(hours=2)
+    counted = await client.stats.over_time(since=since, step_s=600, type="logs.write")
+    assert (counted.step_s, counted.since, counted.total.failed) == (600, counted.total.at, 0)
+    now = await client.stats.now()
+    assert {band.band for band in now.bands} == {"high", "normal", "low"}
+    assert now.count_max > 0
+    assert isinstance(plain.stats.tenants(), list)
+
+
 def test_explain_answers_an_object(plain: Client) -> None:
     """The first thing that a newcomer asks."""
     task = plain.submit("a.far", delay_s=3600)
@@ -185,10 +255,14 @@ async def test_an_unknown_resource_is_an_attribute_error(client: AsyncClient) ->
 
 def test_every_error_can_be_imported_from_duly() -> None:
     """An `except` clause needs a name, and its writer looks in the package."""
-    for kind in vars(errors).values():
-        if inspect.isclass(kind) and issubclass(kind, DulyError):
-            assert getattr(duly, kind.__name__) is kind
-            assert kind.__name__ in duly.__all__
+    for module in pkgutil.iter_modules(duly.client.__path__, "duly.client."):
+        if module.name == "duly.client.relay":
+            continue  # a command's, which needs the server's packages
+        for kind in vars(importlib.import_module(module.name)).values():
+            if inspect.isclass(kind) and issubclass(kind, DulyError) and kind is not DulyError:
+                # A special case is caught by the name of what it is a case of.
+                special = [base for base in kind.__mro__ if issubclass(base, DulyError)][:-1]
+                assert any(getattr(duly, base.__name__, None) is base for base in special), kind
 
 
 def test_a_server_that_is_away_is_one_line() -> None:

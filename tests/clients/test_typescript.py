@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from duly import Client
-from tests.processes import PROJECT
+from tests.processes import PROJECT, eventually
 from tests.servers import ServerOfTheRun
 from tests.story.duly_up import RunningDuly, duly_up
 from tests.typescript_types import TYPES, make_types
@@ -141,6 +141,26 @@ def test_the_client_submits_reads_lists_waits_and_explains(
 
 
 @pytest.mark.slow
+def test_a_workflow_is_started_signalled_and_read(
+    installed: Path, duly: RunningDuly, client: Client
+) -> None:
+    """A language whose client knows only single tasks writes its own graphs, by polling."""
+    with (
+        NodeProcess(installed, duly, "worker.mjs"),
+        NodeProcess(installed, duly, "workflow.mjs") as node,
+    ):
+        out = node.answer()
+        assert node.process.wait(RUN_S_MAX) == 0
+    assert (out["early"], out["explained"], out["paused"]) == (True, "ship", True)
+    assert (out["signal"], out["state"], out["counts"]) == ("approved", "COMPLETED", [3, 1])
+    charged = {"state": "COMPLETED", "value": "receipt 7"}
+    assert out["shipped"] == {"charged": charged, "approved": {"by": "ann"}}
+    assert (out["skipped"], out["unknown"], out["same"], out["listed"]) == (True,) * 4
+    assert out["nodes"] == ["charge", "approved", "ship", "apologise"]
+    assert (out["after"], out["cancelled"]) == (["charge", "approved"], "CANCELLED")
+
+
+@pytest.mark.slow
 def test_a_worker_completes_rejects_retries_snoozes_and_keeps_leases(
     installed: Path, duly: RunningDuly, client: Client
 ) -> None:
@@ -160,6 +180,12 @@ def test_a_worker_completes_rejects_retries_snoozes_and_keeps_leases(
         assert (snoozed.output, snoozed.attempt) == (2, 1)
         kept = client.submit("progress", pool="node").wait(30)
         assert (kept.output, kept.attempt) == ("kept its lease", 1)
+        unknown = client.submit("nobody.knows", pool="node")
+        eventually(
+            lambda: [each.outcome for each in client.attempts(unknown.id)] == ["snoozed"],
+            "an attempt that was put off",
+        )
+        assert unknown.cancel().state == "CANCELLED"
         assert node.process.poll() is None
 
 
@@ -196,4 +222,4 @@ def test_the_types_refuse_what_the_api_would(installed: Path) -> None:
     shutil.copy(PROGRAMS / "misuse.ts", installed)
     told = run(*tsc, *options, "misuse.ts", cwd=installed).stdout
     lines = [line.partition("(")[2].partition(",")[0] for line in told.splitlines()]
-    assert [line for line in lines if line.isdigit()] == ["3", "4", "5", "6", "7"], told
+    assert [line for line in lines if line.isdigit()] == ["3", "4", "5", "6", "7", "8"], told

@@ -18,6 +18,13 @@ export interface AttemptView {
   error?: string | null;
 }
 
+/** A parent that has not ended, or whose end decided. */
+export interface BindingParent {
+  name: string;
+  state: State;
+  next_at?: string | null;
+}
+
 /** Of the newest occurrences, those that were to fire, and those that fired on time. */
 export interface CadenceView {
   expected: number;
@@ -56,6 +63,24 @@ export interface GateView {
   unblock?: string | null;
 }
 
+/** A map is one node; its items are listed by `nodes?map=`. */
+export interface GraphNode {
+  name: string;
+  state: State;
+  after?: string[];
+  when?: "all_completed" | "all_done" | "any_completed" | "any_failed" | "none_failed";
+  kind?: "map" | "task" | "wait" | "workflow";
+  map?: MapView | null;
+}
+
+/** All nodes in the order in which they were given, each with the names of its parents. */
+export interface GraphView {
+  id: string;
+  name: string;
+  state: State;
+  nodes: GraphNode[];
+}
+
 /** A task for each item, of the node's `type` and with what tasks have. The item is the payload; beside a payload of the node, an object, it is its member `item`. `over`: a list, a number, or `pages`, which the one node in `after` hands over while it runs. `max_items`: 10,000 if not given, 1,000,000 over a number; with more it fails. `max_parallel`: items that have not ended at a time. `tolerate`: with more failed items than that it fails; with none, if not given. */
 export interface MapRequest {
   over: "pages" | MapSource;
@@ -75,6 +100,41 @@ export interface MapSource {
 export interface MapTolerance {
   percent?: number | null;
   count?: number | null;
+}
+
+/** How far a map is. `items`: how many it has, once that is known; `made`: those that have a task; `open`: those of them that have not ended; `tolerated`: how many may fail. */
+export interface MapView {
+  items?: number | null;
+  made: number;
+  open: number;
+  completed: number;
+  failed: number;
+  cancelled: number;
+  tolerated?: number | null;
+}
+
+/** How many nodes are in each state. */
+export interface NodeCounts {
+  waiting: number;
+  scheduled: number;
+  ready: number;
+  running: number;
+  completed: number;
+  failed: number;
+  skipped: number;
+  cancelled: number;
+}
+
+/** Why a node stands where it does. `blocked_by` are the nodes at the beginning of all chains that lead to it which could move now. `waits_for`: of a wait that has begun. */
+export interface NodeExplanation {
+  id: string;
+  name: string;
+  state: State;
+  when: "all_completed" | "all_done" | "any_completed" | "any_failed" | "none_failed";
+  detail: string;
+  parents: BindingParent[];
+  blocked_by: BindingParent[];
+  waits_for?: WaitingFor | null;
 }
 
 /** One node: what it runs, the nodes it comes after, and the rule by which these let it run. It is a task (`type` and what tasks have), with `map` a task for each item, or a wait. `if`: a predicate on the results of its parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`. */
@@ -200,6 +260,27 @@ export interface ScheduleView {
   updated_at: string;
 }
 
+/** What is told to a workflow: a name, and a payload that the waiting node answers with. With an idempotency key, the same signal is taken once by this workflow. */
+export interface SignalRequest {
+  name: string;
+  payload?: unknown;
+  idempotency_key?: string | null;
+}
+
+/** A signal as it stands. `node`: which one got it; without it, it is kept for one that will wait. The answer to the one who sent it leaves out the payload. */
+export interface SignalView {
+  number: number;
+  name: string;
+  sender: string;
+  role: string;
+  /** RFC 3339, with an offset. */
+  received_at: string;
+  node?: string | null;
+  consumed_at?: string | null;
+  idempotency_key?: string | null;
+  payload?: unknown | null;
+}
+
 export type State = "CANCELLED" | "COMPLETED" | "FAILED" | "READY" | "RUNNING" | "SCHEDULED" | "SKIPPED" | "WAITING";
 
 /** At most `limit` tasks of its type, or of its `key`, become due in `period_s`, evenly spread; each further one is due that much later. */
@@ -302,4 +383,75 @@ export interface WaitRequest {
   on_timeout?: OnTimeout;
   delay_s?: number | null;
   until?: string | null;
+}
+
+/** What a wait node waits for: a signal, who may send it, and until when; or only until when. */
+export interface WaitingFor {
+  signal?: string | null;
+  role?: string | null;
+  until?: string | null;
+}
+
+/** Of one node, or of the first nodes that have not ended: those that wait for a signal or their time, then the others. */
+export interface WorkflowExplanation {
+  id: string;
+  state: State;
+  nodes: NodeExplanation[];
+}
+
+/** A node as it stands; its task has the same id. `parents_pending`: how many have not ended. `source`: of one that is reused, the node of an earlier workflow whose task stands for it. `index`: of an item, its place in its map. */
+export interface WorkflowNodeView {
+  id: string;
+  name: string;
+  state: State;
+  when: "all_completed" | "all_done" | "any_completed" | "any_failed" | "none_failed";
+  kind?: "map" | "task" | "wait" | "workflow";
+  type?: string | null;
+  parents?: number;
+  parents_pending?: number | null;
+  delay_s?: number;
+  next_at?: string | null;
+  started_at?: string | null;
+  finished_at?: string | null;
+  reason?: string | null;
+  source?: string | null;
+  map?: MapView | null;
+  index?: number | null;
+}
+
+/** A graph of tasks: `name` and `nodes`, or a `type`: `name` or `name@version`, without a version the latest. With an idempotency key, the same body under the same name starts it once. `payload` is that of each node without one of its own. */
+export interface WorkflowRequest {
+  deadline_s?: number | null;
+  on_failure?: OnFailure;
+  defaults?: TaskDefaults;
+  callback?: CallbackRequest | null;
+  tags?: Record<string, string> | null;
+  name?: string | null;
+  nodes?: Record<string, NodeRequest>;
+  type?: string | null;
+  payload?: unknown;
+  idempotency_key?: string | null;
+}
+
+/** A workflow as it stands: RUNNING until its last node has ended. `critical_path` are the nodes that decide when it ends, `estimate_at` when that may be; neither for more than 1,000 nodes. `resumed_from`: the workflow whose finished nodes it reuses. */
+export interface WorkflowView {
+  id: string;
+  name: string;
+  state: State;
+  nodes: number;
+  edges: number;
+  counts: NodeCounts;
+  /** RFC 3339, with an offset. */
+  created_at: string;
+  on_failure: OnFailure;
+  type?: string | null;
+  resumed_from?: string | null;
+  paused_at?: string | null;
+  paused_by?: string | null;
+  ended_at?: string | null;
+  deadline_at?: string | null;
+  stop_reason?: string | null;
+  tags?: Record<string, string> | null;
+  critical_path?: string[] | null;
+  estimate_at?: string | null;
 }

@@ -4,16 +4,19 @@ import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
 
 import type { AttemptView, ExplanationView, ScheduleRequest, ScheduleView, TaskRequest, TaskView } from "./api.js";
+import type { WorkflowRequest, WorkflowView } from "./api.js";
 import { ApiError, TaskNotEnded, Unreachable, type ErrorItem } from "./errors.js";
+import { WorkflowHandle } from "./workflow.js";
 
 const TIMEOUT_S = 30;
 const TRIES_MAX = 5;
 const PAUSE_FIRST_S = 0.1;
 const PAUSE_MAX_S = 5;
 const RETRY_AFTER_MAX_S = 30;
-const WAIT_S = 20;
+/** Of one long poll; a wait makes as many as it needs. */
+export const WAIT_S = 20;
 const BATCH_MAX = 1000;
-const ENDED = new Set(["COMPLETED", "FAILED", "CANCELLED", "SKIPPED"]);
+export const ENDED: ReadonlySet<string> = new Set(["COMPLETED", "FAILED", "CANCELLED", "SKIPPED"]);
 
 export interface ClientOptions {
   /** Default: the environment variable DULY_URL. */
@@ -82,7 +85,23 @@ export class Client {
 
   /** All that match, page after page. */
   tasks(query: Record<string, string | undefined> = {}): AsyncGenerator<TaskView> {
-    return this.#pages<TaskView>("/v1/tasks", query);
+    return this.pages<TaskView>("/v1/tasks", query);
+  }
+
+  /** A graph of tasks, stored whole: `{ name, nodes: { charge: { type }, ship: { type, after: ["charge"] } } }`, or `{ type }`. */
+  async startWorkflow(workflow: WorkflowRequest): Promise<WorkflowHandle> {
+    const idempotencyKey = workflow.idempotency_key ?? undefined;
+    const options = { body: workflow, idempotencyKey };
+    return new WorkflowHandle(this, await this.request<WorkflowView>("POST", "/v1/workflows", options));
+  }
+
+  async workflow(id: string): Promise<WorkflowHandle> {
+    return new WorkflowHandle(this, await this.request<WorkflowView>("GET", path("workflows", id)));
+  }
+
+  /** All that match, page after page. */
+  workflows(query: Record<string, string | undefined> = {}): AsyncGenerator<WorkflowView> {
+    return this.pages<WorkflowView>("/v1/workflows", query);
   }
 
   createSchedule(schedule: ScheduleRequest): Promise<ScheduleView> {
@@ -90,14 +109,15 @@ export class Client {
   }
 
   schedules(query: Record<string, string | undefined> = {}): AsyncGenerator<ScheduleView> {
-    return this.#pages<ScheduleView>("/v1/schedules", query);
+    return this.pages<ScheduleView>("/v1/schedules", query);
   }
 
   async deleteSchedule(id: string): Promise<void> {
     await this.request<void>("DELETE", path("schedules", id));
   }
 
-  async *#pages<Item>(at: string, query: Record<string, string | undefined>): AsyncGenerator<Item> {
+  /** A list of the API, page after page. */
+  async *pages<Item>(at: string, query: Record<string, string | undefined>): AsyncGenerator<Item> {
     let cursor: string | undefined;
     do {
       const asked = { ...query, cursor, limit: 200 };
@@ -213,7 +233,7 @@ function taskRequest(type: string, payload: unknown, options: SubmitOptions): ob
   return { ...rest, type, payload: payload ?? null, ...(Object.keys(target).length && { target }) };
 }
 
-function path(...parts: string[]): string {
+export function path(...parts: string[]): string {
   return "/v1/" + parts.map(encodeURIComponent).join("/");
 }
 

@@ -24,6 +24,7 @@ const CALL_S = 10;
 const PAUSE_MAX_S = 5;
 const ERROR_CHARACTERS_MAX = 2000;
 const KIND_CHARACTERS_MAX = 128;
+const UNKNOWN_TYPE_S = 30;
 
 export interface WorkerOptions extends ClientOptions {
   client?: Client;
@@ -38,6 +39,12 @@ export interface WorkerOptions extends ClientOptions {
   log?: (message: string) => void;
 }
 
+/** How a node that comes before this one in a workflow has ended; `value` is its result. */
+export interface Parent {
+  readonly state: "COMPLETED" | "FAILED" | "CANCELLED" | "SKIPPED";
+  readonly value: any;
+}
+
 /** One attempt, as its handler sees it. */
 export interface Context {
   readonly id: string;
@@ -50,6 +57,10 @@ export interface Context {
   readonly scheduledFor: Date;
   /** What an earlier attempt has told as its progress. */
   readonly lastProgress: unknown;
+  /** Of a node of a workflow, by name, those it comes after. Empty for other tasks, and where `parentsUrl` is given. */
+  readonly parents: Readonly<Record<string, Parent>>;
+  /** Where to read the parents in pages, if they are too many or too long. */
+  readonly parentsUrl: string | undefined;
   /** Aborted when the task is cancelled, its lease is lost, or the worker stops. */
   readonly signal: AbortSignal;
   readonly cancelled: boolean;
@@ -75,6 +86,8 @@ interface Leased {
   lease_until: string;
   timeout_s: number;
   execution_key: string;
+  parents?: Record<string, { state: Parent["state"]; result?: unknown }> | null;
+  parents_url?: string | null;
 }
 
 interface Settlement {
@@ -232,7 +245,9 @@ export class Worker {
   async #outcome(run: Run): Promise<Settlement | undefined> {
     const handler = this.#handlers.get(run.task.type);
     if (handler === undefined) {
-      return { outcome: "failed", error: `no handler for ${run.task.type} in this worker`, error_kind: "NoHandler" };
+      // During a deployment another worker may know it.
+      this.#log(`no handler for ${run.task.type}: put off for ${UNKNOWN_TYPE_S} s`);
+      return { outcome: "snoozed", retry_in_s: UNKNOWN_TYPE_S };
     }
     const limit = setTimeout(() => run.stop("stale"), run.task.timeout_s * 1000);
     const stopped = new Promise<never>((_, reject) => {
@@ -362,6 +377,10 @@ function context(run: Run): Context {
     executionKey: task.execution_key,
     scheduledFor: new Date(task.scheduled_for),
     lastProgress: task.progress ?? null,
+    parents: Object.fromEntries(
+      Object.entries(task.parents ?? {}).map(([name, { state, result }]) => [name, { state, value: result ?? null }]),
+    ),
+    parentsUrl: task.parents_url ?? undefined,
     signal: run.abort.signal,
     get cancelled() {
       return run.end === "cancel";

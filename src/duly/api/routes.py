@@ -184,7 +184,7 @@ class ApiRoutes:
         inputs = NodeInputs(self.database)
         return [
             *WorkerRoutes(self.workers, self.reading, inputs, self.appending()).endpoints(),
-            *TaskLogRoutes(self.database, self.reading).endpoints(),
+            *TaskLogRoutes(self.database, self.reading, self.environment).endpoints(),
         ]
 
     def schedules(self) -> ScheduleRoutes:

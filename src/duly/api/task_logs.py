@@ -2,7 +2,7 @@
 
 import asyncio
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Literal
 from uuid import UUID
 
@@ -18,9 +18,10 @@ from duly.api.worker_protocol import WORKER_TAG, Fence, WorkerId
 from duly.domain.access import PRODUCERS, WORKERS
 from duly.domain.limits import Problem
 from duly.domain.states import TERMINAL
+from duly.environment import Environment
 from duly.execution.worker_leases import holder_of
 from duly.store.database import Database
-from duly.store.read import ReadBatcher
+from duly.store.read import ReadBatcher, Task
 from duly.store.task_logs import (
     CHUNK_BYTES_MAX,
     CHUNKS_MAX,
@@ -38,6 +39,8 @@ PAGE_MAX = 64
 FOLLOW_S_MAX = 30.0
 # Lines of a task come from any process; a follower asks for them again this often.
 FOLLOW_EVERY_S = 0.5
+# A worker sends the last lines of an attempt up to a second after it has settled it.
+LAST_WORDS = timedelta(seconds=2)
 Level = Literal["debug", "info", "warning", "error", "stdout", "stderr"]
 
 
@@ -66,7 +69,8 @@ class LogsStored(msgspec.Struct, frozen=True):
 
 
 class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """`follow`: wait so many seconds for the first line, if the task has not ended."""
+    """`follow`: wait so many seconds for the first line, if the task has not ended or has only just
+    ended: its last lines may be on their way."""
 
     after: Annotated[str, Meta(pattern=r"^[0-9]{1,10}\.[0-9]{1,4}$")] | None = None
     follow: Annotated[float, Meta(ge=0, le=FOLLOW_S_MAX)] = 0.0
@@ -92,6 +96,7 @@ class LogPage(msgspec.Struct, frozen=True):
 class TaskLogRoutes:
     database: Database
     reading: ReadBatcher
+    environment: Environment
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -150,10 +155,17 @@ class TaskLogRoutes:
             if task is None:
                 raise not_found("task", task_id)
             chunks = await read_logs(self.database, call.tenant, task_id, after, PAGE_MAX)
-            is_over = task.state in TERMINAL and len(chunks) < PAGE_MAX
+            is_over = len(chunks) < PAGE_MAX and self.has_ended(task, query)
             if chunks or is_over or clock.time() >= ends_at:
                 return Answer(200, page_of(chunks, query.after, is_over=is_over))
             await asyncio.sleep(FOLLOW_EVERY_S)
+
+    def has_ended(self, task: Task, query: LogsQuery) -> bool:
+        if task.state not in TERMINAL:
+            return False
+        if not query.follow or task.finished_at is None:
+            return True
+        return self.environment.clock.now() - task.finished_at >= LAST_WORDS
 
 
 def position(after: str | None) -> tuple[int, int]:

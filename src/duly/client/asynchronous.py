@@ -31,12 +31,15 @@ if TYPE_CHECKING:
     from duly.client.namespaces import (
         AsyncAudit,
         AsyncBreakers,
+        AsyncBulk,
         AsyncDeadLetters,
+        AsyncErasures,
         AsyncKeys,
         AsyncNodes,
         AsyncNotifications,
         AsyncPauses,
         AsyncSchedules,
+        AsyncStats,
         AsyncTaskTypes,
         AsyncTenants,
         AsyncWebhookSecrets,
@@ -44,10 +47,12 @@ if TYPE_CHECKING:
         AsyncWorkflows,
         AsyncWorkflowTypes,
     )
-    from duly.client.views import Explanation
+    from duly.client.views import Explanation, LogLine
     from duly.client.workflow_builder import AsyncWorkflowBuilder
 
 PAGE = 200
+# Of one long poll for lines; `logs(follow=True)` makes as many as it needs.
+FOLLOW_S = 25.0
 R = TypeVar("R")
 
 
@@ -107,6 +112,9 @@ class AsyncClient:
     breakers: "AsyncBreakers"
     webhook_secrets: "AsyncWebhookSecrets"
     notifications: "AsyncNotifications"
+    bulk: "AsyncBulk"
+    erasures: "AsyncErasures"
+    stats: "AsyncStats"
     audit: "AsyncAudit"
     nodes: "AsyncNodes"
     workers: "AsyncWorkers"
@@ -261,6 +269,50 @@ class AsyncClient:
         }
         async for page in self.pages("/v1/tasks", query):
             yield [self.task_from(item) for item in page]
+
+    async def search(
+        self,
+        text: str | None = None,
+        *,
+        type: str | None = None,  # noqa: A002
+        tag: str | None = None,
+        worker: str | None = None,
+        error: str | None = None,
+    ) -> AsyncIterator[AsyncTask[Any]]:
+        """Newest created first. `text` is in the id (its beginning), the type, a tag, the payload
+        or an error, without regard to case."""
+        pages = self.found_pages(text, type=type, tag=tag, worker=worker, error=error)
+        async for page in pages:
+            for task in page:
+                yield task
+
+    async def found_pages(
+        self, text: str | None, **query: str | None
+    ) -> AsyncIterator[list[AsyncTask[Any]]]:
+        """The pages behind `search`."""
+        async for page in self.pages("/v1/search", {"q": text, **query}):
+            yield [self.task_from(item) for item in page]
+
+    async def logs(self, task_id: str, *, follow: bool = False) -> AsyncIterator["LogLine"]:
+        """What its handlers logged with `ctx.log`, oldest first; with `follow`, until it ends."""
+        async for page in self.log_pages(task_id, follow=follow):
+            for line in page:
+                yield line
+
+    async def log_pages(self, task_id: str, *, follow: bool) -> AsyncIterator[list["LogLine"]]:
+        """The pages behind `logs`."""
+        from duly.client.views import LogPage
+
+        path, after = f"/v1/tasks/{task_id}/logs", None
+        wait_s = FOLLOW_S if follow else 0.0
+        while True:
+            query = {"after": after, "follow": wait_s}
+            answer = await self.connection.request("GET", path, query=query, wait_s=wait_s)
+            page = msgspec.json.decode(answer, type=LogPage)
+            yield page.items
+            if page.is_over or not (page.items or follow):
+                return
+            after = page.after
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         """What every execution of it came to, oldest first."""

@@ -9,6 +9,12 @@ from urllib.parse import quote
 
 import msgspec
 
+from duly.client.bulk_namespaces import AsyncBulk as AsyncBulk
+from duly.client.bulk_namespaces import AsyncErasures as AsyncErasures
+from duly.client.bulk_namespaces import AsyncStats as AsyncStats
+from duly.client.bulk_namespaces import Bulk as Bulk
+from duly.client.bulk_namespaces import Erasures as Erasures
+from duly.client.bulk_namespaces import Stats as Stats
 from duly.client.errors import Conflict, NotFound
 from duly.client.json_values import encode
 from duly.client.operations import Blocking, Operations, given, listing, operation, text

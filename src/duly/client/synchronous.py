@@ -35,12 +35,15 @@ if TYPE_CHECKING:
     from duly.client.namespaces import (
         Audit,
         Breakers,
+        Bulk,
         DeadLetters,
+        Erasures,
         Keys,
         Nodes,
         Notifications,
         Pauses,
         Schedules,
+        Stats,
         TaskTypes,
         Tenants,
         WebhookSecrets,
@@ -48,7 +51,7 @@ if TYPE_CHECKING:
         Workflows,
         WorkflowTypes,
     )
-    from duly.client.views import Explanation
+    from duly.client.views import Explanation, LogLine
     from duly.client.workflow_builder import WorkflowBuilder
 
 Answer = TypeVar("Answer")
@@ -109,6 +112,9 @@ class Client:
     breakers: "Breakers"
     webhook_secrets: "WebhookSecrets"
     notifications: "Notifications"
+    bulk: "Bulk"
+    erasures: "Erasures"
+    stats: "Stats"
     audit: "Audit"
     nodes: "Nodes"
     workers: "Workers"
@@ -266,6 +272,25 @@ class Client:
         )
         for task in self.items_of(found):
             yield self.task_from(task)
+
+    def search(
+        self,
+        text: str | None = None,
+        *,
+        type: str | None = None,  # noqa: A002
+        tag: str | None = None,
+        worker: str | None = None,
+        error: str | None = None,
+    ) -> Iterator[Task[Any]]:
+        """Newest created first. `text` is in the id (its beginning), the type, a tag, the payload
+        or an error, without regard to case."""
+        found = self.asynchronous.found_pages(text, type=type, tag=tag, worker=worker, error=error)
+        for task in self.items_of(found):
+            yield self.task_from(task)
+
+    def logs(self, task_id: str, *, follow: bool = False) -> Iterator["LogLine"]:
+        """What its handlers logged with `ctx.log`, oldest first; with `follow`, until it ends."""
+        yield from self.items_of(self.asynchronous.log_pages(task_id, follow=follow))
 
     def attempts(self, task_id: str) -> list[Attempt]:
         """What every execution of it came to, oldest first."""

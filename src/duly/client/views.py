@@ -477,3 +477,134 @@ class WorkflowSignal(View, frozen=True):
     consumed_at: datetime | None = None
     idempotency_key: str | None = None
     payload: Any = None
+
+
+class BulkItem(View, frozen=True):
+    id: str
+    type: str
+
+
+class BulkPreview(View, frozen=True):
+    """`has_more`: more match, or may match, than were counted. `sample`: the first of them."""
+
+    matched: int
+    has_more: bool
+    sample: list[BulkItem] = []
+
+
+class BulkOperation(View, frozen=True):
+    """`done` were changed, `refused` were not: they had ended, ran, or waited for other tasks."""
+
+    id: str
+    action: str
+    state: Literal["RUNNING", "PAUSED_AFTER_CANARY", "DONE", "STOPPED", "FAILED"]
+    filter: dict[str, Any]
+    rate_per_s: float
+    matched: int
+    has_more: bool
+    done: int
+    refused: int
+    actor: str
+    created_at: datetime
+    updated_at: datetime
+    delay_s: float | None = None
+    canary: int | None = None
+    sample: list[BulkItem] = []
+    ended_at: datetime | None = None
+    error: str | None = None
+
+
+class Erasure(View, frozen=True):
+    """`matched`: ended tasks that still had their data. `unfinished`: matching tasks that have not
+    ended and keep theirs; cancel them first."""
+
+    dry_run: bool
+    matched: int
+    erased: int
+    unfinished: int
+
+
+class ErasureBatch(Erasure, frozen=True):
+    next_cursor: str | None = None
+
+
+class LogLine(View, frozen=True):
+    """A line that a handler logged; `fence` tells the attempts apart."""
+
+    fence: int
+    at: datetime
+    level: str
+    text: str
+
+
+class LogPage(View, frozen=True):
+    items: list[LogLine]
+    is_over: bool
+    after: str | None = None
+
+
+class StatsPoint(View, frozen=True):
+    """`lag`: from the fire time to the start. `run`: how long attempts took. None: nothing ran."""
+
+    at: datetime
+    submitted: int
+    started: int
+    completed: int
+    failed: int
+    retried: int
+    lag_p50_s: float | None = None
+    lag_p99_s: float | None = None
+    run_p50_s: float | None = None
+    run_p99_s: float | None = None
+
+
+class StatsOverTime(View, frozen=True):
+    """A step in which nothing happened has no point. `total` is the whole range in one."""
+
+    to: datetime
+    step_s: int
+    total: StatsPoint
+    items: list[StatsPoint]
+    since: datetime = msgspec.field(name="from")
+
+
+class BandStats(View, frozen=True):
+    band: str
+    ready: int
+    scheduled: int
+    oldest_ready_s: float | None = None
+
+
+class PoolStats(View, frozen=True):
+    """A pool with due tasks, and how many live workers take from it."""
+
+    name: str
+    oldest_ready_s: float
+    workers: int
+
+
+class StatsNow(View, frozen=True):
+    """A count that has reached `count_max` means that many or more. `drain_s`: how long the ready
+    work lasts at the pace of the last minutes."""
+
+    at: datetime
+    count_max: int
+    bands: list[BandStats]
+    in_flight: int
+    dead_letters: int
+    pools: list[PoolStats]
+    started_per_s: float
+    lag_p50_s: float | None = None
+    lag_p99_s: float | None = None
+    drain_s: float | None = None
+
+
+class TenantStats(View, frozen=True):
+    tenant: str
+    submitted: int
+    started: int
+    completed: int
+    failed: int
+    retried: int
+    lag_p50_s: float | None = None
+    lag_p99_s: float | None = None

@@ -5,3 +5,4 @@ client.submit("a", null, { priority: "high" });
 client.submit("a", null, { delay: 1 });
 new Worker({ bands: ["middle"] });
 const state: "NONE" = (await client.task("x")).state;
+client.startWorkflow({ name: "a", nodes: { one: { typ: "a" } } });

@@ -10,6 +10,8 @@ worker
     if (context.attempt === 1) throw new Retry(0, "once more");
     return context.attempt;
   })
+  .task("payment.charge", ({ order }) => `receipt ${order}`)
+  .task("parcel.ship", (_, context) => ({ charged: context.parents.charge, approved: context.parents.approved?.value.payload }))
   .task("broken", () => { throw new TypeError("no such thing"); })
   .task("snooze", (_, context) => {
     const times = (seen.get(context.id) ?? 0) + 1;
