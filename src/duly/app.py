@@ -158,7 +158,7 @@ async def run_until(
             serving = group.create_task(serve_http(server, listener, stop))
             running = [group.create_task(loop.run()) for loop in loops]
             await started(server, serving)
-            known_key = clients.tell(listener.url, key.first, target)
+            known_key = clients.write(listener.url, key.first, target)
             dashboard = await dashboard_url(api.authenticator, listener.url, known_key)
             announce(Ready(listener.url, target, key, outbound.allow_private, dashboard, loops))
             await stop.wait()

@@ -10,8 +10,8 @@ consumer gets a direct lease) are constructor arguments of the submitter, not ev
 | listener raises | logged and counted; the other listeners and the publisher go on |
 | killed between commit and publish | lost: loads, sweeps and corrections find the same |
 | commit of unknown outcome | nothing, or `SettlementsReplayed` when the settlement is sent again |
-| committed by another process | not heard here, except by the signals of `store/notify.py` |
-| stored by the SQL function of a user's transaction | only its doorbell is heard |
+| committed by another process | not delivered here, except by the signals of `store/notify.py` |
+| stored by the SQL function of a user's transaction | only its doorbell arrives |
 """
 
 import traceback

@@ -31,7 +31,7 @@ class LocalClients:
         self.path = path
         self.is_cluster = is_cluster
 
-    def tell(self, url: str, first_key: str | None, target: DatabaseTarget) -> str | None:
+    def write(self, url: str, first_key: str | None, target: DatabaseTarget) -> str | None:
         """The key of local clients, if it is known. A process of a cluster leaves no address: its
         clients are mostly elsewhere."""
         if self.is_cluster:

@@ -113,9 +113,9 @@ async def test_a_running_task_says_who_has_it_and_until_when(live: Front) -> Non
     assert answer["summary"].startswith("attempt 2 of 5 runs since 20")
     assert ", held by w-1, lease until 20" in answer["summary"]
     await live.call("DELETE", f"/v1/tasks/{task_id}", key=live.producer)
-    assert "it was asked to stop" in (await explained(live, task_id))["summary"]
+    assert "a cancel was requested" in (await explained(live, task_id))["summary"]
     await live.database.fetch(END_LEASE, UUID(task_id))
-    assert "was not heard of and the lease ended" in (await explained(live, task_id))["summary"]
+    assert "sent no heartbeat, and the lease ended" in (await explained(live, task_id))["summary"]
 
 
 @pytest.mark.parametrize(

@@ -148,7 +148,7 @@ async def test_capped_work_waits_for_a_hand_over(live: Front) -> None:
     plain, keyed = await submit(live), await submit(live, **KEY)
     await own_slots(live, void_in_s=20.0)
     answer = await explained(live, keyed)
-    assert answer["binding"] == "handover"
+    assert answer["binding"] == "ownership_transfer"
     assert instant(bound(answer)["until"]) == instant(answer["estimate_at"]) > datetime.now(UTC)
     assert (await explained(live, plain))["binding"] is None
 

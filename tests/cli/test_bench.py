@@ -10,7 +10,7 @@ import pytest
 
 from duly.bench.catalog import SCENARIOS
 from duly.bench.figures import percentiles
-from duly.cli.bench import PLOTS_FOLDER, tell
+from duly.cli.bench import PLOTS_FOLDER, write_report
 from duly.cli.main import run
 from tests.processes import PROJECT, child, eventually
 
@@ -102,7 +102,7 @@ def test_figures_are_shown_where_no_plot_can_be_written(
     (tmp_path / PLOTS_FOLDER).write_text("in the way")
     report = {"machine": {}, "results": [{"scenario": "x", **percentiles([0.1])}]}
     monkeypatch.setattr("duly.bench.plots.footer", lambda _machine: "some machine")
-    assert not tell(report, Path(PLOTS_FOLDER), as_json=False)
+    assert not write_report(report, Path(PLOTS_FOLDER), as_json=False)
     said = capsys.readouterr()
     assert "some machine" in said.out
     assert "cannot write plots" in said.err

@@ -23,7 +23,7 @@ async def call(connection: asyncpg.Connection, tenant: str, task_type: str, **gi
         "run_at": "::timestamptz",
         "start_by": "::timestamptz",
         "delay_s": "::double precision",
-        "ring": "::boolean",
+        "notify": "::boolean",
     }
     if "options" in given:
         given["options"] = msgspec.json.encode(given["options"]).decode()

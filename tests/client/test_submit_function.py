@@ -399,7 +399,7 @@ async def test_only_near_tasks_ring_and_only_when_asked(
     rings: list[str] = []
     await owner.add_listener(DOORBELL, lambda *heard: rings.append(heard[3]))
     reach_s = DOORBELL_REACH.total_seconds()
-    await call(producer, TENANT, "e", ring=False)
+    await call(producer, TENANT, "e", notify=False)
     await call(producer, TENANT, "e", delay_s=reach_s + 1)
     local_tickets = await call(producer, TENANT, "e", delay_s=reach_s, options={"priority": 8})
     async with asyncio.timeout(10):

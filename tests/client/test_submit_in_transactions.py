@@ -279,9 +279,9 @@ async def test_a_transaction_open_for_a_minute_is_found_when_it_commits(
         async with producer.transaction():
             # One in a place that has never been used, one in a place that moves on meanwhile.
             new = await call(
-                producer, TENANT, "late", ring=False, options={"target": WEBHOOK, "priority": 9}
+                producer, TENANT, "late", notify=False, options={"target": WEBHOOK, "priority": 9}
             )
-            old = await call(producer, TENANT, "late", ring=False, options={"target": WEBHOOK})
+            old = await call(producer, TENANT, "late", notify=False, options={"target": WEBHOOK})
             for number in range(1, HELD_LOADS + 1):
                 await call(other, TENANT, "prompt", options={"target": WEBHOOK})
                 await until(lambda number=number: len(watcher.leases) == number)  # type: ignore[misc]

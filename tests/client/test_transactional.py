@@ -191,7 +191,7 @@ async def test_the_callers_commit_makes_the_task_visible(
             idempotency_key="k",
             tags={"a": "b"},
         )
-        late = await trade.submit("email.send", delay_s=90, ring=False, check_schema=False)
+        late = await trade.submit("email.send", delay_s=90, notify=False, check_schema=False)
         assert await count(owner, "tasks") == 0
         await trade.commit()
     assert {type(each) for each in (plain, full, late)} == {UUID}

@@ -14,7 +14,7 @@ CLOSED: dict[Gate, dict[str, object]] = {
     Gate.PAUSED: {"paused_by": "paused by ann: release"},
     Gate.EXPIRED: {"start_by": NOW},
     Gate.BREAKER: {"breaker_open_until": LATER, "breaker_of": "host example.com"},
-    Gate.HANDOVER: {"handover_until": LATER},
+    Gate.OWNERSHIP_TRANSFER: {"transfer_until": LATER},
     Gate.TENANT_RATE: {"rate_ready_at": LATER},
     Gate.TENANT_IN_FLIGHT: {"in_flight": 3, "in_flight_max": 3},
     Gate.CONCURRENCY_KEY: {"concurrency_key": "k", "key_in_flight": 1, "key_limit": 1},
@@ -45,7 +45,7 @@ def test_each_gate_closes_alone_with_a_reason(gate: Gate) -> None:
     assert {g for g, answer in refusals(facts) if answer is not None} == {gate}
 
 
-@pytest.mark.parametrize("gate", [Gate.BREAKER, Gate.HANDOVER, Gate.TENANT_RATE])
+@pytest.mark.parametrize("gate", [Gate.BREAKER, Gate.OWNERSHIP_TRANSFER, Gate.TENANT_RATE])
 def test_a_gate_that_waits_for_an_instant_opens_at_it(gate: Gate) -> None:
     """One tick too late each time would make every rate a little lower than promised."""
     facts = replace(OPEN, **CLOSED[gate])  # type: ignore[arg-type]

@@ -82,7 +82,7 @@ async def an_old_batch_revives_nothing(stage: Stage, race: Race) -> None:
     scene = await stage.empty()
     submitter = Submitter(stage.database, stage.environment)
     asked = Submission(tenant=scene.tenant, type="email", url="https://example.org/")
-    entries = await submitter.address([asked])
+    entries = await submitter.assign_ids([asked])
     await submitter.store(stage.database, entries)
     scene.id = entries[0].id
     await lease_again(stage, scene)

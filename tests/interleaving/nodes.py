@@ -50,7 +50,7 @@ class Nodes:
     async def resend(self, database: Database, scene: Scene) -> str:
         """The very same batch, ids and all."""
         node = await submitter_on(database, self.known, SEED + scene.tenant)
-        entries = await node.address([request(scene, "1", key=None)])
+        entries = await node.assign_ids([request(scene, "1", key=None)])
         try:
             await node.store(database, entries)
         except StatementRefused:

@@ -191,7 +191,7 @@ async def close_gate(stage: Stage, gate: Gate) -> UUID:
         policy = replace(policy, start_by=datetime.now(UTC) - timedelta(seconds=1))
     elif gate is Gate.BREAKER:
         await open_breaker(database, tenant, HOST, 60.0, "why")
-    elif gate is Gate.HANDOVER:
+    elif gate is Gate.OWNERSHIP_TRANSFER:
         await database.fetch("UPDATE duly.ownership SET void_at = duly.now() + interval '60 s'")
         await stage.coordinator.tick()
         policy = replace(policy, concurrency_key="k")
@@ -211,7 +211,7 @@ async def test_dispatch_and_explain_agree_on_the_same_rows(stage: Stage, gate: G
     await stage.keeper.tick()
     now = stage.gatekeeper.time.now()
     due = await stage.due(task_id)
-    if gate is not Gate.HANDOVER:
+    if gate is not Gate.OWNERSHIP_TRANSFER:
         stage.gatekeeper.counted_at[due.tenant, due.shard] = now
     assert await stage.dispatch_says(task_id) is gate
     assert await stage.explain_says(task_id) is gate

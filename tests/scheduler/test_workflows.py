@@ -36,7 +36,7 @@ async def world(engine_url: str, owner_url: str) -> AsyncIterator[World]:
 
 
 class NoPools(Submitter):
-    async def address(self, *_: object) -> Any:
+    async def assign_ids(self, *_: object) -> Any:
         raise TooManyPools(most=1)
 
 

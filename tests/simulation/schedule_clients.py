@@ -107,7 +107,7 @@ async def change_one(
     found = await find_schedule(node.database, tenant, schedule_id)
     if found is None:
         return
-    await node.submitter.address([submission_of(found, found.now, found.now)])
+    await node.submitter.assign_ids([submission_of(found, found.now, found.now)])
     try:
         async with node.database.transaction() as session:
             locked = await lock_schedule(session, tenant, schedule_id)

@@ -203,11 +203,11 @@ async def run_timer_witnessed(
         return await workflow_control.run_timer(database, timer, call_back)
 
 
-async def tell_ends_witnessed(
+async def store_callbacks_witnessed(
     database: Database, submitter: Submitter, due: Sequence[DueCallback]
 ) -> Callable[[], Awaitable[None]]:
     with mistakes_told(str(due)):
-        return await task_callbacks.tell_ends(database, submitter, due)
+        return await task_callbacks.store_callbacks(database, submitter, due)
 
 
 @contextlib.contextmanager
@@ -232,5 +232,5 @@ WITNESSED: list[tuple[Any, str, Any]] = [
     (held_leases, "extend_leases", extend_leases_witnessed),
     (Dispatcher, "publish", publish_witnessed),
     (workflow_role, "run_timer", run_timer_witnessed),
-    (workflow_role, "tell_ends", tell_ends_witnessed),
+    (workflow_role, "store_callbacks", store_callbacks_witnessed),
 ]

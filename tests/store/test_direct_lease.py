@@ -158,7 +158,7 @@ async def rows_of(world: World, task_id: UUID) -> list[dict[str, Any]]:
 async def test_the_same_task_alone_again_is_refused_and_revives_nothing(world: World) -> None:
     """A statement sent twice must not run its task twice (I4)."""
     consumer = Waiting(world)
-    entries = await world.submitter.address([wish()])
+    entries = await world.submitter.assign_ids([wish()])
     await world.submitter.store(world.database, entries)
     await world.settle(consumer.handed[0][0], Outcome.COMPLETED)
     with pytest.raises(StatementRefused):
@@ -192,7 +192,7 @@ async def test_no_doorbell_rings_for_what_is_in_hands(world: World) -> None:
 async def test_in_a_transaction_nobody_is_handed_anything(world: World) -> None:
     """What commits later, or never, is not there yet."""
     consumer = Waiting(world)
-    (entry,) = await world.submitter.address([wish()])
+    (entry,) = await world.submitter.assign_ids([wish()])
     async with world.database.transaction() as session:
         await world.submitter.store(session, [entry])
     assert consumer.handed == []
@@ -232,7 +232,7 @@ async def test_a_key_that_somebody_holds_keeps_no_consumer(world: World) -> None
     consumer = Waiting(world)
     await world.submit()
     other = world.node(2)
-    (entry,) = await other.submitter.address([wish(idempotency_key="k")])
+    (entry,) = await other.submitter.assign_ids([wish(idempotency_key="k")])
     async with world.database.transaction() as session:
         await other.submitter.store_claimed(session, [entry])
         asking = asyncio.create_task(world.ask(idempotency_key="k"))

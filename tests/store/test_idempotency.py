@@ -233,7 +233,9 @@ class FreedMeanwhile:
 async def test_a_key_that_is_freed_while_it_is_asked_about_is_claimed_again(world: World) -> None:
     """It was another's when it was claimed and nobody's when it was read: not a mistake of ours."""
     await world.submit(idempotency_key="k")
-    entries = await world.submitter.address([wish(idempotency_key="k"), wish(idempotency_key="n")])
+    entries = await world.submitter.assign_ids(
+        [wish(idempotency_key="k"), wish(idempotency_key="n")]
+    )
     answers = await world.submitter.store_claimed(FreedMeanwhile(world.database, 1), entries)
     assert [type(answers[n]) for n in (0, 1)] == [Stored, Stored]
     assert await world.count("tasks") == await world.count("timers") == 3
@@ -256,7 +258,7 @@ class NeverFree:
 
 async def test_a_claim_is_not_repeated_for_ever(world: World) -> None:
     """The batcher tries such a conflict again, later and a few times."""
-    entries = await world.submitter.address([wish(idempotency_key="k")])
+    entries = await world.submitter.assign_ids([wish(idempotency_key="k")])
     session = NeverFree(entries[0].id)
     with pytest.raises(StatementRefused) as refused:
         await world.submitter.store_claimed(session, entries)

@@ -22,7 +22,7 @@ from duly.store.notifications import (
     delete_notification,
     find_notification,
     put_notification,
-    tell,
+    store_messages,
 )
 from tests.store.recurring import fire_due, schedule
 from tests.store.world import OTHER_TENANT, TENANT, World
@@ -175,7 +175,10 @@ async def test_two_leaders_tell_once(world: World) -> None:
     other = world.node(7)
     pending = Pending(TENANT, "ops")
     told = await asyncio.gather(
-        *[tell(each.database, each.submitter, pending) for each in (world, other, world, other)]
+        *[
+            store_messages(each.database, each.submitter, pending)
+            for each in (world, other, world, other)
+        ]
     )
     assert sum(each.messages for each in told) == 5
     assert len(await messages(world)) == 5
@@ -204,14 +207,14 @@ async def test_one_that_cannot_be_told_does_not_keep_the_others(
     await notify(world, "a", on_dead_letters=True)
     await notify(world, "b", on_dead_letters=True)
     await fail(world)
-    real = tell
+    real = store_messages
 
     async def failing(database: Any, submitter: Any, pending: Pending) -> Any:
         if pending.name == "a":
             raise DulyError(problem="not now")
         return await real(database, submitter, pending)
 
-    monkeypatch.setattr("duly.maintenance.notifications.tell", failing)
+    monkeypatch.setattr("duly.maintenance.notifications.store_messages", failing)
     with pytest.raises(DulyError):
         await deliver(world)
     assert [each["notification"] for each in await messages(world)] == ["b"]

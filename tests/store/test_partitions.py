@@ -184,7 +184,7 @@ async def test_a_submit_that_commits_late_is_respected(
     world: World, owner: asyncpg.Connection
 ) -> None:
     """Looked at without a lock, the month seems empty, and the task is lost at its commit (I1)."""
-    (entry,) = await world.submitter.address([wish()])
+    (entry,) = await world.submitter.assign_ids([wish()])
     world.advance(100 * 86400)
     async with world.database.transaction() as late:
         await world.submitter.store(late, [entry])

@@ -110,9 +110,9 @@ async def test_a_start_by_reaches_the_timer(world: World) -> None:
 
 async def test_the_same_ids_sent_again_store_nothing_twice(world: World) -> None:
     """A batch that arrives twice on its way to the database: two timers would run it twice."""
-    entries = await world.submitter.address([wish(), wish()])
+    entries = await world.submitter.assign_ids([wish(), wish()])
     await world.submitter.store(world.database, list(entries))
-    more = await world.submitter.address([wish()])
+    more = await world.submitter.assign_ids([wish()])
     with pytest.raises(StatementRefused):
         await world.submitter.store(world.database, [*entries, *more])
     assert await world.count("tasks") == await world.count("timers") == 2
@@ -120,7 +120,7 @@ async def test_the_same_ids_sent_again_store_nothing_twice(world: World) -> None
 
 async def test_the_same_ids_sent_again_revive_nothing_that_ended(world: World) -> None:
     """A terminal state never changes (I4), not even for a repetition of the submit."""
-    entries = await world.submitter.address([wish(), wish(), wish()])
+    entries = await world.submitter.assign_ids([wish(), wish(), wish()])
     await world.submitter.store(world.database, list(entries))
     await world.run(entries[0].id, Outcome.COMPLETED)
     await world.run(entries[1].id, Outcome.REJECTED)
@@ -313,7 +313,7 @@ async def test_a_new_month_is_seen_by_a_node_that_runs_on(world: World) -> None:
 
 async def test_an_id_outside_every_partition_is_refused_not_lost(world: World) -> None:
     """Without a default partition the insert fails, and its caller is told."""
-    (entry,) = await world.submitter.address([wish()])
+    (entry,) = await world.submitter.assign_ids([wish()])
     far = milliseconds(START + timedelta(days=900))
     astray = replace(entry, id=make_task_id(far, entry.shard, world.environment.random))
     with pytest.raises(StatementRefused):

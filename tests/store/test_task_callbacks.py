@@ -16,7 +16,7 @@ from duly.store.finish import Released, finish_unstarted
 from duly.store.policies import encode_callback
 from duly.store.purge import purge_tasks
 from duly.store.read import Task
-from duly.store.task_callbacks import DueCallback, tell_ends
+from duly.store.task_callbacks import DueCallback, store_callbacks
 from duly.store.workflow_callbacks import WorkflowCallbacks
 from duly.store.workflow_control import run_timer
 from duly.store.workflow_timers import find_due_timers
@@ -40,7 +40,7 @@ async def due(world: World) -> list[DueCallback]:
 async def told(world: World) -> list[Task]:
     """All that is to be told by now, told; what tells of it."""
     if callbacks := await due(world):
-        await (await tell_ends(world.database, world.submitter, callbacks))()
+        await (await store_callbacks(world.database, world.submitter, callbacks))()
     rows = await world.database.fetch(
         "SELECT id FROM duly.tasks WHERE type = 'order.told' ORDER BY created_at, id"
     )
@@ -121,8 +121,8 @@ async def test_an_end_is_told_once_by_two_processes(world: World) -> None:
     found = await due(world)
     other = world.node(2)
     done = await asyncio.gather(
-        tell_ends(world.database, world.submitter, found),
-        tell_ends(world.database, other.submitter, found),
+        store_callbacks(world.database, world.submitter, found),
+        store_callbacks(world.database, other.submitter, found),
     )
     for after in done:
         await after()

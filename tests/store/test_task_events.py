@@ -87,7 +87,7 @@ async def test_a_cancel_ends_the_wait_for_its_task(world: World) -> None:
     waits = TaskWaits(world.database)
     world.events.subscribe(TasksFinished, waits.on_finished)
     stored = await world.submit(delay_s=60.0)
-    with waits.waiter(stored.id) as ended:
+    with waits.registered(stored.id) as ended:
         answers = await cancel_tasks(world.database, TENANT, [stored.id])
         world.events.publish(cancelled_tasks(TENANT, ended_by_cancel(answers)))
         assert ended.is_set()

@@ -88,7 +88,7 @@ FLEET_BUGS: list[Bug | Slip | Both] = [
     Slip("a ticket is never counted", InFlight, "ticketed", do_nothing),
     Slip("a lease that ran out is left alone", Reaper, "reap", reap_nothing),
     Slip("a belief outlives its lease", Coordinator, "is_trusted", True),
-    Slip("a hand-over needs no wait", Gatekeeper, "handover_until", lambda *_: None),
+    Slip("a hand-over needs no wait", Gatekeeper, "transfer_until", lambda *_: None),
     Slip("a correction forgets what was told meanwhile", InFlight, "correct", correct_all),
     Slip("a cap is free at the deadline of a ticket", InFlight, "pass_deadlines", free_at_deadline),
     Slip("a lost ticket counts for ever", InFlight, "pass_deadlines", do_nothing),

@@ -79,10 +79,10 @@ class ScheduleChanges:
         if ruled is None:
             raise later(Code.CONFLICT, CATCHING_UP, CATCH_UP_RETRY_S)
         schedule, written = ruled
-        self.tell(call, written)
+        self.notify(call, written)
         return schedule
 
-    def tell(self, call: Call, written: FiredSchedules) -> None:
+    def notify(self, call: Call, written: FiredSchedules) -> None:
         if written.made:
             call.after.append(lambda: self.schedule_firer.publish(written))
 

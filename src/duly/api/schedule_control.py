@@ -143,7 +143,7 @@ class ScheduleControlRoutes:
                 Code.CONFLICT, "the schedule was triggered at this same instant; try again"
             )
         (made,) = written.made
-        self.changes.tell(call, written)
+        self.changes.notify(call, written)
         # What a scheduler was about to fire has another fence now, and is looked at again.
         self.changes.expect_after(call, schedule)
         kind = "task" if schedule.definition.is_task else "workflow"
@@ -219,7 +219,7 @@ class ScheduleControlRoutes:
             if ruled is None:
                 return CATCHING_UP
             schedule, written = ruled
-            self.changes.tell(call, written)
+            self.changes.notify(call, written)
         reason = await change(call, schedule)
         # Where it moved on, the instant that a scheduler knows of is past.
         self.changes.expect_after(call, schedule)

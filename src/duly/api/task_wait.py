@@ -18,8 +18,8 @@ from duly.store.workflows import read_ended_workflows
 
 POLL_EVERY_S = 0.1
 IDLE_S = 60.0
-WAITERS_MAX = 10_000
-LOOK_MAX = 1000
+WAITING_MAX = 10_000
+POLL_MAX = 1000
 
 
 class TaskWaits:
@@ -34,7 +34,7 @@ class TaskWaits:
         self.is_closed = False
 
     @contextlib.contextmanager
-    def waiter(self, task_id: UUID) -> Iterator[asyncio.Event]:
+    def registered(self, task_id: UUID) -> Iterator[asyncio.Event]:
         """An event that is set soon after the task has ended."""
         event, count = self.ended.get(task_id, (asyncio.Event(), 0))
         self.ended[task_id] = (event, count + 1)
@@ -52,14 +52,14 @@ class TaskWaits:
 
     @property
     def is_full(self) -> bool:
-        return len(self.ended) >= WAITERS_MAX
+        return len(self.ended) >= WAITING_MAX
 
     def on_finished(self, event: TasksFinished) -> None:
         if self.ended:
             for task in event.ended:
-                self.tell(task.id)
+                self.wake(task.id)
 
-    def tell(self, task_id: UUID) -> None:
+    def wake(self, task_id: UUID) -> None:
         entry = self.ended.get(task_id)
         if entry is not None:
             entry[0].set()
@@ -68,11 +68,11 @@ class TaskWaits:
         if not self.ended:
             return IDLE_S
         ids = [task_id for task_id, (event, _) in self.ended.items() if not event.is_set()]
-        for start in range(0, len(ids), LOOK_MAX):
-            await self.look(ids[start : start + LOOK_MAX])
+        for start in range(0, len(ids), POLL_MAX):
+            await self.poll(ids[start : start + POLL_MAX])
         return POLL_EVERY_S
 
-    async def look(self, ids: list[UUID]) -> None:
+    async def poll(self, ids: list[UUID]) -> None:
         """Workflows end apart from tasks: their ids are those of nodes with the number 0."""
         workflows = [each for each in ids if is_node(each) and not node_number(each)]
         tasks = [each for each in ids if each not in workflows] if workflows else ids
@@ -80,7 +80,7 @@ class TaskWaits:
         if workflows:
             ended += await read_ended_workflows(self.database, workflows)
         for each in ended:
-            self.tell(each)
+            self.wake(each)
 
     async def close(self) -> None:
         """Answer all waiting callers now: no further poll will run."""

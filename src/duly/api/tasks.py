@@ -291,7 +291,7 @@ class TaskRoutes:
         if self.waiting.is_full:
             raise later(Code.OVERLOADED, "too many calls are waiting for tasks; try again")
         if task.state not in TERMINAL:
-            with self.waiting.waiter(task.id) as ended:
+            with self.waiting.registered(task.id) as ended:
                 await first_of(ended.wait(), call.gone(), query.timeout_s)
             task = await self.found(call)
         return Answer(200, task_view(task))

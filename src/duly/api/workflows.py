@@ -267,7 +267,7 @@ class WorkflowRoutes:
     def after_cancel(self, workflow: Workflow, released: Released) -> None:
         publish_released(self.events, workflow.tenant, released)
         if workflow.ended_at is not None:
-            self.waiting.tell(workflow.id)
+            self.waiting.wake(workflow.id)
 
     async def pause(self, call: Call) -> Answer:
         """Who paused it first stands; a deadline passes all the same."""
@@ -368,7 +368,7 @@ class WorkflowRoutes:
         if self.waiting.is_full:
             raise later(Code.OVERLOADED, "too many calls are waiting; try again")
         if workflow.state not in TERMINAL:
-            with self.waiting.waiter(workflow.id) as event:
+            with self.waiting.registered(workflow.id) as event:
                 await first_of(event.wait(), call.gone(), query.timeout_s)
             workflow = await self.found(self.database, call)
         return Answer(200, workflow_view(workflow))

@@ -85,7 +85,7 @@ class Driver:
         submitter: Submitter | None = None,
     ) -> Meter:
         """In batches, the tenants in turn; the rate at which they were stored. By a `submitter` of
-        its own: not heard of here, and found by loading, as after a restart."""
+        its own: without an event here, and found by loading, as after a restart."""
         submitter = submitter or self.engine.submitter
         meter = Meter(self.stage.environment.clock)
         for start in range(0, count, BATCH):

@@ -2,7 +2,7 @@
 read again.
 
 While a long transaction elsewhere keeps vacuum away, every ticket ever taken is still in the way of
-a scan from the beginning. A bookmark trails what was taken by a little, because sequences become
+a scan from the beginning. A cursor trails what was taken by a little, because sequences become
 visible out of order, and is forgotten now and then: a ticket left behind is late, never lost.
 """
 
@@ -15,7 +15,7 @@ from duly.store.ready_tickets import BEGINNING
 
 # Longer than a publisher's commit normally takes after its transaction, whose time it is, began.
 TRAIL_S = 0.25
-# The server's clock may be set back, so no bookmark may be trusted for long.
+# The server's clock may be set back, so no cursor may be trusted for long.
 FORGET_S = 2.0
 # A look from the beginning that took long is not repeated for this many times as long.
 REST_FACTOR = 20.0

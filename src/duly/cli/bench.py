@@ -104,7 +104,7 @@ def command(
     finally:
         # Finished scenarios are reported whatever happened to the rest.
         folder = plots or (None if as_json else Path(PLOTS_FOLDER))
-        is_drawn = tell(report.as_json(), folder, as_json=as_json)
+        is_drawn = write_report(report.as_json(), folder, as_json=as_json)
     if not is_whole:
         note(f"duly: interrupted, {len(report.results)} of {len(names) * repeat} had finished")
     if not (is_whole and is_drawn):
@@ -165,7 +165,7 @@ def audience(count: int, *, is_quiet: bool) -> "Iterator[Audience]":
             bar.close()
 
 
-def tell(report: dict[str, Any], folder: Path | None, *, as_json: bool) -> bool:
+def write_report(report: dict[str, Any], folder: Path | None, *, as_json: bool) -> bool:
     """False if the plots could not be written; the figures are shown all the same."""
     import msgspec
 

@@ -111,7 +111,7 @@ async def relay(
             batch_max=batch_max,
             poll_s=poll_s,
             on_step=crashing(environment),
-            report=reporter.tell,
+            report=reporter.report,
         )
         if once:
             return reporter.total(await worker.drain())
@@ -143,7 +143,7 @@ class Reporter:
         else:
             click.echo("duly relay is running. Ctrl-C stops it.")
 
-    def tell(self, done: Round) -> None:
+    def report(self, done: Round) -> None:
         if self.as_json:
             if done != Round():
                 self.line(msgspec.to_builtins(done))

@@ -126,19 +126,19 @@ def find_worker(target: str) -> "Worker":
 
 def run_again_and_again(arguments: Sequence[str]) -> int:
     """A Python program, until we are told to stop; its exit code then."""
-    watch = Reloader()
-    with watch.heard():
+    reloader = Reloader()
+    with reloader.handle_signals():
         while True:
             known = changes()
             # In a session of its own: what the terminal sends reaches it once, from us.
-            watch.child = subprocess.Popen([sys.executable, *arguments], start_new_session=True)
-            while not watch.is_over.is_set() and changes() == known:
-                watch.is_over.wait(LOOK_EVERY_S)
-            if not watch.is_over.is_set():
+            reloader.child = subprocess.Popen([sys.executable, *arguments], start_new_session=True)
+            while not reloader.is_over.is_set() and changes() == known:
+                reloader.is_over.wait(LOOK_EVERY_S)
+            if not reloader.is_over.is_set():
                 click.echo("duly: a file has changed; starting again", err=True)
-                watch.child.terminate()
-            code = watch.child.wait()
-            if watch.is_over.is_set():
+                reloader.child.terminate()
+            code = reloader.child.wait()
+            if reloader.is_over.is_set():
                 return code
 
 
@@ -150,15 +150,15 @@ class Reloader:
         self.child: subprocess.Popen[bytes] | None = None
 
     @contextlib.contextmanager
-    def heard(self) -> Iterator[None]:
-        previous = {number: signal.signal(number, self.hear) for number in STOP_SIGNALS}
+    def handle_signals(self) -> Iterator[None]:
+        previous = {number: signal.signal(number, self.on_signal) for number in STOP_SIGNALS}
         try:
             yield
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
-    def hear(self, _number: int, _frame: object) -> None:
+    def on_signal(self, _number: int, _frame: object) -> None:
         self.is_over.set()
         if self.child is not None and self.child.poll() is None:
             self.child.terminate()

@@ -69,7 +69,7 @@ class HeartbeatLoop:
         # When the process must be gone, whatever the main loop does.
         self.exit_by = math.inf
         self.is_started = threading.Event()
-        self.thread = threading.Thread(target=self.live, name="duly heart", daemon=True)
+        self.thread = threading.Thread(target=self.live, name="duly heartbeat", daemon=True)
         self.log = get_logger()
 
     def start(self) -> None:

@@ -128,13 +128,13 @@ class Relay:
         self.on_step = on_step
         self.report = report
         self.source: asyncpg.Connection | None = None
-        self.rung = asyncio.Event()
+        self.notified = asyncio.Event()
         self.is_stopping = False
 
     def stop(self) -> None:
         """After the batch that is on its way."""
         self.is_stopping = True
-        self.rung.set()
+        self.notified.set()
 
     async def run(self) -> None:
         """Until `stop`; faults of either side only make it wait."""
@@ -167,12 +167,12 @@ class Relay:
             await self.close()
 
     async def wait(self, seconds: float, *, is_woken: bool = False) -> None:
-        """For that long, or until the outbox rang; a pause after a fault is slept to its end."""
+        """For that long, or until a notification; a pause after a fault is not cut short."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 while not self.is_stopping:
-                    await self.rung.wait()
-                    self.rung.clear()
+                    await self.notified.wait()
+                    self.notified.clear()
                     if is_woken:
                         return
 
@@ -189,7 +189,7 @@ class Relay:
     async def round(self) -> Round:
         """One batch: taken, submitted, and gone from the outbox in one transaction there."""
         source = await self.connected()
-        self.rung.clear()
+        self.notified.clear()
         async with source.transaction():
             await source.execute(BOUND_LOCKS)
             rows = [Row(*row) for row in await source.fetch(TAKE, self.batch_max, PART_BYTES_MAX)]
@@ -237,11 +237,11 @@ class Relay:
                 # A pooler in transaction mode knows no statement of an earlier transaction.
                 statement_cache_size=0,
             )
-            await self.source.add_listener(CHANNEL, self.heard)
+            await self.source.add_listener(CHANNEL, self.on_notify)
         return self.source
 
-    def heard(self, *_notification: object) -> None:
-        self.rung.set()
+    def on_notify(self, *_notification: object) -> None:
+        self.notified.set()
 
     async def close(self) -> None:
         source, self.source = self.source, None

@@ -78,10 +78,10 @@ class SubmitQueue:
     async def run_batch(self, batch: list[PendingSubmit]) -> None:
         try:
             if len(batch) == 1:
-                tell(batch[0], await self.send_one(batch[0]))
+                resolve(batch[0], await self.send_one(batch[0]))
             elif batch:
                 for entry, item in zip(batch, await self.send_many(batch), strict=True):
-                    tell(entry, bytes(item))
+                    resolve(entry, bytes(item))
         except (Invalid, Conflict) as error:
             if stored_nothing(error):
                 await self.set_aside(batch, error)
@@ -129,7 +129,7 @@ class SubmitQueue:
             await asyncio.wait(self.flights)
 
 
-def tell(entry: PendingSubmit, answer: bytes) -> None:
+def resolve(entry: PendingSubmit, answer: bytes) -> None:
     if not entry.answer.done():
         entry.answer.set_result(answer)
 

@@ -33,7 +33,7 @@ SELECT duly.submit_task(
     delay_s => CAST(CAST({delay_s} AS text) AS double precision),
     start_by => CAST(CAST({start_by} AS text) AS timestamptz),
     options => CAST(CAST({options} AS text) AS jsonb),
-    ring => CAST(CAST({ring} AS text) AS boolean))
+    notify => CAST(CAST({notify} AS text) AS boolean))
 """
 SCHEMA = "SELECT duly.task_type_schema(CAST({tenant} AS text), CAST({type} AS text))"
 # What the function says when it refuses; docs/how-to/submit-in-your-transaction.md names them too.
@@ -64,12 +64,12 @@ def submit(
     payload: object = None,
     *,
     check_schema: bool = True,
-    ring: bool = True,
+    notify: bool = True,
     **options: Unpack[SubmitOptions],
 ) -> UUID:
     """The id of the task that your commit will make. `check_schema=False` saves a round trip where
-    no schema is kept; `ring=False` lets the scheduler find it by itself, some seconds later."""
-    request = request_of(tenant, type, payload, options, ring=ring)
+    no schema is kept; `notify=False` lets the scheduler find it by itself, some seconds later."""
+    request = request_of(tenant, type, payload, options, notify=notify)
     ask = asker(connection)
     with translated_refusals():
         if check_schema:
@@ -88,11 +88,11 @@ async def asubmit(
     payload: object = None,
     *,
     check_schema: bool = True,
-    ring: bool = True,
+    notify: bool = True,
     **options: Unpack[SubmitOptions],
 ) -> UUID:
     """`submit`, awaited."""
-    request = request_of(tenant, type, payload, options, ring=ring)
+    request = request_of(tenant, type, payload, options, notify=notify)
     ask = awaited_asker(connection)
     with translated_refusals():
         if check_schema:
@@ -105,7 +105,7 @@ async def asubmit(
 
 
 def request_of(
-    tenant: str, task_type: str, payload: object, options: Mapping[str, Any], *, ring: bool
+    tenant: str, task_type: str, payload: object, options: Mapping[str, Any], *, notify: bool
 ) -> Request:
     content = msgspec.json.encode(payload)
     fields = {name: value for name, value in task_fields(options).items() if value is not None}
@@ -118,7 +118,7 @@ def request_of(
         **{name: instant_text(name, value) for name, value in instants.items()},
         "delay_s": None if delay_s is None else repr(float(delay_s)),
         "options": msgspec.json.encode(fields).decode(),
-        "ring": "true" if ring else "false",
+        "notify": "true" if notify else "false",
     }
     return Request(tenant, task_type, content, arguments)
 

@@ -19,7 +19,7 @@ from duly.domain.states import TERMINAL, Outcome, State
 LEVEL_FRESH_S = 10.0
 ERROR_CHARACTERS_MAX = 200
 # Gates that stand whatever is dispatched meanwhile: worth a word before a task is due.
-STANDING = frozenset({Gate.PAUSED, Gate.BREAKER, Gate.HANDOVER})
+STANDING = frozenset({Gate.PAUSED, Gate.BREAKER, Gate.OWNERSHIP_TRANSFER})
 
 
 class WaitReason(StrEnum):
@@ -71,7 +71,7 @@ class Situation:
     cancel_requested: bool = False
     pool: str | None = None
     workers: int = 0
-    # When a worker of the pool was last heard of; forgotten some time after that.
+    # When a worker of the pool was last seen; forgotten some time after that.
     worker_seen_at: datetime | None = None
     has_executor: bool = True
     # Ready tasks of its lane that are due before it; a lower bound from `ahead_max` on.
@@ -165,7 +165,7 @@ def no_worker_words(situation: Situation) -> str:
     words = f"no worker serves the pool {situation.pool}"
     if situation.worker_seen_at is None:
         return words
-    return f"{words} since {said(situation.worker_seen_at)}, when the last one was heard of"
+    return f"{words} since {said(situation.worker_seen_at)}, when the last one was seen"
 
 
 def slot_entry(situation: Situation) -> ExplainEntry:
@@ -238,7 +238,7 @@ def attempt_words(situation: Situation) -> str:
         case Outcome.RELEASED:
             return f"it was handed back by its worker at {at}"
         case Outcome.LEASE_LOST:
-            what = f"was lost at {at}: its worker was not heard of"
+            what = f"was lost at {at}: its worker sent no heartbeat"
         case _:
             what = f"failed at {at}{error_words(last)}"
     return f"attempt {last.charged} of {situation.max_attempts} {what}"
@@ -253,10 +253,10 @@ def running(situation: Situation) -> Explanation:
     if situation.facts.now < situation.lease_until:
         words = f"{attempt} runs since {since}, held by {situation.holder}, lease until {until}"
         if situation.cancel_requested:
-            words += "; it was asked to stop and will hear of it at its next heartbeat"
+            words += "; a cancel was requested; its holder learns of it at its next heartbeat"
         return Explanation(State.RUNNING, words, [], None, None)
     words = (
-        f"{attempt} runs since {since}, but its holder {situation.holder} was not heard of and "
+        f"{attempt} runs since {since}, but its holder {situation.holder} sent no heartbeat, and "
         f"the lease ended at {until}"
     )
     if situation.has_owner:
@@ -309,9 +309,9 @@ def opens_at(situation: Situation, entry: ExplainEntry) -> datetime | None:
 def next_token_at(
     level: RateLevel | None, now: datetime, due_at: datetime, ahead: int
 ) -> datetime | None:
-    """When the tenant's bucket has a token again, from the last that was heard of it.
+    """When the tenant's bucket has a token again, from its last known level.
 
-    Of a full bucket nothing is heard. If it was empty while tasks were waiting, they took the
+    A full bucket is not reported. If it was empty while tasks were waiting, they took the
     tokens that came in since; else no task did.
     """
     if level is None:

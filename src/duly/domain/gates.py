@@ -16,7 +16,7 @@ class Gate(StrEnum):
     PAUSED = "paused"
     EXPIRED = "expired"
     BREAKER = "breaker"
-    HANDOVER = "handover"
+    OWNERSHIP_TRANSFER = "ownership_transfer"
     TENANT_RATE = "tenant_rate"
     TENANT_IN_FLIGHT = "tenant_in_flight"
     CONCURRENCY_KEY = "concurrency_key"
@@ -44,7 +44,7 @@ class GateFacts:
     # "host example.com", "type invoice.charge", "pool billing".
     breaker_of: str = ""
     breaker_unblock: str | None = None
-    handover_until: datetime | None = None
+    transfer_until: datetime | None = None
     rate_ready_at: datetime | None = None
     in_flight: int = 0
     in_flight_max: int | None = None
@@ -78,12 +78,12 @@ def breaker(facts: GateFacts) -> Refusal | None:
     return Refusal(Gate.BREAKER, reason, until=until, unblock=facts.breaker_unblock)
 
 
-def handover(facts: GateFacts) -> Refusal | None:
+def ownership_transfer(facts: GateFacts) -> Refusal | None:
     """Tickets of the slot's former owner may still become leases that we do not count."""
-    if facts.handover_until is None or facts.now >= facts.handover_until:
+    if facts.transfer_until is None or facts.now >= facts.transfer_until:
         return None
-    reason = "its slot changed hands; capped tasks wait until the old tickets are void"
-    return Refusal(Gate.HANDOVER, reason, until=facts.handover_until)
+    reason = "its slot has a new owner; capped tasks wait until the old tickets are void"
+    return Refusal(Gate.OWNERSHIP_TRANSFER, reason, until=facts.transfer_until)
 
 
 def tenant_rate(facts: GateFacts) -> Refusal | None:
@@ -136,7 +136,7 @@ GATES: tuple[tuple[Gate, Callable[[GateFacts], Refusal | None]], ...] = (
     (Gate.PAUSED, paused),
     (Gate.EXPIRED, expired),
     (Gate.BREAKER, breaker),
-    (Gate.HANDOVER, handover),
+    (Gate.OWNERSHIP_TRANSFER, ownership_transfer),
     (Gate.TENANT_RATE, tenant_rate),
     (Gate.TENANT_IN_FLIGHT, tenant_in_flight),
     (Gate.CONCURRENCY_KEY, concurrency_key),

@@ -148,7 +148,7 @@ def batch(
     recurrence: Recurrence, cursor_at: datetime, until: datetime
 ) -> Iterator[tuple[Occurrence, bool]]:
     """The oldest that are due, each with whether it is the newest of all that could fire. Where
-    more follow than fit, the newest of these is left for the next bite, which knows."""
+    more follow than fit, the newest of these is left for the next batch, which decides."""
     due = due_of(recurrence, cursor_at, until, RULINGS_MAX + 1)
     candidates = [index for index, each in enumerate(due) if each.verdict_hint is None]
     newest = candidates[-1] if candidates else None

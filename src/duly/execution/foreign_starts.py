@@ -16,18 +16,18 @@ class ForeignStarts:
     name = "foreign_starts"
 
     def __init__(
-        self, database: Database, desk: WorkerLeases, metrics: Metrics, stats: StatsBook
+        self, database: Database, leases: WorkerLeases, metrics: Metrics, stats: StatsBook
     ) -> None:
         self.database = database
-        self.desk = desk
+        self.leases = leases
         self.metrics = metrics
         self.stats = stats
 
     async def tick(self) -> float:
-        keys = self.desk.started_elsewhere[:BATCH_MAX]
+        keys = self.leases.started_elsewhere[:BATCH_MAX]
         if keys:
             found = await read_endings(self.database, keys)
-            del self.desk.started_elsewhere[: len(keys)]
+            del self.leases.started_elsewhere[: len(keys)]
             self.metrics.run_time.observe_many(each.run_s for each in found)
             self.stats.note_settled(
                 (each.tenant, each.type, ending_of(each.outcome, each.state), each.run_s)

@@ -9,7 +9,7 @@ from duly.store.notifications import (
     Pending,
     find_pending,
     look_at_bounds,
-    tell,
+    store_messages,
 )
 from duly.store.submit import Submitter
 
@@ -25,21 +25,21 @@ class NotificationDelivery:
         self.submitter = submitter
 
     async def run_once(self) -> Report:
-        """One batch of each notification that has something to tell. One that fails is tried again,
+        """One batch of each notification that has events waiting. One that fails is tried again,
         and the others go on."""
         found = await find_pending(self.database)
         messages, has_more = 0, len(found) == PENDING_AT_ONCE
         failure: DulyError | None = None
         for pending in found:
             try:
-                told = await tell(self.database, self.submitter, pending)
+                stored = await store_messages(self.database, self.submitter, pending)
             except DulyError as error:
                 failure = error
                 continue
-            messages += told.messages
-            has_more = has_more or told.has_more
-            if told.after is not None:
-                await told.after()
+            messages += stored.messages
+            has_more = has_more or stored.has_more
+            if stored.after is not None:
+                await stored.after()
         if failure is not None:
             raise failure
         return Report(messages, has_more)

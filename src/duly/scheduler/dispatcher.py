@@ -117,7 +117,7 @@ class Dispatcher:
         # While a lane is full, when its depth is asked about again, by the node's monotonic clock.
         self.refresh_at = -math.inf
         # When the next parked hand-over is to be looked at.
-        self.handover_at = math.inf
+        self.transfer_at = math.inf
         # Members that wait for an instant: a refilled bucket, a hand-over.
         self.until: dict[TenantPool, float] = {}
         # Lanes that were ever used, by (tenant, pool, band).
@@ -290,8 +290,8 @@ class Dispatcher:
             case _:
                 self.ready_state.park(block_reason_of(entry, refusal.gate), entry)
                 self.has_parked = True
-                if refusal.gate is Gate.HANDOVER and refusal.until is not None:
-                    self.handover_at = min(self.handover_at, refusal.until.timestamp())
+                if refusal.gate is Gate.OWNERSHIP_TRANSFER and refusal.until is not None:
+                    self.transfer_at = min(self.transfer_at, refusal.until.timestamp())
         if refusal.gate in PASSED_ON and entry.due.concurrency_key is not None:
             # It was let through for its key and does not use it: the next one may.
             self.ready_state.unpark(block_reason_of(entry, Gate.CONCURRENCY_KEY), 1)
@@ -303,9 +303,9 @@ class Dispatcher:
 
     def reopen(self, now: float) -> None:
         """Readmit pools that waited for this instant, or for capacity in a lane."""
-        if self.handover_at <= now:
+        if self.transfer_at <= now:
             # The old tickets are void; now their leases can be counted.
-            self.handover_at = math.inf
+            self.transfer_at = math.inf
             self.wakeups.reaper.wake()
         passed = [tenant_pool for tenant_pool, until in self.until.items() if until <= now]
         for tenant_pool in passed:
@@ -409,7 +409,7 @@ class Dispatcher:
     def counted(self, shards: Iterable[tuple[int, int]], asked_at: float) -> None:
         """Record that the leases of these shards were counted: hand-overs may be complete."""
         self.gatekeeper.counted_at.update(dict.fromkeys(shards, asked_at))
-        for reason in [o for o in self.ready_state.parked if o[0] == Gate.HANDOVER]:
+        for reason in [o for o in self.ready_state.parked if o[0] == Gate.OWNERSHIP_TRANSFER]:
             self.ready_state.unpark(reason, len(self.ready_state.parked[reason]))
         self.wakeup.wake()
 
@@ -447,7 +447,7 @@ class Dispatcher:
         tick = self.ready_state.wheel.next_tick()
         if tick is not None:
             waits.append(tick * TICK_S - now)
-        waits.append(self.handover_at - now)
+        waits.append(self.transfer_at - now)
         if self.until:
             waits.append(min(self.until.values()) - now)
         if self.ready_state.tickets:

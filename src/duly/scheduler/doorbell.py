@@ -39,35 +39,35 @@ class Doorbell:
         if event.at is not None:
             self.admit(event.timers, event.at)
         if event.hints:
-            self.ring(event.hints)
+            self.announce(event.hints)
 
     def on_rescheduled(self, event: TasksRescheduled) -> None:
-        self.ring(event.hints)
+        self.announce(event.hints)
 
     def admit(self, timers: Sequence[DueTimer], database_now: datetime) -> None:
         """Just committed in this process, at that instant by the database's clock."""
         self.loader.observe(database_now)
-        self.ring_timers(timers)
+        self.announce_timers(timers)
 
     def on_finished(self, event: TasksFinished) -> None:
         """Ended workflow nodes made others due."""
         for answer in event.answers:
             if answer.released:
-                self.ring_timers(answer.released)
+                self.announce_timers(answer.released)
 
     def on_released(self, event: NodesReleased) -> None:
-        self.ring_timers(event.timers)
+        self.announce_timers(event.timers)
 
-    def ring_timers(self, timers: Sequence[DueTimer]) -> None:
+    def announce_timers(self, timers: Sequence[DueTimer]) -> None:
         ours = [due for due in timers if self.scope.owns(due.tenant, due.shard) is not None]
         if ours:
             self.loader.admit(ours)
             self.dispatcher.wakeup.wake()
         if len(ours) < len(timers):
             foreign = [due for due in timers if self.scope.owns(due.tenant, due.shard) is None]
-            self.tell([(due.timer_queue, due.due_at) for due in foreign])
+            self.send_hints([(due.timer_queue, due.due_at) for due in foreign])
 
-    def ring(self, hints: Sequence[Hint]) -> None:
+    def announce(self, hints: Sequence[Hint]) -> None:
         """Timers of these queues are due at these instants: a retry, a release, a reschedule."""
         ours = [hint for hint in hints if self.is_ours(hint[0])]
         for timer_queue, due_at in ours:
@@ -76,12 +76,12 @@ class Doorbell:
             self.loader.wakeup.wake()
         others = [hint for hint in hints if not self.is_ours(hint[0])]
         if others:
-            self.tell(others)
+            self.send_hints(others)
 
     def is_ours(self, timer_queue: TimerQueue) -> bool:
         return self.scope.owns(timer_queue.tenant, timer_queue.shard) is not None
 
-    def tell(self, hints: list[Hint]) -> None:
+    def send_hints(self, hints: list[Hint]) -> None:
         """Send one line for each queue, with its earliest instant."""
         if self.send is None:
             return
@@ -96,13 +96,13 @@ class Doorbell:
             ],
         )
 
-    def on_notify(self, rings: list[str]) -> None:
+    def on_notify(self, hints: list[str]) -> None:
         """A hint from another process; hints for slots of other owners are ignored."""
-        for ring in rings:
+        for hint in hints:
             try:
-                tenant, shard, queue, due_at = DECODER.decode(ring)
+                tenant, shard, queue, due_at = DECODER.decode(hint)
             except msgspec.MsgspecError:
-                log.warning("doorbell hint not understood", ring=ring[:100])
+                log.warning("doorbell hint not understood", hint=hint[:100])
                 continue
             timer_queue = TimerQueue(tenant, shard, queue)
             if self.is_ours(timer_queue):

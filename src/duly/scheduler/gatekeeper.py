@@ -133,7 +133,7 @@ class Gatekeeper:
             and tenant not in self.bounds.restricted
         )
 
-    def handover_until(self, due: DueTimer, now: float) -> datetime | None:
+    def transfer_until(self, due: DueTimer, now: float) -> datetime | None:
         """Until the old owner's tickets are void, and what they became has been counted."""
         void_at = self.scope.void_at(due.tenant, due.shard)
         if void_at is None:
@@ -193,7 +193,7 @@ class Gatekeeper:
             paused_by=f"paused by {pause.actor}: {pause.reason}" if pause is not None else None,
             start_by=due.start_by,
             breaker_open_until=self.breaker_until(entry, now),
-            handover_until=self.handover_until(due, now) if self.is_counted(due) else None,
+            transfer_until=self.transfer_until(due, now) if self.is_counted(due) else None,
             rate_ready_at=instant(bucket.ready_at(now)) if bucket is not None else None,
             in_flight=self.counts.in_flight(due.tenant),
             in_flight_max=tenant.in_flight_max if tenant is not None else None,

@@ -24,7 +24,7 @@ from duly.role import Wakeup
 from duly.store.control import publish_released
 from duly.store.database import Database
 from duly.store.notify import WORKFLOWS, Send
-from duly.store.task_callbacks import DueCallback, tell_ends
+from duly.store.task_callbacks import DueCallback, store_callbacks
 from duly.store.workflow_callbacks import WorkflowCallbacks
 from duly.store.workflow_control import run_timer
 from duly.store.workflow_timers import (
@@ -88,8 +88,8 @@ class WorkflowRole:
         if others and self.send is not None:
             self.send(WORKFLOWS, [str(slot) for slot in sorted(others)])
 
-    def on_notify(self, rings: list[str]) -> None:
-        if any(ring.isdigit() and int(ring) in self.coordinator.owned for ring in rings):
+    def on_notify(self, hints: list[str]) -> None:
+        if any(hint.isdigit() and int(hint) in self.coordinator.owned for hint in hints):
             self.wakeup.wake()
 
     async def tick(self) -> float:
@@ -98,7 +98,7 @@ class WorkflowRole:
             return LOOK_S
         found = await find_due_timers(self.database, sorted(shards), LOOK_S)
         due = [timer for timer in found if timer.wait_s <= 0]
-        await self.tell([timer for timer in due if has_callback(timer.workflow)])
+        await self.send_callbacks([timer for timer in due if has_callback(timer.workflow)])
         for timer in due:
             if not has_callback(timer.workflow):
                 await self.run(timer)
@@ -107,19 +107,19 @@ class WorkflowRole:
         waits = [timer.wait_s for timer in found if timer.wait_s > 0]
         return max(PAUSE_S_MIN, min([LOOK_S, *waits]))
 
-    async def tell(self, timers: list[WorkflowTimer]) -> None:
+    async def send_callbacks(self, timers: list[WorkflowTimer]) -> None:
         """Of the ends of single tasks: all in one commit, or each alone where that fails."""
         if not timers:
             return
         due = [DueCallback(timer.shard, timer.workflow, timer.fence) for timer in timers]
         try:
-            after = await tell_ends(self.database, self.callbacks.submitter, due)
+            after = await store_callbacks(self.database, self.callbacks.submitter, due)
         except Exception as error:
             if len(timers) == 1:
                 await self.put_off(timers[0], error)
                 return
             for timer in timers:
-                await self.tell([timer])
+                await self.send_callbacks([timer])
         else:
             await after()
 

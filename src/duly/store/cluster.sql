@@ -1,5 +1,5 @@
 -- name: list_nodes
--- Every process that was heard of lately, and how many slots it holds now.
+-- Every process with a recent heartbeat, and how many slots it holds now.
 SELECT nodes.id, nodes.name, nodes.version, nodes.roles, nodes.started_at, nodes.seen_at,
        nodes.expires_at, nodes.expires_at > duly.now() AS is_live,
        (SELECT count(*)

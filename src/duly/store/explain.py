@@ -174,7 +174,7 @@ def gate_facts(row: Any, contention: Contention) -> GateFacts:
         start_by=row["start_by"],
         breaker_open_until=row["breaker_open_until"],
         **breaker_facts(row),
-        handover_until=row["void_at"] if is_counted and row["has_owner"] else None,
+        transfer_until=row["void_at"] if is_counted and row["has_owner"] else None,
         rate_ready_at=rate_ready_at(row, contention.ahead),
         in_flight=contention.in_flight,
         in_flight_max=row["in_flight_max"],

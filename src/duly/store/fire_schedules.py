@@ -190,14 +190,14 @@ class ScheduleFirer:
             decisions += len(plan.decisions)
             fires += (firing := sum(ruling.fires for ruling in plan.decisions))
             nodes += firing * schedule.definition.nodes
-        made = await self.address(planned, session)
+        made = await self.assign_ids(planned, session)
         firings = [
             Firing(schedule, plan, entries)
             for (schedule, plan), entries in zip(planned, made, strict=True)
         ]
         return sorted(firings, key=lambda firing: firing.schedule.id.int)
 
-    async def address(
+    async def assign_ids(
         self, planned: list[tuple[Schedule, FiringPlan]], session: Session | None
     ) -> list[dict[datetime, Entry]]:
         """What each plan makes, by the nominal time of its occurrence."""
@@ -223,7 +223,7 @@ class ScheduleFirer:
         placed_tasks: list[InsertRow] = []
         if tasks:
             asked = [submission_of(*each) for each in tasks]
-            placed_tasks = await self.submitter.address(asked, session)
+            placed_tasks = await self.submitter.assign_ids(asked, session)
             placed_tasks.sort(key=lambda entry: entry.ordinal)
         placed: list[PlacedStart] = []
         if others:

@@ -87,7 +87,7 @@ class Pending(NamedTuple):
     name: str
 
 
-class Told(NamedTuple):
+class StoredMessages(NamedTuple):
     """What one commit did, and what is to follow it."""
 
     messages: int
@@ -144,13 +144,15 @@ async def find_pending(database: Database) -> list[Pending]:
     return [Pending(*row) for row in await database.fetch(SQL.find_pending, PENDING_AT_ONCE)]
 
 
-async def tell(database: Database, submitter: Submitter, pending: Pending) -> Told:
+async def store_messages(
+    database: Database, submitter: Submitter, pending: Pending
+) -> StoredMessages:
     """One batch of events becomes tasks, or is held back, in one commit."""
     async with database.transaction() as session:
         rows = await session.fetch(SQL.lock_notification, *pending)
         if not rows:
             gone = await session.fetch(SQL.forget_events, *pending, EVENTS_AT_ONCE)
-            return Told(0, len(gone) == EVENTS_AT_ONCE)
+            return StoredMessages(0, len(gone) == EVENTS_AT_ONCE)
         (row,) = rows
         taken = await session.fetch(SQL.take_events, *pending, EVENTS_AT_ONCE)
         events = [event_from(each) for each in sorted(taken, key=lambda each: each["number"])]
@@ -163,7 +165,7 @@ async def tell(database: Database, submitter: Submitter, pending: Pending) -> To
             for each in messages
         ]
         _, publish = await store(session, submitter, tasks)
-    return Told(len(messages), len(taken) == EVENTS_AT_ONCE, publish)
+    return StoredMessages(len(messages), len(taken) == EVENTS_AT_ONCE, publish)
 
 
 async def store_test(
@@ -180,7 +182,7 @@ async def store_test(
 async def store(
     session: Session, submitter: Submitter, tasks: list[Submission]
 ) -> tuple[list[UUID], Callable[[], Awaitable[None]]]:
-    entries = await submitter.address(tasks, session) if tasks else []
+    entries = await submitter.assign_ids(tasks, session) if tasks else []
     answers = await submitter.store(session, entries) if entries else {}
 
     async def publish() -> None:

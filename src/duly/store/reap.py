@@ -32,7 +32,7 @@ SQL = statements_beside(__file__)
 EXPIRY_BATCHES_MAX = 100
 # Leases ended, or looked at again later, by one statement.
 CHANGED_MAX = 1000
-LOST_ERROR = "the lease ran out: its holder was not heard of in time"
+LOST_ERROR = "the lease ran out: its holder sent no heartbeat in time"
 LATE_ERROR = "timed out: the receiver took the task over and did not settle it in time"
 
 

@@ -901,7 +901,7 @@ BEGIN
 END
 $_$;
 
-CREATE FUNCTION duly.submit_task(tenant text, type text, payload json DEFAULT 'null'::json, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, delay_s double precision DEFAULT NULL::double precision, start_by timestamp with time zone DEFAULT NULL::timestamp with time zone, options jsonb DEFAULT '{}'::jsonb, ring boolean DEFAULT true) RETURNS uuid
+CREATE FUNCTION duly.submit_task(tenant text, type text, payload json DEFAULT 'null'::json, run_at timestamp with time zone DEFAULT NULL::timestamp with time zone, delay_s double precision DEFAULT NULL::double precision, start_by timestamp with time zone DEFAULT NULL::timestamp with time zone, options jsonb DEFAULT '{}'::jsonb, notify boolean DEFAULT true) RETURNS uuid
     LANGUAGE plpgsql SECURITY DEFINER
     SET search_path TO 'pg_catalog'
     AS $$
@@ -955,12 +955,12 @@ BEGIN
     IF used -> 'target' ->> 'url' IS NULL THEN
         pool := duly.pool_number(owner.id, coalesce(used -> 'target' ->> 'pool', 'default'));
     END IF;
-    -- The submitter allowed a smear; the id stays where the task was asked for.
+    -- The submitter allowed jitter; the id stays where the task was asked for.
     fires_at := fires_at + make_interval(secs => random() * coalesce((used -> 'jitter_s')::float8, 0));
     fires_at := duly.store_task(task_id, owner.id, shard, pool, submit_task.type, content, fires_at,
                                 submit_task.start_by, used);
-    -- Further away it is found by loading; a lost ring costs time, never a task.
-    IF ring AND fires_at <= duly.now() + interval '10 seconds' THEN
+    -- Further away it is found by loading; a lost hint costs time, never a task.
+    IF notify AND fires_at <= duly.now() + interval '10 seconds' THEN
         PERFORM pg_notify('duly_doorbell', format(
             '[%s,%s,%s,"%s"]', owner.id, shard,
             duly.timer_queue(pool, coalesce((used ->> 'priority')::numeric, 5)::smallint),
@@ -2264,9 +2264,9 @@ REVOKE ALL ON FUNCTION duly.publish_placements() FROM PUBLIC;
 REVOKE ALL ON FUNCTION duly.rebuild_ready_tickets(seen_filenode oid) FROM PUBLIC;
 GRANT ALL ON FUNCTION duly.rebuild_ready_tickets(seen_filenode oid) TO duly_engine;
 
-REVOKE ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, ring boolean) FROM PUBLIC;
-GRANT ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, ring boolean) TO duly_producer;
-GRANT ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, ring boolean) TO duly_engine;
+REVOKE ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, notify boolean) FROM PUBLIC;
+GRANT ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, notify boolean) TO duly_producer;
+GRANT ALL ON FUNCTION duly.submit_task(tenant text, type text, payload json, run_at timestamp with time zone, delay_s double precision, start_by timestamp with time zone, options jsonb, notify boolean) TO duly_engine;
 
 REVOKE ALL ON FUNCTION duly.task_type_schema(tenant text, type text) FROM PUBLIC;
 GRANT ALL ON FUNCTION duly.task_type_schema(tenant text, type text) TO duly_producer;

@@ -148,7 +148,7 @@ class Submitter:
 
         Keys are unique within one call: the caller (or the batcher) sees to it.
         """
-        entries = await self.address(tasks)
+        entries = await self.assign_ids(tasks)
         keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
         if not keyed:
             return in_order(await self.store(self.database, entries))
@@ -172,7 +172,7 @@ class Submitter:
         Of one tenant, and its keys are unique within the call. With a key of the whole call, a
         second call with that key finds the tasks of the first.
         """
-        entries = await self.address(tasks)
+        entries = await self.assign_ids(tasks)
         keyed = [entry for entry in entries if entry.task.idempotency_key is not None]
         if not keyed and call is None:
             return in_order(await self.store(self.database, entries))
@@ -214,7 +214,7 @@ class Submitter:
             timers = near_timers(stored, answers)
             self.events.publish(TasksStored(stored, timers, first.created_at))
 
-    async def address(
+    async def assign_ids(
         self, tasks: Sequence[Submission], session: Session | None = None
     ) -> list[InsertRow]:
         """Give every task its id, in id order, so that two batches never lock crosswise. A caller

@@ -46,7 +46,7 @@ class TaskEnd(msgspec.Struct, frozen=True, omit_defaults=True):
     error: str | None = None
 
 
-async def tell_ends(
+async def store_callbacks(
     database: Database, submitter: Submitter, due: Sequence[DueCallback]
 ) -> Callable[[], Awaitable[None]]:
     """One commit for all of them; answers what follows it."""
@@ -54,7 +54,7 @@ async def tell_ends(
         shards, tasks, fences = (list(column) for column in zip(*due, strict=True))
         rows = await session.fetch(SQL.take_ends, shards, tasks, fences)
         told = [task for row in rows if (task := submission_of(row)) is not None]
-        entries = await submitter.address(told, session)
+        entries = await submitter.assign_ids(told, session)
         answers = await submitter.store(session, entries) if entries else {}
         await submitter.environment.crash_point(CrashPoint.CALLBACK_BEFORE_COMMIT)
     await submitter.environment.crash_point(CrashPoint.CALLBACK_AFTER_COMMIT)

@@ -8,7 +8,7 @@ RETURNING id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread
           submit_burst, stored_max, schedule_s_min, suspended_at
 
 -- name: find_tenant
--- A person says a name; every row of the heart says a number.
+-- Requests name a tenant; rows hold its number.
 SELECT id, name, weight, in_flight_max, dispatch_rate, dispatch_burst, spread, submit_rate,
        submit_burst, stored_max, schedule_s_min, suspended_at
   FROM duly.tenants

@@ -26,7 +26,7 @@ class WorkflowCallbacks:
 
     async def store(self, session: Session, ended: EndedWorkflow) -> Callable[[], Awaitable[None]]:
         """One task for each end, however often it is tried: its execution key says of which."""
-        entries = await self.submitter.address([submission_of(ended)], session)
+        entries = await self.submitter.assign_ids([submission_of(ended)], session)
         answers = await self.submitter.store(session, entries)
 
         async def after() -> None:

@@ -4,7 +4,7 @@
 |---|---|
 | a node ends while its workflow is stopped | the lock decides which is first; nothing is released |
 | more nodes than one commit cancels | a timer goes on after the last one that was looked at |
-| killed between two bites of a cancel | the timer is still there: the next process goes on |
+| killed between two batches of a cancel | the timer is still there: the next process goes on |
 | two processes do the same timer | the first deletes it in its commit; the second does nothing |
 | between two of its nodes that undo others | a cancel ends it at once |
 | a step comes due while its workflow is paused | it is put off until the pause ends |
@@ -54,7 +54,7 @@ async def stop_workflow(
     session: Session, tenant: int, workflow_id: UUID, reason: WorkflowStop, released: Released
 ) -> bool:
     """Nothing is released from now on; unleased nodes are cancelled, and leased ones asked to
-    end: a first bite here, the rest by a timer. False: it has ended, or never was."""
+    end: a first batch here, the rest by a timer. False: it has ended, or never was."""
     rows = await session.fetch(SQL.stop, shard_of(workflow_id), workflow_id, tenant, reason.value)
     if not rows:
         return False
@@ -68,7 +68,7 @@ async def stop_workflow(
 async def cancel_nodes(
     session: Session, tenant: int, workflow_id: UUID, after: UUID, released: Released
 ) -> None:
-    """The next bite of the nodes that live; under the lock of the workflow."""
+    """The next batch of live nodes; under the lock of the workflow."""
     shard, last = shard_of(workflow_id), node_id_of(workflow_id, NODE_NUMBER_MAX)
     rows = await session.fetch(SQL.list_live, shard, after, last, tenant, CANCELLED_AT_ONCE)
     ids = [row["id"] for row in rows]

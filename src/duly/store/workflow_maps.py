@@ -265,7 +265,7 @@ async def give_up(
 
 
 async def cancel_items(session: Session, found: OpenMap, released: Released) -> None:
-    """The next bite of the items that live: what runs is asked to end, all else is cancelled."""
+    """The next batch of live items: what runs is asked to end, all else is cancelled."""
     rows = await session.fetch(SQL.list_open_items, shard_of(found.id), found.id, CANCELLED_AT_ONCE)
     ids = [row["id"] for row in rows]
     if not ids:

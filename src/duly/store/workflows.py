@@ -138,10 +138,13 @@ class WorkflowStarter:
             placed = [each for each in losers if each.ordinal not in answers]
             if not placed:
                 return [answers[ordinal] for ordinal in range(len(starts))]
-        raise StatementRefused(problem="its key changes hands", code=SERIALIZATION_FAILURE)
+        raise StatementRefused(
+            problem="its key is released by one submit and claimed by another",
+            code=SERIALIZATION_FAILURE,
+        )
 
     async def publish_stored(self, won: list[PlacedStart], now: datetime) -> None:
-        """The roots are due, or have their step; who waits is heard of when its parents end."""
+        """The roots are due, or have their step; others are released when their parents end."""
         submitter = self.submitter
         rows = [row for each in won for row in each.rows]
         submitter.placements |= lanes_of(rows)

@@ -1398,7 +1398,7 @@ $$;
 -- Entry point of producers: the task is stored if their transaction commits, and gone if it does not.
 CREATE FUNCTION duly.submit_task(tenant text, type text, payload json DEFAULT 'null',
     run_at timestamptz DEFAULT NULL, delay_s double precision DEFAULT NULL,
-    start_by timestamptz DEFAULT NULL, options jsonb DEFAULT '{}', ring boolean DEFAULT true) RETURNS uuid
+    start_by timestamptz DEFAULT NULL, options jsonb DEFAULT '{}', notify boolean DEFAULT true) RETURNS uuid
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog
 AS $$
 #variable_conflict use_column
@@ -1451,12 +1451,12 @@ BEGIN
     IF used -> 'target' ->> 'url' IS NULL THEN
         pool := duly.pool_number(owner.id, coalesce(used -> 'target' ->> 'pool', 'default'));
     END IF;
-    -- The submitter allowed a smear; the id stays where the task was asked for.
+    -- The submitter allowed jitter; the id stays where the task was asked for.
     fires_at := fires_at + make_interval(secs => random() * coalesce((used -> 'jitter_s')::float8, 0));
     fires_at := duly.store_task(task_id, owner.id, shard, pool, submit_task.type, content, fires_at,
                                 submit_task.start_by, used);
-    -- Further away it is found by loading; a lost ring costs time, never a task.
-    IF ring AND fires_at <= duly.now() + interval '10 seconds' THEN
+    -- Further away it is found by loading; a lost hint costs time, never a task.
+    IF notify AND fires_at <= duly.now() + interval '10 seconds' THEN
         PERFORM pg_notify('duly_doorbell', format(
             '[%s,%s,%s,"%s"]', owner.id, shard,
             duly.timer_queue(pool, coalesce((used ->> 'priority')::numeric, 5)::smallint),
