@@ -24,6 +24,7 @@ from tests.tidy.markdown import (
 )
 
 ARCHITECTURE = PROJECT / "docs" / "ARCHITECTURE.md"
+DECISIONS = PROJECT / "docs" / "adr"
 REQUEST_PATH = ("stop", "file", "function", "state after")
 MAKE_TARGETS = set(re.findall(r"^([a-z]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
 
@@ -69,6 +70,24 @@ def test_the_architecture_lists_every_package() -> None:
         for row in table_rows(ARCHITECTURE, ("package", "contents", "may import"))
     }
     assert listed == packages
+
+
+def test_superseded_decisions_say_so() -> None:
+    """A decision that no longer holds, read without a word of the later one, is built upon."""
+    pages = {page.name[:4]: page.read_text("utf-8") for page in DECISIONS.glob("[0-9]*.md")}
+    listed = re.findall(r"^\| \[(\d{4})\]\(", (DECISIONS / "README.md").read_text(), re.MULTILINE)
+    assert listed == sorted(pages)
+    status = {
+        number: text.partition("\n## ")[0].replace("\n", " ") for number, text in pages.items()
+    }
+    later = [(old, new) for new in pages for old in linked_after("supersedes", status[new])]
+    earlier = [(old, new) for old in pages for new in linked_after("superseded by", status[old])]
+    assert sorted(later) == sorted(earlier)
+    assert ("0009", "0012") in later
+
+
+def linked_after(words: str, text: str) -> list[str]:
+    return re.findall(rf"{words} \[(\d{{4}})\]", text)
 
 
 def functions_in(path: Path) -> set[str]:
