@@ -35,7 +35,7 @@ class ForeignStarts:
             )
             for each in found:
                 end = ending_of(each.outcome, each.state), each.run_s
-                self.desk.history.note_settled(each.tenant, each.holder, [end])
+                self.leases.history.note_settled(each.tenant, each.holder, [end])
         return 0.0 if len(keys) == BATCH_MAX else LOOK_EVERY_S
 
     async def close(self) -> None:
