@@ -27,6 +27,8 @@ from duly.store.workflow_resumes import (
     resume_workflow,
 )
 from duly.store.workflows import delete_old_workflows, read_nodes, read_parents
+from tests.store.maps import AROUND, over_pages
+from tests.store.maps import begin as begin_mapped
 from tests.store.test_cancel_many import waiting_sessions
 from tests.store.test_fire_schedules import Crash
 from tests.store.test_workflow_steps import IF_FAILED, waiting
@@ -416,3 +418,21 @@ async def test_steps_decide_again_on_what_is_reused(world: World) -> None:
     assert await run_timers(world) == 1
     await again.end("c")
     assert (await again.read()).state is COMPLETED
+
+
+async def test_what_hands_over_items_runs_again_with_its_map(world: World) -> None:
+    """The pages are gone with the first run: the map would be empty, and complete."""
+    mapped = await begin_mapped(world, over_pages(), AROUND)
+    lease = await world.lease(mapped.ids["list"])
+    await mapped.hand(lease, 0, ["a", "b"])
+    await world.settle(lease, Outcome.COMPLETED)
+    await mapped.run_all(Outcome.FAILED)
+    assert await mapped.states() == {"list": COMPLETED, "charge": FAILED, "report": SKIPPED}
+    for names in (None, ["charge"]):
+        earlier = await read_earlier(world.database, TENANT, mapped.id)
+        assert earlier is not None
+        plan = plan_resume(earlier.nodes, names)
+        assert isinstance(plan, ResumePlan)
+        assert plan == ResumePlan([1, 2, 3], [])
+    again = await resume(mapped)
+    assert await again.states() == {"list": READY, "charge": WAITING, "report": WAITING}

@@ -20,6 +20,13 @@ class EndedNode(NamedTuple):
     rule: WaitRule
     parents: Sequence[int]
     children: Sequence[int]
+    # A map over what its parent handed over: the pages are gone, and that one runs again with it.
+    is_paged: bool = False
+
+    @property
+    def followers(self) -> Sequence[int]:
+        """What runs again where this one does."""
+        return [*self.children, *self.parents] if self.is_paged else self.children
 
 
 class ResumePlan(NamedTuple):
@@ -50,10 +57,10 @@ def plan_resume(
     again = set(begin)
     stack = list(begin)
     while stack:
-        for child in nodes[stack.pop()].children:
-            if child not in again:
-                again.add(child)
-                stack.append(child)
+        for follower in nodes[stack.pop()].followers:
+            if follower not in again:
+                again.add(follower)
+                stack.append(follower)
     plan = ResumePlan(sorted(again), sorted(nodes.keys() - again))
     return list(rule_problems(names or (), begin, nodes, again)) or plan
 

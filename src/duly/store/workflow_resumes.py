@@ -99,6 +99,7 @@ async def read_earlier(session: Session, tenant: int, workflow_id: UUID) -> Earl
             WaitRule(row["wait_rule"]),
             row["parents"],
             row["children"],
+            row["is_paged"],
         )
         for row in rows
     }

@@ -3,6 +3,8 @@
 -- node whose run stands for it. Types and erasures are those of that one's task.
 SELECT duly.node_number(node.id) AS number, node.name, node.wait_rule, node.parents, node.children,
        node.kind, tasks.type, last.state,
+       node.kind = 1 AND (node.spec::jsonb #>> '{map,path}') IS NULL
+           AND (node.spec::jsonb #>> '{map,count}') IS NULL AS is_paged,
        EXISTS (SELECT FROM duly.tombstones
                 WHERE tombstones.shard = node.shard
                   AND tombstones.id = coalesce(node.source, node.id)) AS is_erased
