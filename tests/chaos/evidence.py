@@ -36,14 +36,9 @@ from tests.simulation.tables import (
     WORKFLOWS,
     is_of_workflow,
 )
-from tests.simulation.workflow_model import (
-    STATEMENTS,
-    Terms,
-    WantedWorkflow,
-    WorkflowTables,
-    judge_workflows,
-)
-from tests.simulation.workflow_model import workflow_tables as tables_of_workflows
+from tests.simulation.workflow_facts import STATEMENTS, Terms, WantedWorkflow, WorkflowTables
+from tests.simulation.workflow_facts import workflow_tables as tables_of_workflows
+from tests.simulation.workflow_model import judge_workflows
 
 GRACE = timedelta(seconds=30)
 NOBODY = UUID(int=0)

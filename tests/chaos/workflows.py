@@ -20,7 +20,7 @@ from duly.domain.ids import node_id_of
 from tests.chaos.cluster import POOL, Cluster, Tenant
 from tests.chaos.load import BACK_OFF_S, CALL_S, TRIES_MAX, Load
 from tests.simulation.workflow_clients import make_graph
-from tests.simulation.workflow_model import WantedWorkflow
+from tests.simulation.workflow_facts import WantedWorkflow
 
 RULES = ("all_completed", "none_failed", "all_done", "any_completed", "any_failed")
 

@@ -70,9 +70,10 @@ class Node:
         self.events = TaskEvents()
         self.submitter = Submitter(self.database, self.environment, self.events)
         self.group_commit = GroupCommit(self.submitter)
+        self.plain_settler = Settler(self.database, self.environment)
         self.settler: Batcher[Settlement, SettleAnswer] = Batcher(
             "settle",
-            Settler(self.database, self.environment).settle,
+            self.plain_settler.settle,
             batch_size_max=cluster.plan.batch,
             waiting_max=WAITING_MAX,
             key=lambda item: (item.id, item.fence),

@@ -33,8 +33,14 @@ from duly.store import (
     schedules,
     settle,
     tenants,
+    workflow_appends,
     workflow_control,
+    workflow_handovers,
+    workflow_maps,
     workflow_nodes,
+    workflow_pauses,
+    workflow_resumes,
+    workflow_signals,
     workflow_timers,
     workflows,
 )
@@ -52,7 +58,8 @@ SET_CLOCK = "SELECT set_config('duly.test_now', $1, false)"
 MODULES = (
     *(audit, control, dead_letters, finish, insert, lease, load, ownership, partitions, pools),
     *(purge, read, ready_tickets, reap, retry, fire_schedules, schedules, settle, tenants),
-    *(workflow_control, workflow_nodes, workflow_timers, workflows),
+    *(workflow_control, workflow_nodes, workflow_timers, workflows, workflow_appends),
+    *(workflow_handovers, workflow_maps, workflow_pauses, workflow_resumes, workflow_signals),
 )
 DEADLOCK = "40P01"
 # In a transaction each statement is short; only single statements are slow.

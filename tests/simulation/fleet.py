@@ -31,7 +31,7 @@ from duly.execution.executor import Executor
 from duly.role import Role, RoleLoop, stop_roles
 from duly.scheduler.assembly import make_scheduler
 from duly.store.lease import Lease
-from duly.store.notify import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, Listener
+from duly.store.notify import DOORBELL, FREED, OWNERSHIP, READY, SCHEDULES, WORKFLOWS, Listener
 from duly.store.ownership import MAINTENANCE, SCHEDULER_ROLE
 from duly.store.ownership import Node as Member
 from duly.store.settle import SettleQueue
@@ -44,6 +44,7 @@ from tests.simulation.database import Postgres, SimulatedDatabase
 from tests.simulation.fleet_plan import CarrierKind, FleetPlan
 from tests.simulation.fleet_queue import SharedLanes, SimulatedCarrier
 from tests.simulation.loop import VirtualLoop
+from tests.simulation.node_handlers import do_more, orders_of, result_of
 from tests.simulation.plan import FaultKind
 from tests.simulation.witness import WitnessedSettler
 from tests.simulation.workers import HEALED_WEIGHTS, OUTCOMES
@@ -111,6 +112,7 @@ class FleetNode(Node):
             DOORBELL: self.scheduler.doorbell.on_notify,
             FREED: self.scheduler.freed_capacity.on_notify,
             SCHEDULES: self.scheduler.cron_role.on_notify,
+            WORKFLOWS: self.scheduler.workflows.on_notify,
             READY: partial(on_lane_hints, self.lease_queue),
         }
         self.settling = SettleQueue(self.database, self.environment)
@@ -161,8 +163,10 @@ class FleetNode(Node):
     def handle(self, lease: Lease) -> AttemptResult | Awaitable[AttemptResult]:
         """Some answer at once, some take their time, some hang, some take the node with them."""
         self.fleet.recorder.effect(lease.id, lease.fence, self.holder)
-        if self.random.random() < 0.3 and not self.fleet.is_poison(lease):
-            return self.verdict()
+        orders = orders_of(lease)
+        is_quick = self.random.random() < 0.3 and not self.fleet.is_poison(lease)
+        if is_quick and orders.keys() <= {"says"}:
+            return self.verdict(orders)
         return Work(self, lease)
 
     async def work(self, lease: Lease) -> AttemptResult:
@@ -174,15 +178,16 @@ class FleetNode(Node):
             self.fleet.recorder.note(f"{self.name} is poisoned by {lease.id}")
             self.fleet.kill(self, "a poisonous task")
             raise asyncio.CancelledError
-        return self.verdict()
+        orders = orders_of(lease)
+        return await do_more(self, lease, orders, self.verdict(orders))
 
-    def verdict(self) -> AttemptResult:
+    def verdict(self, orders: dict[str, Any]) -> AttemptResult:
         weights = HEALED_WEIGHTS if self.fleet.is_healed else self.fleet.plan.outcome_weights
         (outcome,) = self.random.choices(OUTCOMES, weights)
         retry_in_s = self.random.choice([None, None, 0.0, 1.0])
         return AttemptResult(
             outcome,
-            result='"done"' if outcome is Outcome.COMPLETED else None,
+            result=result_of(orders) if outcome is Outcome.COMPLETED else None,
             error="boom" if outcome in (Outcome.FAILED, Outcome.REJECTED) else None,
             retry_in_s=retry_in_s,
         )

@@ -14,12 +14,12 @@ from typing import Any
 
 from duly.broker import lease_queue, memory
 from duly.broker import postgres as postgres_broker
-from duly.domain import occurrence_plan
+from duly.domain import map_plan, occurrence_plan
 from duly.execution import executor
 from duly.scheduler import cron, dispatcher, gatekeeper, loader, ready_state, reaper
 from duly.scheduler import workflows as workflow_role
 from duly.store import fire_schedules as store_recur
-from duly.store import load, ready_tickets, workflow_control, workflow_timers
+from duly.store import load, ready_tickets, workflow_control, workflow_maps, workflow_timers
 from duly.store.tenants import TenantLimits
 from tests.simulation.plan import TENANTS_MAX, Actor, FaultKind, Plan
 
@@ -181,6 +181,11 @@ def cancelled_at_once(seed: int) -> int:
     return Random(f"fleet cancels {seed}").choice([1, 3, 1000])
 
 
+def made_at_once(seed: int) -> int:
+    """Items that one commit makes: so few that most maps are made by several."""
+    return Random(f"fleet items {seed}").choice([1, 2, 1000])
+
+
 def in_place_min(seed: int) -> int:
     """How many leases of one queue are enough to leave them there: any, few, or hardly ever."""
     return Random(f"fleet stay {seed}").choice([1, 1, 2, 10])
@@ -241,6 +246,8 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (workflow_role, "TIMERS_AT_ONCE", plan.batch),
         (workflow_timers, "TIMERS_AT_ONCE", plan.batch),
         (workflow_control, "CANCELLED_AT_ONCE", cancelled_at_once(plan.seed)),
+        (workflow_maps, "CANCELLED_AT_ONCE", cancelled_at_once(plan.seed)),
+        (map_plan, "MADE_AT_ONCE", made_at_once(plan.seed)),
     ]
 
 

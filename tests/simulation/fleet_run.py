@@ -36,7 +36,8 @@ from tests.simulation.schedule_clients import keep_schedules
 from tests.simulation.schedule_model import judge_rulings, read_ledger, read_model
 from tests.simulation.witness import WITNESSED
 from tests.simulation.workflow_clients import start_workflows
-from tests.simulation.workflow_model import Terms, judge_workflows, read_workflow_tables
+from tests.simulation.workflow_facts import Terms, read_workflow_tables
+from tests.simulation.workflow_model import judge_workflows
 
 # Everything ends within this once nothing breaks any more, and every slot has an owner.
 LIVENESS_S_MAX = 400.0
@@ -149,7 +150,9 @@ async def judge_ended_workflows(fleet: Fleet, verdict: Verdict, healed_at: datet
         tables = read_workflow_tables(fleet.postgres, fleet.database_now(), fleet.plan.tenants)
     asked = (entry for entry in verdict.logs.entries if entry.operation is Operation.CANCEL)
     cancelled = {entry.task for entry in asked if entry.task is not None}
-    terms = Terms(cancelled, healed_at, Actor.MOVER in fleet.plan.actors)
+    erased = (entry for entry in verdict.logs.entries if entry.operation is Operation.PURGE)
+    purged = frozenset(entry.task for entry in erased if entry.task is not None)
+    terms = Terms(cancelled, healed_at, purged, Actor.MOVER in fleet.plan.actors)
     found = judge_workflows([asked.wanted for asked in fleet.workflows], tables, terms)
     verdict.violations += list(found)[:FINDINGS_MAX]
 

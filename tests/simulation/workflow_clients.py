@@ -3,8 +3,8 @@ whole ones, and reads them. What was asked for is kept outside of every node; `w
 says from it how each may have ended."""
 
 import asyncio
+from dataclasses import replace
 from random import Random
-from typing import NamedTuple
 
 from duly.domain.ids import node_id_of
 from duly.domain.retry import RetryPolicy
@@ -25,13 +25,27 @@ from duly.store.workflows import (
 )
 from tests.simulation.clients import WEBHOOK
 from tests.simulation.cluster import Cluster, Node
+from tests.simulation.step_clients import (
+    AskedWorkflow,
+    add_one,
+    known_items,
+    make_steps,
+    pause_one,
+    resume_one,
+    send_one,
+    unpause_all,
+    unpause_one,
+    with_steps,
+)
 from tests.simulation.workers import hear
-from tests.simulation.workflow_model import Seen, WantedWorkflow
+from tests.simulation.workflow_facts import Seen, WantedWorkflow
 
 WORKFLOWS_MAX = 8
 NODES_MAX = 9
 PARENTS_MAX = 4
 RESENDS_MAX = 3
+# Pauses, signals and added nodes are for those that still live, mostly.
+RECENT_MAX = 3
 # One of these is past before its nodes can end, one never comes.
 DEADLINES_S = (*[None] * 5, 3.0, 20.0, 60.0, 3600.0)
 DELAYS_S = (0.0, 0.0, 0.0, 1.5, 45.0)
@@ -39,24 +53,41 @@ DELAYS_S = (0.0, 0.0, 0.0, 1.5, 45.0)
 RULES = [*WAIT_RULES, *["all_completed"] * 3, "all_done"]
 
 
-class AskedWorkflow(NamedTuple):
-    """What is sent, and what the model knows of it."""
-
-    wanted: WantedWorkflow
-    start: WorkflowStart
-
-
 async def start_workflows(cluster: Cluster, node: Node) -> None:
     while not cluster.is_healed:
         await asyncio.sleep(cluster.plan.tick_s * node.random.uniform(0.3, 1.5))
-        known = [asked.wanted for asked in cluster.workflows if asked.wanted.id is not None]
+        started = [asked.wanted for asked in cluster.workflows if asked.start is not None]
+        known = [wanted for wanted in started if wanted.id is not None]
         draw = node.random.random()
-        if len(cluster.workflows) < WORKFLOWS_MAX and (draw < 0.6 or not known):
+        if len(started) < WORKFLOWS_MAX and (draw < 0.6 or not known):
             await start_one(cluster, node)
         elif known and draw < 0.65:
             await cancel_one(cluster, node, node.random.choice(known))
         elif known:
             await read_one(cluster, node, node.random.choice(known))
+        await meddle(cluster, node, known[-RECENT_MAX:])
+    await unpause_all(cluster, node)
+
+
+async def meddle(cluster: Cluster, node: Node, known: list[WantedWorkflow]) -> None:
+    """What else is done to one that was started lately, and to one that has ended."""
+    if not known:
+        return
+    random = node.random
+    wanted = random.choice(known)
+    if random.random() < 0.5 and any(step.wait for step in wanted.steps.values()):
+        await send_one(cluster, node, wanted)
+    draw = random.random()
+    if draw < 0.15:
+        await pause_one(cluster, node, wanted)
+    elif draw < 0.4 and wanted.is_pause_asked:
+        await unpause_one(cluster, node, wanted)
+    elif draw < 0.6:
+        await add_one(cluster, node, wanted, make_node(cluster, random, wanted.tenant, None, 0.0))
+    elif draw < 0.8:
+        every = [asked.wanted for asked in cluster.workflows]
+        chosen = random.choice([each for each in every if each.ids])
+        await resume_one(cluster, node, chosen, random.choice(sorted(chosen.ids)))
 
 
 async def start_one(cluster: Cluster, node: Node) -> None:
@@ -74,6 +105,7 @@ async def start_one(cluster: Cluster, node: Node) -> None:
 async def send(cluster: Cluster, node: Node, asked: AskedWorkflow) -> None:
     wanted = asked.wanted
     starter = WorkflowStarter(node.database, node.submitter)
+    assert asked.start is not None
     answers = await hear(cluster, [], starter.start([asked.start]))
     if answers is None:
         return
@@ -85,6 +117,8 @@ async def send(cluster: Cluster, node: Node, asked: AskedWorkflow) -> None:
         nodes = range(1, len(wanted.parents) + 1)
         # Others cancel, move, purge and replay nodes as they do tasks.
         cluster.known += [(wanted.tenant, node_id_of(answer.id, number)) for number in nodes]
+        if any(step.map for step in wanted.steps.values()):
+            cluster.known += [(wanted.tenant, item) for item in known_items(answer.id)]
 
 
 async def cancel_one(cluster: Cluster, node: Node, wanted: WantedWorkflow) -> None:
@@ -116,6 +150,8 @@ def make_workflow(cluster: Cluster, random: Random) -> AskedWorkflow:
     parents = make_graph(random)
     rules = [random.choice(RULES) for _ in parents]
     delays_s = [random.choice(DELAYS_S) for _ in parents]
+    more = Random(f"steps {cluster.plan.seed} {name}")
+    steps, spoken = make_steps(more, parents, rules)
     # Everything with a key is counted on the shard of the key.
     key = random.choice([None, None, None, "a", "b"])
     nodes = [
@@ -150,8 +186,10 @@ def make_workflow(cluster: Cluster, random: Random) -> AskedWorkflow:
         on_failure=start.on_failure,
         has_key=start.idempotency_key is not None,
         has_callback=start.callback is not None,
+        steps=steps,
+        spoken=spoken,
     )
-    return AskedWorkflow(wanted, start)
+    return AskedWorkflow(wanted, replace(start, nodes=with_steps(nodes, wanted, more)))
 
 
 def make_graph(random: Random) -> list[list[int]]:

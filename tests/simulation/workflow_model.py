@@ -3,132 +3,34 @@ the rules written down once more, without any code of the engine. And whether it
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 from duly.verify.check import Violation
-from tests.simulation.database import Postgres
-
-WORKFLOWS = """SELECT id, tenant, name, state, stop_reason, created_at, deadline_at, ended_at, live,
-                      completed, failed, skipped, cancelled
-                 FROM duly.workflows WHERE tenant = ANY($1::integer[]) ORDER BY id"""
-NODES = """SELECT duly.workflow_of(node.id) AS workflow, node.id,
-                  duly.node_number(node.id) AS number,
-                  max(attempts.state) AS state, min(attempts.started_at) AS started_at,
-                  max(attempts.ended_at) FILTER (WHERE attempts.state IS NOT NULL) AS ended_at,
-                  count(attempts.state) AS ends
-             FROM duly.workflow_nodes AS node
-             LEFT JOIN duly.attempts USING (shard, id)
-            WHERE node.tenant = ANY($1::integer[])
-            GROUP BY node.id ORDER BY node.id"""
-CALLBACKS = """SELECT execution_key, payload FROM duly.tasks
-                WHERE tenant = ANY($1::integer[]) AND execution_key LIKE '%:end'
-                  AND replay_of IS NULL"""
-# What `workflow_tables` is made of, each read for tenants.
-STATEMENTS = (WORKFLOWS, NODES, CALLBACKS)
-ENDS = ("COMPLETED", "FAILED", "SKIPPED", "CANCELLED")
-# Beyond its deadline, or the end of all faults, before a workflow counts as forgotten.
-LATE = timedelta(seconds=30)
-
-
-class Seen(NamedTuple):
-    """What a reader was told."""
-
-    at: datetime
-    state: str
-
-
-@dataclass(kw_only=True)
-class WantedWorkflow:
-    """One that was asked for, as its client knows it. No other one has its name."""
-
-    tenant: int
-    name: str
-    # Of each node: the numbers of those it comes after, from 1; its rule; its delay.
-    parents: list[list[int]]
-    rules: list[str]
-    delays_s: list[float]
-    on_failure: str
-    has_key: bool
-    has_callback: bool
-    ids: set[UUID] = field(default_factory=set)
-    is_cancel_asked: bool = False
-    cancelled_at: datetime | None = None
-    seen: list[Seen] = field(default_factory=list)
-
-    @property
-    def id(self) -> UUID | None:
-        return next(iter(self.ids), None)
-
-
-class Terms(NamedTuple):
-    """What else is known of a run. `cancelled`: the nodes that a client asked to cancel.
-    `is_serial`: no two transactions overlapped, so that instants tell which came first."""
-
-    cancelled: Collection[UUID]
-    healed_at: datetime
-    may_be_moved: bool = False
-    is_serial: bool = True
-
-
-class Node(NamedTuple):
-    id: UUID
-    number: int
-    state: str | None
-    started_at: datetime | None
-    ended_at: datetime | None
-    ends: int
-
-
-class Decided(NamedTuple):
-    """Whether a rule was met in the end, and when that was certain; None for a root."""
-
-    runs: bool
-    at: datetime | None
-
-
-@dataclass(frozen=True)
-class Story:
-    """One workflow: what was asked for, its row, its nodes by number."""
-
-    wanted: WantedWorkflow
-    row: Any
-    nodes: dict[int, Node]
-
-    @property
-    def failed_at(self) -> datetime | None:
-        """When the first node failed."""
-        ends = [node.ended_at for node in self.nodes.values() if node.state == "FAILED"]
-        return min((at for at in ends if at is not None), default=None)
-
-
-class WorkflowTables(NamedTuple):
-    workflows: list[Any]
-    nodes: dict[UUID, dict[int, Node]]
-    callbacks: list[Any]
-
-
-def read_workflow_tables(
-    postgres: Postgres, now: datetime, tenants: Iterable[int]
-) -> WorkflowTables:
-    return workflow_tables(*(postgres.fetch(now, each, list(tenants)) for each in STATEMENTS))
-
-
-def workflow_tables(
-    workflows: list[Any], nodes: Iterable[Any], callbacks: list[Any]
-) -> WorkflowTables:
-    return WorkflowTables(workflows, nodes_by_number(nodes), callbacks)
-
-
-def nodes_by_number(rows: Iterable[Any]) -> dict[UUID, dict[int, Node]]:
-    nodes: dict[UUID, dict[int, Node]] = defaultdict(dict)
-    for workflow, *facts in rows:
-        node = Node(*facts)
-        nodes[workflow][node.number] = node
-    return nodes
+from tests.simulation.resume_model import judge_chains, judge_resume, run_again
+from tests.simulation.step_model import (
+    PLAIN,
+    Standing,
+    WantedMap,
+    holds,
+    judge_map,
+    judge_pauses,
+    judge_signals,
+    judge_wait,
+)
+from tests.simulation.workflow_facts import (
+    ENDS,
+    LATE,
+    Decided,
+    Node,
+    Plan,
+    Story,
+    Terms,
+    WantedWorkflow,
+    WorkflowTables,
+)
 
 
 def judge_workflows(
@@ -137,50 +39,116 @@ def judge_workflows(
     """After everything has ended."""
     rows = defaultdict(list)
     for row in tables.workflows:
-        rows[row["name"], row["tenant"]].append(row)
+        rows[row["name"], row["tenant"], row["resumed_from"]].append(row)
     for flow in wanted:
-        stored = rows.pop((flow.name, flow.tenant), [])
+        stored = rows.pop((flow.name, flow.tenant, flow.resumed_from), [])
         yield from judge_start(flow, stored)
         for row in stored:
-            story = Story(flow, row, tables.nodes.get(row["id"], {}))
-            for problem in judge_story(story, terms):
-                yield Violation("workflow", row["id"], f"{flow.name}: {problem}")
-            for node in story.nodes.values():
-                for problem in judge_node(story, node, terms):
-                    yield Violation("workflow", node.id, f"{flow.name} n{node.number}: {problem}")
+            yield from judge_one(flow, row, tables, terms)
     for left in rows.values():
         yield Violation("workflow", left[0]["id"], "is stored, and was never asked for")
+    yield from judge_chains(tables)
     yield from judge_callbacks(wanted, tables)
 
 
+def judge_one(
+    flow: WantedWorkflow, row: Any, tables: WorkflowTables, terms: Terms
+) -> Iterator[Violation]:
+    nodes = tables.nodes.get(row["id"], {})
+    story = Story(
+        flow,
+        row,
+        nodes,
+        plans_of(flow, nodes),
+        tables.items.get(row["id"], {}),
+        tables.signals.get(row["id"], []),
+        tables.starts.get(row["id"], []),
+    )
+    if flow.resumed_from is not None:
+        earlier = tables.nodes.get(flow.resumed_from, {})
+        story = replace(story, again=run_again(flow, earlier, story.plans))
+        for problem in judge_resume(story, earlier):
+            yield Violation("workflow", row["id"], f"{flow.name}: {problem}")
+    for problem in judge_story(story, terms):
+        yield Violation("workflow", row["id"], f"{flow.name}: {problem}")
+    for node in story.nodes.values():
+        if story.again is not None and node.number not in story.again:
+            continue
+        for problem in judge_node(story, node, terms):
+            yield Violation("workflow", node.id, f"{flow.name} {node.name}: {problem}")
+
+
+def plans_of(flow: WantedWorkflow, nodes: Mapping[int, Node]) -> dict[int, Plan]:
+    """By number. Nodes that were added have the numbers that are stored with their names."""
+    plans = {
+        number: Plan(parents, rule, delay_s, flow.steps.get(number, PLAIN))
+        for number, (parents, rule, delay_s) in enumerate(
+            zip(flow.parents, flow.rules, flow.delays_s, strict=True), 1
+        )
+    }
+    numbers = {node.name: node.number for node in nodes.values()}
+    for append in flow.added:
+        for name, parents, rule in zip(append.names, append.parents, append.rules, strict=True):
+            if name in numbers:
+                above = [numbers[parent] for parent in parents if parent in numbers]
+                plans[numbers[name]] = Plan(above, rule)
+    return plans
+
+
 def judge_start(flow: WantedWorkflow, stored: list[Any]) -> Iterator[Violation]:
-    if len(stored) > 1 and flow.has_key:
+    if flow.resumed_from is None and len(stored) > 1 and flow.has_key:
         yield Violation(
             "workflow", None, f"{flow.name} with one key was stored {len(stored)} times"
         )
     missing = flow.ids - {row["id"] for row in stored}
-    if missing or len(flow.ids) > 1:
+    if missing or (flow.resumed_from is None and len(flow.ids) > 1):
         yield Violation("workflow", None, f"{flow.name} was answered {flow.ids}, lacks {missing}")
 
 
 def judge_story(story: Story, terms: Terms) -> Iterator[str]:
     row, flow = story.row, story.wanted
     states = [node.state for node in story.nodes.values()]
-    if len(states) != len(flow.parents):
-        yield f"has {len(states)} nodes, and {len(flow.parents)} were asked for"
-    if None in states or row["live"] or row["ended_at"] is None:
+    items = [item.state for made in story.items.values() for item in made]
+    if story.nodes.keys() != story.plans.keys():
+        yield f"has the nodes {sorted(story.nodes)}, and {sorted(story.plans)} were asked for"
+    yield from judge_appends(story)
+    if None in states or None in items or row["live"] or row["ended_at"] is None:
         yield f"has not ended: {states}, counts {row['live']} live, ended at {row['ended_at']}"
         return
     counts = {state: row[state.lower()] for state in ENDS}
-    if counts != {state: states.count(state) for state in ENDS}:
-        yield f"counts {counts}, and its nodes are {Counter(states)}"
+    if counts != {state: [*states, *items].count(state) for state in ENDS}:
+        yield f"counts {counts}, and its nodes are {Counter(states)}, its items {Counter(items)}"
     expected = end_of(states, row["stop_reason"])
     if row["state"] != expected:
         yield f"ended as {row['state']}, not {expected}: {Counter(states)}, {row['stop_reason']}"
     yield from judge_stop(story, terms.healed_at)
+    waits = {number for number, plan in story.plans.items() if plan.step.wait is not None}
+    yield from judge_signals(flow.signals, story.signals, waits)
+    yield from judge_pauses(flow.pauses, story.starts)
     for seen in flow.seen:
         if seen.state != row["state"]:
             yield f"was seen {seen.state} at {seen.at}, and is {row['state']}"
+
+
+def judge_appends(story: Story) -> Iterator[str]:
+    """All nodes of one or none; none that was answered is missing; with the end of the node that
+    added them, once, and not without it."""
+    numbers = {node.name: node.number for node in story.nodes.values()}
+    for append in story.wanted.added:
+        found = [name for name in append.names if name in numbers]
+        if found and len(found) < len(append.names):
+            yield f"has {found} of the added {append.names}"
+        if append.is_answered and not found:
+            yield f"lacks {append.names}, which were added"
+        if append.is_refused and found:
+            yield f"has {found}, which were refused"
+        if append.by is None:
+            continue
+        by = story.nodes[append.by]
+        if by.state == "COMPLETED" and not found:
+            yield f"{by.name} completed, and what it adds is missing: {append.names}"
+        if by.state != "COMPLETED" and found and story.wanted.resumed_from is None:
+            yield f"{by.name} is {by.state}, and has added {found}"
 
 
 def end_of(states: Collection[str | None], stop_reason: str | None) -> str:
@@ -215,13 +183,13 @@ def judge_stop(story: Story, healed_at: datetime) -> Iterator[str]:
 
 def decided(story: Story, node: Node) -> Decided:
     """From how all parents ended, each rule as the documentation tells it."""
-    above = [story.nodes[number] for number in story.wanted.parents[node.number - 1]]
+    above = [story.nodes[number] for number in story.plans[node.number].parents]
     if not above:
         return Decided(runs=True, at=None)
     good = [parent.ended_at for parent in above if parent.state == "COMPLETED"]
     bad = [parent.ended_at for parent in above if parent.state in ("FAILED", "CANCELLED")]
     ends = [parent.ended_at for parent in above if parent.ended_at is not None]
-    match story.wanted.rules[node.number - 1]:
+    match story.plans[node.number].rule:
         case "all_completed":
             return Decided(len(good) == len(above), max(ends))
         case "none_failed":
@@ -240,33 +208,98 @@ def first_of(instants: list[datetime | None]) -> datetime | None:
 
 
 def judge_node(story: Story, node: Node, terms: Terms) -> Iterator[str]:
-    if any(other.ended_at is None for other in story.nodes.values()):
+    ends = [other.ended_at for other in story.nodes.values()]
+    ends += [item.ended_at for some in story.items.values() for item in some]
+    if node.number not in story.plans or None in ends:
         # Told of the workflow already.
         return
     if node.ends != 1:
         yield f"ended {node.ends} times"
-    verdict = decided(story, node)
-    rule = story.wanted.rules[node.number - 1] if verdict.at else "root"
+    plan, verdict = story.plans[node.number], decided(story, node)
+    is_wanted = holds(plan.step.condition, *ends_above(story, plan, terms))
+    standing = standing_of(story, node, terms)
     if node.started_at is None:
-        if node.state in ("COMPLETED", "FAILED"):
-            yield f"is {node.state}, and never started"
-        if node.state == "SKIPPED" and verdict.runs:
-            yield f"was skipped, and its rule {rule} is met"
-        is_asked = story.row["stop_reason"] is not None or node.id in terms.cancelled
-        if node.state == "CANCELLED" and not is_asked:
+        if node.state == "CANCELLED" and not standing.may_be_cancelled:
             yield "was cancelled, and by no client"
+        if node.state in ("COMPLETED", "FAILED") and plan.step.map is None:
+            yield f"is {node.state}, and never started"
+        if node.state == "SKIPPED" and verdict.runs and is_wanted:
+            yield f"was skipped, and its rule {plan.rule} is met"
+    else:
+        yield from judge_begin(story, node, terms, verdict)
+        if is_wanted is False:
+            yield f"ran, and its if does not hold: {plan.step.condition}"
+        if plan.step.wait is not None:
+            yield from judge_wait(
+                standing, plan.step.wait, story.signals, is_serial=terms.is_serial
+            )
+    if plan.step.map is not None:
+        made = story.items.get(node.number, [])
+        yield from judge_map(
+            standing, plan.step.map, made, terms.cancelled, is_serial=terms.is_serial
+        )
+
+
+def judge_begin(story: Story, node: Node, terms: Terms, verdict: Decided) -> Iterator[str]:
+    """Of a node that started: that it was let, and not before."""
+    plan = story.plans[node.number]
+    wait, paged = plan.step.wait, plan.step.map is not None and plan.step.map.is_paged
+    if not (verdict.runs or paged) or (node.state == "SKIPPED" and wait is None):
+        yield f"ran, and its rule {plan.rule} is not met"
+    if verdict.at is None or paged:
         return
-    if not verdict.runs or node.state == "SKIPPED":
-        yield f"ran, and its rule {rule} is not met"
-    if verdict.at is None:
-        return
-    due_at = verdict.at + timedelta(seconds=story.wanted.delays_s[node.number - 1])
+    assert node.started_at is not None
+    # An added node comes after its parents may have ended, a resumed one always.
+    known_at = max([verdict.at, *([node.created_at] if node.created_at else [])])
+    due_at = known_at + timedelta(seconds=plan.delay_s)
     # Of two ends at once, the one that counted last may have begun first: the delay is from there.
-    is_exact = terms.is_serial and not terms.may_be_moved
-    if node.started_at < (due_at if is_exact else verdict.at):
+    # What a resume releases at once waits for no delay again.
+    is_exact = terms.is_serial and not terms.may_be_moved and known_at == verdict.at
+    if node.started_at < (due_at if is_exact else known_at):
         yield f"started at {node.started_at}, and its parents decided at {verdict.at}"
     if terms.is_serial:
         yield from judge_release(story, verdict.at)
+
+
+def ends_above(
+    story: Story, plan: Plan, terms: Terms
+) -> tuple[dict[int, str], dict[int, int | None]]:
+    """How the parents ended, and the numbers that they answered; None of one that may be erased."""
+    states: dict[int, str] = {}
+    answers: dict[int, int | None] = {}
+    for number in plan.parents:
+        parent = story.nodes[number]
+        states[number] = parent.state or ""
+        spoken = story.wanted.spoken.get(number)
+        is_erased = not terms.purged.isdisjoint({parent.id, parent.source})
+        answers[number] = None if is_erased or spoken is None else spoken.answer
+    return states, answers
+
+
+def standing_of(story: Story, node: Node, terms: Terms) -> Standing:
+    may_be_cancelled = story.row["stop_reason"] is not None or node.id in terms.cancelled
+    total, is_refused = None, False
+    step = story.plans[node.number].step
+    if step.map is not None:
+        total, is_refused = items_of(story, step.map, terms)
+    return Standing(
+        *(node.number, node.state, node.started_at, node.ended_at, node.result),
+        *(may_be_cancelled, total, is_refused),
+    )
+
+
+def items_of(story: Story, wanted: WantedMap, terms: Terms) -> tuple[int | None, bool]:
+    """How many there should be, and whether it can have none of them."""
+    total = wanted.numbers
+    if wanted.source is not None:
+        source = story.nodes[wanted.source]
+        if source.state != "COMPLETED":
+            return 0, True
+        if not wanted.is_paged and not terms.purged.isdisjoint({source.id, source.source}):
+            return None, False
+        total = len(story.wanted.spoken[wanted.source].items)
+    assert total is not None
+    return total, total > wanted.max_items
 
 
 def judge_release(story: Story, released_at: datetime) -> Iterator[str]:
