@@ -58,6 +58,7 @@ class Metrics:
         self.make_role_families()
         self.make_task_families()
         self.make_dispatch_families()
+        self.make_workflow_families()
         self.make_server_families()
         self.make_tenant_gauges()
 
@@ -220,6 +221,45 @@ class Metrics:
             scheduler,
         )
 
+    def make_workflow_families(self) -> None:
+        """Of the installation, counted by its maintenance leader."""
+        maintenance = self.known_to("maintenance")
+        self.workflows_started = Counts(
+            "duly_workflows_started_total",
+            "Workflows started, by callers, schedules and other workflows.",
+            maintenance,
+        )
+        self.workflows_ended = Counts(
+            "duly_workflows_ended_total", "Workflows ended, by their state.", maintenance, ["state"]
+        )
+        self.workflows = ReadGauge(
+            "duly_workflows",
+            "Workflows that have not ended; counting stops at 10,000.",
+            maintenance,
+            ["state"],
+        )
+        self.workflow_nodes = ReadGauge(
+            "duly_workflow_nodes_live",
+            "Nodes of these workflows that have not ended.",
+            maintenance,
+        )
+        self.workflow_timers = ReadGauge(
+            "duly_workflow_timers",
+            "What workflows wait for or have to do, by kind; counting stops at 10,000.",
+            maintenance,
+            ["kind"],
+        )
+        self.workflow_timers_failing = ReadGauge(
+            "duly_workflow_timers_failing",
+            "What workflows have to do and was tried in vain.",
+            maintenance,
+        )
+        self.workflow_overdue = ReadGauge(
+            "duly_workflow_overdue_seconds",
+            "How long what workflows have had to do longest waits for its scheduler.",
+            maintenance,
+        )
+
     def make_server_families(self) -> None:
         """HTTP, database, carrier."""
         self.http_requests = Counts(
@@ -359,7 +399,11 @@ class Metrics:
             self.workers,
         ):
             gauge.clear()
-        for reading in (self.breakers, self.schedules, self.schedule_overdue):
+        for reading in (
+            *(self.breakers, self.schedules, self.schedule_overdue, self.workflows),
+            *(self.workflow_nodes, self.workflow_timers, self.workflow_timers_failing),
+            self.workflow_overdue,
+        ):
             reading.set(None)
 
     def render(self, *, with_tenants: bool = True) -> bytes:

@@ -51,6 +51,10 @@ def healthy() -> dict[str, str]:
         'duly_occurrence_late_seconds_bucket{le="60.0"}': steady(60),
         'duly_occurrence_late_seconds_bucket{le="+Inf"}': steady(60),
         "duly_schedule_overdue_seconds": constant(0),
+        "duly_workflow_overdue_seconds": constant(0),
+        "duly_workflow_timers_failing": constant(0),
+        'duly_workflows_ended_total{state="COMPLETED"}': steady(20),
+        'duly_workflows_ended_total{state="FAILED"}': steady(0),
         'duly_duty_without_leader{duty="maintenance"}': constant(0),
         "duly_slots_without_owner": constant(0),
         'duly_role_failing{role="loader",instance="a"}': constant(0),
@@ -119,6 +123,10 @@ WORKERS = 'duly_workers{tenant="acme",pool="mail"}'
 FAST_RUNS = 'duly_attempt_run_seconds_bucket{le="1.0"}'
 FAST_FIRES = 'duly_occurrence_late_seconds_bucket{le="1.0"}'
 OVERDUE = "duly_schedule_overdue_seconds"
+WORKFLOW_OVERDUE = "duly_workflow_overdue_seconds"
+WORKFLOW_FAILING = "duly_workflow_timers_failing"
+WORKFLOWS_DONE = 'duly_workflows_ended_total{state="COMPLETED"}'
+WORKFLOWS_FAILED = 'duly_workflows_ended_total{state="FAILED"}'
 SLOTS = "duly_slots_without_owner"
 
 
@@ -168,6 +176,18 @@ CASES = [
     case("an occurrence is missed", {OVERDUE: steady(60)}, "DulyScheduleMissed"),
     case("an occurrence was 50 s late", {OVERDUE: levels((0, 57), (50, 3), (0, 99))},
          calm=("DulyScheduleMissed",)),
+    case("a deadline of a workflow is not looked at", {WORKFLOW_OVERDUE: steady(60)},
+         "DulyWorkflowsOverdue"),
+    case("a workflow waited 50 s for its scheduler",
+         {WORKFLOW_OVERDUE: levels((0, 57), (50, 3), (0, 99))}, calm=("DulyWorkflowsOverdue",)),
+    case("a step of a workflow fails", {WORKFLOW_FAILING: constant(1)},
+         "DulyWorkflowTimersFailing"),
+    case("a step of a workflow failed for 5 minutes",
+         {WORKFLOW_FAILING: levels((0, 53), (1, 5), (0, 99))}, calm=("DulyWorkflowTimersFailing",)),
+    case("every tenth workflow fails", {WORKFLOWS_DONE: steady(18), WORKFLOWS_FAILED: steady(2)},
+         "DulyFailedWorkflows"),
+    case("three workflows failed in a minute", {WORKFLOWS_FAILED: then((0, 50), (3, 0), (0, 99))},
+         calm=("DulyFailedWorkflows",)),
     case("no leader", {LEADER: levels((0, 50), (1, 100))}, "DulyNoMaintenanceLeader"),
     case("the leader changed", {LEADER: levels((0, 58), (1, 0), (0, 100))},
          calm=("DulyNoMaintenanceLeader",)),

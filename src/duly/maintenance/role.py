@@ -22,6 +22,7 @@ from duly.maintenance.partitions import Partitions
 from duly.maintenance.pinned_partitions import PinnedPartitions
 from duly.maintenance.ready_queues import ReadyQueues
 from duly.maintenance.service import Report, Service
+from duly.maintenance.workflow_counts import WorkflowFigures
 from duly.store.database import Database
 from duly.store.partitions import RETENTION_S
 from duly.store.submit import Submitter
@@ -56,6 +57,7 @@ def make_services(
         ReadyQueues(database, metrics),
         Backlog(database, metrics),
         InstallationCounts(database, metrics),
+        WorkflowFigures(database, metrics),
         PinnedPartitions(database, lambda: partitions.pinned, retention_s),
         *make_expired_rows(database, retention_s),
     ]

@@ -4,6 +4,7 @@ Read for metrics and never for a decision.
 """
 
 from collections import Counter
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 from duly.domain.breaker import kind_of
@@ -20,6 +21,10 @@ COUNT_MAX = 10_000
 QUEUE_COUNT_MAX = 1000
 WORKERS_MAX = 100_000
 BREAKERS_MAX = 10_000
+# Workflows that started or ended between two looks.
+MOVES_MAX = 200_000
+# A transaction commits at most so long after its instant, or is not counted.
+MARGIN_S = 10.0
 
 
 class ReadyQueue(NamedTuple):
@@ -101,3 +106,32 @@ async def count_breakers(database: Database) -> dict[str, int]:
 async def count_schedules(database: Database) -> ScheduleCounts:
     (row,) = await database.fetch(SQL.count_schedules)
     return ScheduleCounts(row["active"], row["paused"], max(row["overdue_s"], 0.0))
+
+
+class WorkflowCounts(NamedTuple):
+    """Workflows that started and ended up to an instant; those that live, and their live nodes;
+    what they wait for or have to do, how many of that was tried in vain, and how long what is due
+    longest has waited. Counts stop at COUNT_MAX."""
+
+    until: datetime
+    started: int
+    completed: int
+    failed: int
+    cancelled: int
+    running: int
+    paused: int
+    compensating: int
+    nodes: int
+    kinds: list[str]
+    timers: list[int]
+    failing: int
+    overdue_s: float
+
+
+async def count_workflows(
+    database: Database, since: datetime | None, margin_s: float = MARGIN_S
+) -> WorkflowCounts:
+    """Without `since` nothing is known to have started or ended; `until` is where to go on from."""
+    after = since or datetime.max.replace(tzinfo=UTC)
+    (row,) = await database.fetch(SQL.count_workflows, after, margin_s, MOVES_MAX, COUNT_MAX)
+    return WorkflowCounts(*row)

@@ -107,3 +107,55 @@ SELECT count(*) FILTER (WHERE schedules.paused_at IS NULL) AS active,
   FROM duly.schedules
   JOIN duly.schedule_timers
     ON schedule_timers.shard = schedules.shard AND schedule_timers.id = schedules.id
+
+-- name: count_workflows
+-- Workflows that started and ended since the last look, wherever that was; those that live; and what they
+-- wait for. One statement: this is asked all the time, and answers nothing where there are none. The
+-- stretch ends a margin before now, because a transaction commits later than its instant. What started
+-- in it either lives, or ended later. Each count stops at its bound.
+WITH stretch AS (
+    SELECT duly.now() - make_interval(secs => $2) AS until
+), ended AS MATERIALIZED (
+    SELECT workflows.created_at, workflows.ended_at, workflows.state
+      FROM duly.workflows
+     WHERE workflows.ended_at > $1
+     LIMIT $3
+), started AS (
+    SELECT FROM duly.workflows
+     WHERE workflows.ended_at IS NULL
+       AND workflows.created_at > $1
+       AND workflows.created_at <= (SELECT until FROM stretch)
+     LIMIT $3
+), living AS MATERIALIZED (
+    SELECT workflows.paused_at, workflows.compensating_at, workflows.live
+      FROM duly.workflows
+     WHERE workflows.ended_at IS NULL
+     ORDER BY workflows.created_at
+     LIMIT $4
+), timers AS MATERIALIZED (
+    SELECT workflow_timers.kind, workflow_timers.tries FROM duly.workflow_timers LIMIT $4
+)
+SELECT stretch.until,
+       (SELECT count(*) FROM started)
+       + (SELECT count(*) FROM ended
+           WHERE ended.created_at > $1 AND ended.created_at <= stretch.until) AS started,
+       (SELECT count(*) FROM ended
+         WHERE ended.ended_at <= stretch.until AND ended.state = 'COMPLETED') AS completed,
+       (SELECT count(*) FROM ended
+         WHERE ended.ended_at <= stretch.until AND ended.state = 'FAILED') AS failed,
+       (SELECT count(*) FROM ended
+         WHERE ended.ended_at <= stretch.until AND ended.state = 'CANCELLED') AS cancelled,
+       (SELECT count(*) FROM living WHERE paused_at IS NULL AND compensating_at IS NULL) AS running,
+       (SELECT count(*) FROM living WHERE paused_at IS NOT NULL) AS paused,
+       (SELECT count(*) FROM living WHERE paused_at IS NULL AND compensating_at IS NOT NULL)
+           AS compensating,
+       (SELECT coalesce(sum(live), 0) FROM living)::bigint AS nodes,
+       ARRAY(SELECT kind FROM timers GROUP BY kind ORDER BY kind) AS kinds,
+       ARRAY(SELECT count(*) FROM timers GROUP BY kind ORDER BY kind) AS timers,
+       (SELECT count(*) FROM timers WHERE tries > 0) AS failing,
+       coalesce((SELECT extract(epoch FROM duly.now() - workflow_timers.due_at)
+                   FROM duly.workflow_timers
+                  WHERE workflow_timers.due_at <= duly.now()
+                  ORDER BY workflow_timers.due_at
+                  LIMIT 1), 0)::double precision AS overdue_s
+  FROM stretch

@@ -2023,6 +2023,8 @@ CREATE INDEX workflow_timers_due ON duly.workflow_timers USING btree (due_at, sh
 
 CREATE INDEX workflows_ended ON duly.workflows USING btree (ended_at) WHERE (ended_at IS NOT NULL);
 
+CREATE INDEX workflows_living ON duly.workflows USING btree (created_at) WHERE (ended_at IS NULL);
+
 CREATE INDEX workflows_of_root ON duly.workflows USING btree (shard, root) WHERE (root IS NOT NULL);
 
 CREATE INDEX workflows_of_tenant ON duly.workflows USING btree (tenant, id);
