@@ -34,7 +34,8 @@ export function timeline(task, attempts) {
   // A task that waits for its workflow is not due, whatever its fire time says.
   const due = task.state === 'WAITING' ? Infinity : Math.max(first, at(task.run_at));
   const isOver = Boolean(task.finished_at);
-  const end = isOver ? at(task.finished_at) : Math.max(now, task.next_at ? at(task.next_at) : now);
+  // What runs is drawn until now; its next fire time is the end of its lease.
+  const end = isOver ? at(task.finished_at) : Math.max(now, task.next_at && task.state !== 'RUNNING' ? at(task.next_at) : now);
   const pieces = [];
   const add = (kind, from, to, title) => { if (to > from) pieces.push({ kind, from, to, title }); };
   add('planned', first, Math.min(due, end), `${task.state === 'WAITING' ? 'waits for its workflow' : 'planned'}: ${duration((Math.min(due, end) - first) / 1000)}`);
@@ -173,6 +174,6 @@ export function gantt(nodes, { critical = new Set(), selected = null, onSelect }
       h('button', { type: 'button', class: 'plain mono', title: node.name, onclick: () => onSelect(node.name) }, node.name),
       h('span', { class: 'track', title: `${node.name}: ${node.state}, ${took}` },
         h('span', { class: `bar s-${String(node.state).toLowerCase()}`, style: { left: `min(${percent(from - first)}, 100% - 3px)`, width: `max(3px, ${percent(to - from)})` } })),
-      h('span', { class: 'quiet took' }, took, part > 0 ? ` · ${part} %` : ''));
+      h('span', { class: 'quiet took' }, took, part > 0 && h('span', { class: 'part-of' }, ` · ${part} %`)));
   }));
 }

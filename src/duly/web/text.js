@@ -55,6 +55,13 @@ export function when(instant) {
   return h('time', { datetime: instant, title: exact(instant), class: 'when' }, relative(instant));
 }
 
+// A sentence of the server: its instants become times like all others.
+const INSTANT = /(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:\d\d))/;
+
+export function sentence(text) {
+  return String(text ?? '').split(INSTANT).map((part, index) => (index % 2 ? when(part) : part));
+}
+
 export function refreshTimes(root) {
   const now = Date.now();
   for (const element of root.querySelectorAll('time.when')) {

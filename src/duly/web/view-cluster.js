@@ -16,6 +16,9 @@ export async function clusterView() {
   ]);
   const live = nodes.items.filter((node) => node.is_live);
   const owned = slots.items.filter((slot) => slot.is_owned).length;
+  const checks = Object.entries(ready.checks ?? {});
+  const passed = checks.filter(([, said]) => said === 'ok').map(([name]) => name.replace('role:', ''));
+  const failing = checks.filter(([, said]) => said !== 'ok');
   const names = [...new Set(slots.items.map((slot) => slot.node))];
   return [
     h('h1', {}, 'Cluster'),
@@ -23,10 +26,10 @@ export async function clusterView() {
       figure('Ready', ready.status, { tone: ready.status === 'ready' || ready.status === 'ok' ? 'good' : 'bad' }),
       figure('Nodes', count(live.length)),
       figure('Slots owned', `${owned}/${slots.items.length}`, { tone: owned === slots.items.length ? null : 'bad' })),
-    panel('Checks', table('Checks', [
+    panel('Checks', passed.length > 0 && h('p', {}, h('span', { class: 'tone-good' }, `✓ ${count(passed.length)} ok: `), h('span', { class: 'quiet' }, passed.join(', '))), failing.length > 0 && table('Checks', [
       { title: 'Check', cell: ([name]) => name },
-      { title: 'Answer', className: 'grow', cell: ([, said]) => h('span', { class: said === 'ok' ? 'tone-good' : 'tone-bad' }, said) },
-    ], Object.entries(ready.checks ?? {}), { empty: emptyState('No checks were told.') })),
+      { title: 'Answer', className: 'grow', cell: ([, said]) => h('span', { class: 'tone-bad' }, said) },
+    ], failing)),
     panel('Nodes', table('Nodes', [
       { title: 'Node', cell: (node) => h('span', { class: 'mono', title: node.id }, node.name) },
       { title: 'State', cell: (node) => (node.is_live ? (Object.keys(node.failing).length ? h('span', { class: 'tone-bad' }, '✕ failing') : h('span', { class: 'tone-good' }, '✓ live')) : h('span', { class: 'quiet' }, 'gone')) },

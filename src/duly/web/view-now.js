@@ -35,6 +35,7 @@ export async function nowView({ who }) {
       figure('Running', count(now.in_flight), { href: link('tasks', null, { state: 'RUNNING' }) }),
       figure('Scheduled', count(scheduled, now.count_max), { href: link('tasks', null, { state: 'SCHEDULED' }) }),
       figure('Started', `${rate(now.started_per_s)}/s`, { href: link('tasks') }),
+      figure('Failed, last hour', count(hour.total.failed), { tone: hour.total.failed ? 'warn' : null, hint: hour.total.started ? `${share(hour.total.failed, hour.total.completed + hour.total.failed)} of what ended` : null, href: link('tasks', null, { state: 'FAILED' }) }),
       figure('Dead letters', count(now.dead_letters, now.count_max), { tone: now.dead_letters ? 'warn' : null, href: link('dead-letters') })),
     trends(hour),
     h('div', { class: 'columns' },
@@ -58,6 +59,11 @@ export async function nowView({ who }) {
         { title: 'Failed', align: 'right', cell: (row) => count(row.failed) },
       ], tenants.items, { empty: emptyState('Nothing started in the last five minutes.') }))),
   ];
+}
+
+function share(part, all) {
+  const percent = all ? (100 * part) / all : 0;
+  return percent && percent < 0.1 ? '< 0.1 %' : `${percent.toFixed(percent < 10 ? 1 : 0)} %`;
 }
 
 // One sentence: what an operator at three in the morning has to know first.

@@ -19,7 +19,8 @@ export async function queuesView({ who, refresh }) {
   const pools = new Map();
   for (const worker of workers.items) for (const pool of worker.pools) pools.set(pool, [...(pools.get(pool) ?? []), worker]);
   const paused = new Set(pauses.items.filter((each) => each.kind === 'pool').map((each) => each.name));
-  for (const name of paused) if (!pools.has(name)) pools.set(name, []);
+  const waiting = new Map(now.pools.map((pool) => [pool.name, pool]));
+  for (const name of [...paused, ...waiting.keys()]) if (!pools.has(name)) pools.set(name, []);
   return [
     h('h1', {}, 'Queues'),
     canOperate && h('div', { class: 'buttons' }, pauseButton(refresh)),
@@ -31,12 +32,13 @@ export async function queuesView({ who, refresh }) {
     ], now.bands, { rowKey: (band) => band.band })),
     canOperate && panel('Pools', table('Pools', [
       { title: 'Pool', cell: ([name]) => h('span', { class: 'mono' }, name) },
-      { title: 'Workers', align: 'right', cell: ([, list]) => (list.length ? count(list.length) : h('span', { class: 'tone-bad' }, 'none')) },
+      { title: 'Workers', align: 'right', cell: ([name, list]) => (list.length ? count(list.length) : h('span', { class: waiting.has(name) ? 'tone-bad' : 'quiet' }, 'none')) },
+      { title: 'Oldest ready', align: 'right', cell: ([name]) => duration(waiting.get(name)?.oldest_ready_s) },
       { title: 'State', cell: ([name]) => (paused.has(name) ? h('span', { class: 'tone-warn' }, '‖ paused') : '–') },
       ...(canOperate ? [{ title: 'Act', cell: ([name]) => (paused.has(name)
         ? action('Resume', async () => { await post('/v1/pauses/resume', { kind: 'pool', name }); refresh(); return 'Resumed.'; }, { className: 'small' })
         : action('Pause', () => pause('pool', name, refresh), { className: 'small' })) }] : []),
-    ], [...pools.entries()].sort(), { rowKey: ([name]) => name, empty: emptyState('No worker is connected and no pool is paused.', 'duly worker myapp:worker') })),
+    ], [...pools.entries()].sort(), { rowKey: ([name]) => name, empty: emptyState('No worker is connected, no pool is paused, and no task waits in one.', 'duly worker myapp:worker') })),
     canOperate && panel('Workers', table('Workers', [
       { title: 'Worker', cell: (worker) => h('span', { class: 'mono', title: worker.holder }, worker.id) },
       { title: 'Pools', cell: (worker) => worker.pools.join(', ') },

@@ -34,8 +34,8 @@ export async function schedulesView({ filters }) {
 }
 
 function forecastStrip(forecast) {
-  const minutes = forecast.total?.counts ?? forecast.counts ?? forecast.minutes?.counts ?? [];
-  if (!minutes.length) return h('p', { class: 'quiet' }, 'Nothing is expected.');
+  const minutes = forecast.minutes.schedules.map((expected, index) => expected + forecast.minutes.tasks[index]);
+  if (!minutes.some(Boolean)) return h('p', { class: 'quiet' }, 'Nothing is expected.');
   const size = Math.max(1, Math.floor(minutes.length / 180));
   const summed = Array.from({ length: Math.ceil(minutes.length / size) }, (_, index) => minutes.slice(index * size, (index + 1) * size).reduce((a, b) => a + b, 0));
   return [sparkline(summed, { width: 900, height: 60, label: `expected tasks by ${size} minutes` }), h('p', { class: 'hint' }, `${count(Math.round(summed.reduce((a, b) => a + b, 0)))} expected · most ${count(Math.round(Math.max(...summed)))} in ${size} min`)];
@@ -79,6 +79,6 @@ export async function scheduleView({ who, subject, refresh }) {
 }
 
 function tone(verdict) {
-  if (/fired|triggered|backfilled/.test(verdict)) return 'good';
-  return /late|coalesced/.test(verdict) ? 'warn' : 'bad';
+  if (/fired|triggered|backfilled/i.test(verdict)) return 'good';
+  return /late|coalesced/i.test(verdict) ? 'warn' : 'bad';
 }

@@ -2,7 +2,7 @@
 
 import { h } from './dom.js';
 import { call, get, post, inTurns } from './api.js';
-import { when, duration, pretty, clip } from './text.js';
+import { when, duration, pretty, clip, sentence } from './text.js';
 import { chip, panel, table, action, ask, copyButton, jsonBlock, emptyState, isJson } from './parts.js';
 import { timeline } from './charts.js';
 import { taskLogs } from './task-logs.js';
@@ -26,10 +26,10 @@ export async function taskView({ who, subject, refresh, onLeave }) {
       : [h('a', { href: link('tasks') }, 'Tasks'), ' / ', h('a', { href: link('tasks', null, { type: task.type }), class: 'mono' }, task.type)]),
     h('h1', { class: 'mono' }, task.id, ' ', copyButton(task.id), ' ', chip(task.state)),
     mayChange ? actions({ task, who, isLive, refresh }) : h('div', { class: 'buttons' }, copyButton(`duly tasks show ${task.id}`, 'Copy command')),
-    isWaiting && node ? h('p', { class: 'verdict' }, waitWords(node), h('a', { href: link('workflows', task.workflow, { node: task.node }) }, 'See it in its workflow')) : explained && h('p', { class: 'verdict' }, explained.summary),
+    isWaiting && node ? h('p', { class: 'verdict' }, waitWords(node), h('a', { href: link('workflows', task.workflow, { node: task.node }) }, 'See it in its workflow')) : explained && h('p', { class: 'verdict' }, sentence(explained.summary)),
     panel('Through time', timeline(task, attempts.items), legend()),
     h('div', { class: 'columns' },
-      explained && isLive && panel('Why it has not run yet', ladder(explained)),
+      explained && isLive && explained.gates.length > 0 && panel('Why it has not run yet', ladder(explained)),
       panel('Facts', facts(task))),
     panel('Attempts', table('Attempts', [
       { title: 'Attempt', align: 'right', cell: (each) => each.attempt },
@@ -54,11 +54,11 @@ function nodeName(task) { return task.index === undefined ? task.node : `${task.
 function waitWords({ detail, waits_for: waiting, parents = [] }) {
   if (waiting?.signal) return ['It waits for the signal ', h('strong', {}, waiting.signal), ` from the role ${waiting.role} or higher`, waiting.until && [', until ', when(waiting.until)], '. '];
   if (waiting) return ['It waits for its time, until ', when(waiting.until), '. '];
-  return [`It ${detail}`, parents.length ? `: ${parents.map((each) => each.name).join(', ')}. ` : '. '];
+  return ['It ', sentence(detail), parents.length ? `: ${parents.map((each) => each.name).join(', ')}. ` : '. '];
 }
 
 function legend() {
-  return h('p', { class: 'legend' }, ...[['planned', 'planned'], ['wait', 'waiting'], ['run o-completed', 'run'], ['run o-failed', 'failed'], ['backoff', 'backoff']].map(([kind, text]) =>
+  return h('p', { class: 'legend' }, ...[['planned', 'planned'], ['wait', 'waiting'], ['run o-running', 'runs'], ['run o-completed', 'completed'], ['run o-failed', 'failed'], ['backoff', 'backoff']].map(([kind, text]) =>
     h('span', {}, h('svg', { viewBox: '0 0 12 12', class: 'key', 'aria-hidden': 'true' }, h('rect', { width: 12, height: 12, rx: 2, class: `piece ${kind}` })), ' ', text)));
 }
 
@@ -67,7 +67,7 @@ function ladder(explained) {
   return h('ol', { class: 'ladder' }, ...explained.gates.map((gate) => h('li', { class: gate.gate === explained.binding ? 'binding' : gate.open ? 'open' : 'closed' },
     h('span', { 'aria-hidden': 'true' }, gate.open ? '✓' : '✕'), ' ', h('span', {}, gate.gate.replaceAll('_', ' ')),
     h('span', { class: 'unseen' }, gate.open ? ' open' : ' closed'),
-    !gate.open && gate.reason ? h('p', {}, gate.reason, gate.until && [' until ', when(gate.until)], gate.unblock && h('span', { class: 'hint' }, ' ', gate.unblock)) : null)),
+    !gate.open && gate.reason ? h('p', {}, sentence(gate.reason), gate.until && [' until ', when(gate.until)], gate.unblock && h('span', { class: 'hint' }, ' ', gate.unblock)) : null)),
   explained.estimate_at && h('li', { class: 'estimate' }, 'Should start ', when(explained.estimate_at)));
 }
 
@@ -75,7 +75,7 @@ function facts(task) {
   const rows = [
     // A task that waits for other nodes, or for a signal, has no fire time yet.
     task.state === 'WAITING' ? ['Fires', 'when its workflow lets it'] : ['Fires', when(task.run_at)],
-    ['Next', task.next_at && when(task.next_at)], ['Created', when(task.created_at)], ['Ended', when(task.finished_at)],
+    ['Next', task.next_at && task.state !== 'RUNNING' && when(task.next_at)], ['Created', when(task.created_at)], ['Ended', task.finished_at && when(task.finished_at)],
     ['Target', h('span', { class: 'mono' }, task.target?.url ?? task.target?.pool ?? '–')],
     ['Attempt', `${task.attempt} of ${task.max_attempts}`], ['Priority', task.priority],
     ['Timeout', duration(task.timeout_s)], ['Execution key', task.execution_key && h('span', { class: 'mono' }, task.execution_key)],

@@ -23,10 +23,10 @@ export async function tenantsView({ who, subject, filters, refresh }) {
       { title: 'Failed', align: 'right', cell: (tenant) => count(activity.get(tenant.name)?.failed ?? 0) },
       { title: 'Lag p99', align: 'right', cell: (tenant) => duration(activity.get(tenant.name)?.lag_p99_s) },
       { title: 'Weight', align: 'right', cell: (tenant) => tenant.weight },
-      { title: 'In flight at most', align: 'right', cell: (tenant) => limit(tenant.in_flight_max) },
+      { title: 'Max in flight', align: 'right', cell: (tenant) => limit(tenant.in_flight_max) },
       { title: 'Starts/s', align: 'right', cell: (tenant) => limit(tenant.dispatch_rate) },
       { title: 'Submits/s', align: 'right', cell: (tenant) => limit(tenant.submit_rate) },
-      { title: 'Stored at most', align: 'right', cell: (tenant) => limit(tenant.stored_max) },
+      { title: 'Max stored', align: 'right', cell: (tenant) => limit(tenant.stored_max) },
       ...(who.can.includes('administer') ? [{ title: 'Act', cell: (tenant) => action(tenant.suspended ? 'Resume' : 'Suspend', async () => {
         if (!tenant.suspended && !await ask({ title: `Suspend ${tenant.name}?`, text: 'Its calls are answered with 403, and its tasks wait.', confirm: 'Suspend', danger: true })) return null;
         await patch(`/v1/tenants/${tenant.name}`, { suspended: !tenant.suspended });

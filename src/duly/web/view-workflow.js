@@ -2,7 +2,7 @@
 
 import { h } from './dom.js';
 import { get, post, call, inTurns } from './api.js';
-import { count, when, duration, shortId, clip } from './text.js';
+import { count, when, duration, shortId, clip, sentence } from './text.js';
 import { chip, panel, table, emptyState, action, ask, copyButton, share, pager, isJson } from './parts.js';
 import { graph, gantt, heatStrip } from './charts.js';
 import { filter, link, here, go } from './place.js';
@@ -140,7 +140,7 @@ function waitWords({ detail, waits_for: waiting, parents = [], blocked_by: block
   const pending = parents.filter((parent) => !['COMPLETED', 'FAILED', 'CANCELLED', 'SKIPPED'].includes(parent.state));
   const named = (list) => clip(list.slice(0, NAMED_MAX).map((each) => each.name).join(', '), 90);
   const first = blockers.filter((each) => !pending.some((parent) => parent.name === each.name));
-  if (!pending.length || /paused|stopped/.test(detail)) return h('span', { class: 'clip wide', title: detail }, detail);
+  if (!pending.length || /paused|stopped/.test(detail)) return h('span', { class: 'clip wide', title: detail }, sentence(detail));
   return h('span', { class: 'clip wide', title: detail }, named(pending), first.length ? h('span', { class: 'quiet' }, `; first ${named(first)}`) : '');
 }
 
@@ -166,7 +166,7 @@ async function nodePanel({ who, flow, node, explained, refresh }) {
   const again = flow.ended_at && who.can.includes('submit') && node.isInGraph !== false && action('Run again from here…', () => resume(flow, [node.name], node), { className: 'small' });
   const rows = [
     ['State', chip(node.state)],
-    ['Why', known && node.state !== 'COMPLETED' && (known.waits_for ? ['waits for ', waitWords(known), known.waits_for.until && [', until ', when(known.waits_for.until)]] : known.detail)],
+    ['Why', known && known.detail !== 'has ended' && (known.waits_for ? ['waits for ', waitWords(known), known.waits_for.until && [', until ', when(known.waits_for.until)]] : sentence(known.detail))],
     ['Type', h('span', { class: 'mono' }, node.type ?? node.kind ?? '–')],
     ['Task', node.id && h('a', { href: link('tasks', node.id), class: 'mono' }, node.id)],
     ['After', node.after?.length ? [clip(node.after.join(', '), 200), RULES[node.when] && `, when ${RULES[node.when]}`] : null],
