@@ -34,6 +34,7 @@ from duly.store import (
     settle,
     tenants,
     workflow_appends,
+    workflow_compensations,
     workflow_control,
     workflow_handovers,
     workflow_maps,
@@ -59,6 +60,7 @@ MODULES = (
     *(audit, control, dead_letters, finish, insert, lease, load, ownership, partitions, pools),
     *(purge, read, ready_tickets, reap, retry, fire_schedules, schedules, settle, tenants),
     *(workflow_control, workflow_nodes, workflow_timers, workflows, workflow_appends),
+    workflow_compensations,
     *(workflow_handovers, workflow_maps, workflow_pauses, workflow_resumes, workflow_signals),
 )
 DEADLOCK = "40P01"

@@ -19,7 +19,14 @@ from duly.execution import executor
 from duly.scheduler import cron, dispatcher, gatekeeper, loader, ready_state, reaper
 from duly.scheduler import workflows as workflow_role
 from duly.store import fire_schedules as store_recur
-from duly.store import load, ready_tickets, workflow_control, workflow_maps, workflow_timers
+from duly.store import (
+    load,
+    ready_tickets,
+    workflow_compensations,
+    workflow_control,
+    workflow_maps,
+    workflow_timers,
+)
 from duly.store.tenants import TenantLimits
 from tests.simulation.plan import TENANTS_MAX, Actor, FaultKind, Plan
 
@@ -247,6 +254,7 @@ def constants(plan: FleetPlan) -> list[tuple[ModuleType, str, Any]]:
         (workflow_timers, "TIMERS_AT_ONCE", plan.batch),
         (workflow_control, "CANCELLED_AT_ONCE", cancelled_at_once(plan.seed)),
         (workflow_maps, "CANCELLED_AT_ONCE", cancelled_at_once(plan.seed)),
+        (workflow_compensations, "COMPENSATED_AT_ONCE", made_at_once(plan.seed)),
         (map_plan, "MADE_AT_ONCE", made_at_once(plan.seed)),
     ]
 

@@ -13,18 +13,21 @@ from duly.domain.ids import node_id_of
 from duly.domain.node_spec import (
     PLAIN,
     STAND_IN_TYPES,
+    CompensationSpec,
     MapSpec,
     NodeKind,
     NodeSpec,
     OnTimeout,
     WaitSpec,
 )
+from duly.domain.retry import RetryPolicy
 from duly.domain.states import TERMINAL
-from duly.domain.task import Submission
+from duly.domain.task import Policy, Submission
 from duly.domain.workflow import NODES_MAX, WAIT_RULES
 from duly.domain.workflow_resume import ResumePlan, plan_resume
 from duly.store.control import publish_released
 from duly.store.finish import Released
+from duly.store.policies import encode_policy
 from duly.store.workflow_appends import Added, Append, RefusedAppend, WorkflowAppends
 from duly.store.workflow_pauses import pause_workflow, unpause_workflow
 from duly.store.workflow_resumes import (
@@ -66,6 +69,13 @@ ADDED_MAX = 3
 # Items that canceller, mover and purger know of each workflow.
 ITEMS_KNOWN = 3
 # Rules by which all parents have ended before the node begins.
+UNDO = CompensationSpec(
+    type="undo",
+    pool="default",
+    priority=5,
+    timeout_ms=60_000,
+    policy=encode_policy(Policy(retry=RetryPolicy(max_attempts=2, initial_s=0.5, max_s=2.0))),
+)
 OF_ALL = ("all_completed", "none_failed", "all_done")
 
 
@@ -73,7 +83,7 @@ OF_ALL = ("all_completed", "none_failed", "all_done")
 
 
 def make_steps(
-    random: Random, parents: list[list[int]], rules: list[str]
+    random: Random, parents: list[list[int]], rules: list[str], *, is_undone: bool
 ) -> tuple[dict[int, Step], dict[int, Spoken]]:
     """Of some workflows. A rule may become another, where a map over pages needs it."""
     spoken = {
@@ -85,7 +95,7 @@ def make_steps(
         return steps, spoken
     feeding: set[int] = set()
     for number, above in enumerate(parents, 1):
-        tasks = [n for n in above if n not in steps or steps[n] == Step(steps[n].condition)]
+        tasks = [n for n in above if n not in steps or steps[n].is_task]
         draw = random.random()
         if draw < 0.15:
             steps[number] = Step(wait=make_wait(random))
@@ -100,6 +110,8 @@ def make_steps(
         if above and not is_paged and rules[number - 1] in OF_ALL and random.random() < 0.35:
             condition = make_condition(random, above, tasks)
             steps[number] = steps.get(number, Step())._replace(condition=condition)
+        if is_undone and random.random() < 0.6:
+            steps[number] = steps.get(number, Step())._replace(is_undoable=True)
     return steps, spoken
 
 
@@ -138,9 +150,10 @@ def make_condition(random: Random, above: list[int], tasks: list[int]) -> Condit
 
 def spec_of(step: Step) -> NodeSpec:
     """As the front door makes it."""
-    spec = (
-        NodeSpec() if step.condition is None else NodeSpec(predicate=predicate_of(step.condition))
-    )
+    if step == Step():
+        return PLAIN
+    predicate = None if step.condition is None else predicate_of(step.condition)
+    spec = NodeSpec(predicate=predicate, compensate=UNDO if step.is_undoable else None)
     if step.wait is not None:
         wait = step.wait
         if wait.signal is None:
@@ -168,7 +181,7 @@ def spec_of(step: Step) -> NodeSpec:
                 tolerated_percent=wanted.tolerated_percent,
             ),
         )
-    return PLAIN if step.condition is None else spec
+    return spec
 
 
 def predicate_of(condition: Condition) -> str:

@@ -66,6 +66,12 @@ class Step(NamedTuple):
     condition: Condition | None = None
     wait: WantedWait | None = None
     map: WantedMap | None = None
+    # Once it has completed, it can be undone; of a map, each item.
+    is_undoable: bool = False
+
+    @property
+    def is_task(self) -> bool:
+        return self.wait is None and self.map is None
 
 
 PLAIN = Step()
@@ -120,6 +126,17 @@ class Item:
     started_at: datetime | None
     ended_at: datetime | None
     ends: int
+
+
+class Undoing(NamedTuple):
+    """A node that undoes the one with that number."""
+
+    undoes: int
+    id: UUID
+    number: int
+    state: str | None
+    started_at: datetime | None
+    ended_at: datetime | None
 
 
 class Sent(NamedTuple):
@@ -310,3 +327,35 @@ def judge_pauses(pauses: Pauses, starts: Sequence[Any]) -> Iterator[str]:
     for row in starts:
         if row["started_at"] is not None and pauses.cover(row["started_at"]):
             yield f"{row['id']} started at {row['started_at']}, in a pause: {pauses.intervals}"
+
+
+# Undoing ----------------------------------------------------------------------------------------
+
+
+def judge_undoing(
+    undoing: Sequence[Undoing], ends: dict[int, datetime], *, must: bool, may: bool
+) -> Iterator[str]:
+    """`ends`: when each node or item completed that can be undone, of an item its map. All of them
+    are, if they `must`, and none, unless they `may`: each once, the last that completed first."""
+    undone = [each.undoes for each in undoing]
+    if len(set(undone)) < len(undone):
+        yield f"undoes some twice: {undone}"
+    if not may and undone:
+        yield f"undoes {undone}, and has no reason to"
+    if not set(undone) <= ends.keys() or (must and set(undone) != ends.keys()):
+        yield f"undoes {undone}, and these completed: {sorted(ends)}"
+        return
+    order = [ends[each.undoes] for each in sorted(undoing, key=lambda each: each.number)]
+    if order != sorted(order, reverse=True):
+        yield f"undoes {undone} in another order than the last first: {order}"
+    latest: dict[datetime, datetime] = {}
+    for each in undoing:
+        if each.ended_at is None:
+            yield f"has not undone {each.undoes}"
+            return
+        place = ends[each.undoes]
+        latest[place] = max(latest.get(place, each.ended_at), each.ended_at)
+    for each in undoing:
+        before = [at for place, at in latest.items() if place > ends[each.undoes]]
+        if each.started_at is not None and before and each.started_at < max(before):
+            yield f"began to undo {each.undoes} at {each.started_at}, before {max(before)}"

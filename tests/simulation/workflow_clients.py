@@ -151,7 +151,9 @@ def make_workflow(cluster: Cluster, random: Random) -> AskedWorkflow:
     rules = [random.choice(RULES) for _ in parents]
     delays_s = [random.choice(DELAYS_S) for _ in parents]
     more = Random(f"steps {cluster.plan.seed} {name}")
-    steps, spoken = make_steps(more, parents, rules)
+    on_failure = random.choice([*OnFailure, OnFailure.FINISH_BRANCHES])
+    is_undone = on_failure is OnFailure.COMPENSATE
+    steps, spoken = make_steps(more, parents, rules, is_undone=is_undone)
     # Everything with a key is counted on the shard of the key.
     key = random.choice([None, None, None, "a", "b"])
     nodes = [
@@ -170,7 +172,7 @@ def make_workflow(cluster: Cluster, random: Random) -> AskedWorkflow:
         tenant,
         name,
         nodes,
-        random.choice(list(OnFailure)),
+        on_failure,
         random.choice(DEADLINES_S),
         make_callback(cluster, random) if random.random() < 0.4 else None,
         None,

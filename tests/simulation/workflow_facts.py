@@ -18,6 +18,7 @@ from tests.simulation.step_model import (
     Sent,
     Spoken,
     Step,
+    Undoing,
     WantedSignal,
 )
 
@@ -25,6 +26,7 @@ WORKFLOWS = """SELECT id, tenant, name, state, stop_reason, created_at, deadline
                       completed, failed, skipped, cancelled, paused_at, resumed_from
                  FROM duly.workflows WHERE tenant = ANY($1::integer[]) ORDER BY id"""
 NODES = """SELECT duly.workflow_of(node.id) AS workflow, node.map_number, node.map_index,
+                  node.compensates,
                   node.id, duly.node_number(node.id) AS number,
                   max(attempts.state) AS state, min(attempts.started_at) AS started_at,
                   max(attempts.ended_at) FILTER (WHERE attempts.state IS NOT NULL) AS ended_at,
@@ -152,6 +154,7 @@ class Story:
     items: Mapping[int, Sequence[Item]]
     signals: Sequence[Sent]
     starts: Sequence[Any]
+    undoing: Sequence[Undoing] = ()
     # Of a resume: the nodes that run again.
     again: frozenset[int] | None = None
 
@@ -172,6 +175,7 @@ class WorkflowTables(NamedTuple):
     items: dict[UUID, dict[int, list[Item]]]
     signals: dict[UUID, list[Sent]]
     starts: dict[UUID, list[Any]]
+    undoing: dict[UUID, list[Undoing]]
 
 
 def read_workflow_tables(
@@ -189,9 +193,12 @@ def workflow_tables(
 ) -> WorkflowTables:
     graphs: dict[UUID, dict[int, Node]] = defaultdict(dict)
     items: dict[UUID, dict[int, list[Item]]] = defaultdict(lambda: defaultdict(list))
-    for workflow, map_number, map_index, *facts in nodes:
+    undoing: dict[UUID, list[Undoing]] = defaultdict(list)
+    for workflow, map_number, map_index, undoes, *facts in nodes:
         node = Node(*facts)
-        if map_number is None:
+        if undoes is not None:
+            undoing[workflow].append(Undoing(undoes, *node[:5]))
+        elif map_number is None:
             graphs[workflow][node.number] = node
         else:
             made = Item(node.id, map_index, node.state, node.created_at, *node[3:6])
@@ -201,4 +208,4 @@ def workflow_tables(
         sent[workflow].append(Sent(*facts))
     for row in starts:
         begun[row["workflow"]].append(row)
-    return WorkflowTables(workflows, graphs, callbacks, items, sent, begun)
+    return WorkflowTables(workflows, graphs, callbacks, items, sent, begun, undoing)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 from duly.verify.check import Violation
 from tests.simulation.resume_model import judge_chains, judge_resume, run_again
@@ -18,6 +19,7 @@ from tests.simulation.step_model import (
     judge_map,
     judge_pauses,
     judge_signals,
+    judge_undoing,
     judge_wait,
 )
 from tests.simulation.workflow_facts import (
@@ -63,6 +65,7 @@ def judge_one(
         tables.items.get(row["id"], {}),
         tables.signals.get(row["id"], []),
         tables.starts.get(row["id"], []),
+        tables.undoing.get(row["id"], []),
     )
     if flow.resumed_from is not None:
         earlier = tables.nodes.get(flow.resumed_from, {})
@@ -109,6 +112,7 @@ def judge_story(story: Story, terms: Terms) -> Iterator[str]:
     row, flow = story.row, story.wanted
     states = [node.state for node in story.nodes.values()]
     items = [item.state for made in story.items.values() for item in made]
+    items += [each.state for each in story.undoing]
     if story.nodes.keys() != story.plans.keys():
         yield f"has the nodes {sorted(story.nodes)}, and {sorted(story.plans)} were asked for"
     yield from judge_appends(story)
@@ -125,6 +129,10 @@ def judge_story(story: Story, terms: Terms) -> Iterator[str]:
     waits = {number for number, plan in story.plans.items() if plan.step.wait is not None}
     yield from judge_signals(flow.signals, story.signals, waits)
     yield from judge_pauses(flow.pauses, story.starts)
+    has_failed = end_of(states, row["stop_reason"]) == "FAILED"
+    must = flow.on_failure == "compensate" and has_failed
+    may = must or (flow.on_failure == "compensate" and row["stop_reason"] == "cancelled")
+    yield from judge_undoing(story.undoing, undoable(story), must=must, may=may)
     for seen in flow.seen:
         if seen.state != row["state"]:
             yield f"was seen {seen.state} at {seen.at}, and is {row['state']}"
@@ -151,6 +159,25 @@ def judge_appends(story: Story) -> Iterator[str]:
             yield f"{by.name} is {by.state}, and has added {found}"
 
 
+def undoable(story: Story) -> dict[int, datetime]:
+    """What completed and can be undone, and when: an item with its map."""
+    ends: dict[int, datetime] = {}
+    for number, plan in story.plans.items():
+        node = story.nodes.get(number)
+        if not plan.step.is_undoable or node is None or node.ended_at is None:
+            continue
+        if plan.step.map is not None:
+            made = story.items.get(number, [])
+            ends |= {node_number(i.id): node.ended_at for i in made if i.state == "COMPLETED"}
+        elif node.state == "COMPLETED":
+            ends[number] = node.ended_at
+    return ends
+
+
+def node_number(node: UUID) -> int:
+    return int(node.hex[-6:], 16)
+
+
 def end_of(states: Collection[str | None], stop_reason: str | None) -> str:
     if set(states) <= {"COMPLETED"}:
         return "COMPLETED"
@@ -166,7 +193,7 @@ def judge_stop(story: Story, healed_at: datetime) -> Iterator[str]:
     row, flow, reason = story.row, story.wanted, story.row["stop_reason"]
     if reason == "cancelled" and not flow.is_cancel_asked:
         yield "was cancelled by no client"
-    if reason == "failure" and (flow.on_failure != "stop" or story.failed_at is None):
+    if reason == "failure" and (flow.on_failure == "finish_branches" or story.failed_at is None):
         yield "stopped because of a failure, and none was to stop it"
     if reason == "deadline" and not (row["deadline_at"] and row["deadline_at"] <= row["ended_at"]):
         yield f"stopped for its deadline {row['deadline_at']}, and ended at {row['ended_at']}"
@@ -174,7 +201,7 @@ def judge_stop(story: Story, healed_at: datetime) -> Iterator[str]:
         return
     if flow.cancelled_at is not None:
         yield f"goes on, though it was cancelled at {flow.cancelled_at}"
-    if flow.on_failure == "stop" and story.failed_at is not None:
+    if flow.on_failure != "finish_branches" and story.failed_at is not None:
         yield f"goes on, though a node failed at {story.failed_at}"
     deadline_at = row["deadline_at"]
     if deadline_at is not None and row["ended_at"] > max(deadline_at, healed_at) + LATE:
@@ -304,7 +331,8 @@ def items_of(story: Story, wanted: WantedMap, terms: Terms) -> tuple[int | None,
 
 def judge_release(story: Story, released_at: datetime) -> Iterator[str]:
     flow = story.wanted
-    if flow.on_failure == "stop" and story.failed_at and released_at > story.failed_at:
+    is_stopped = flow.on_failure != "finish_branches"
+    if is_stopped and story.failed_at and released_at > story.failed_at:
         yield f"was released at {released_at}, after a failure at {story.failed_at}"
     if flow.cancelled_at is not None and released_at > flow.cancelled_at:
         yield f"was released at {released_at}, after the cancel at {flow.cancelled_at}"

@@ -7,9 +7,29 @@ of `tests/interleaving`: a seed runs one transaction at a time.
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from duly.store import control, finish, insert, retry, workflow_control, workflow_timers, workflows
+from duly.domain import map_plan, workflow_resume
+from duly.domain.node_spec import MapSpec
+from duly.domain.states import State
+from duly.domain.workflow_resume import EndedNode, ResumePlan
+from duly.store import (
+    control,
+    finish,
+    insert,
+    retry,
+    workflow_appends,
+    workflow_compensations,
+    workflow_control,
+    workflow_maps,
+    workflow_pauses,
+    workflow_signals,
+    workflow_steps,
+    workflow_timers,
+    workflow_waits,
+    workflows,
+)
 from duly.store.database import Session
 from duly.store.workflow_callbacks import WorkflowCallbacks
+from duly.store.workflow_waits import OVER
 from tests.teeth.planted import Both, Bug, Slip
 
 ENDED_IDS = "(SELECT array_agg(ended.id) FROM ended)"
@@ -30,6 +50,16 @@ async def tell_nobody(
 
 async def arm_nothing(*_: object, **__: object) -> None:
     """What is left of a cancel is forgotten."""
+
+
+async def any_is_wanted(*_: object) -> bool:
+    """Whatever the parents said."""
+    return True
+
+
+def tolerate_one_more(spec: MapSpec, total: int | None) -> int | None:
+    most = map_plan.failed_max(spec, total)
+    return None if most is None else most + 1
 
 
 WORKFLOW_BUGS: list[Bug | Slip | Both] = [
@@ -116,4 +146,81 @@ WORKFLOW_BUGS: list[Bug | Slip | Both] = [
     ),
     Slip("the rest of a cancel is forgotten", workflow_control, "arm", arm_nothing),
     Slip("an end is told to nobody", WorkflowCallbacks, "store", tell_nobody),
+    Slip("an if is not asked", workflow_steps, "is_wanted", any_is_wanted),
+    Slip("a timeout is as good as a signal", workflow_waits, "end_of", lambda _: OVER),
+    Bug(
+        "a kept signal is given to each that waits",
+        workflow_signals.SQL,
+        "take_signal",
+        "AND consumed_by IS NULL\n",
+        "\n",
+    ),
+    Bug(
+        "a signal is given and kept as well",
+        workflow_signals.SQL,
+        "store_signal",
+        "duly.now(), $11,",
+        "duly.now(), nullif($11::integer, $11::integer),",
+        ("CASE WHEN $11::integer IS NOT NULL THEN duly.now() END", "NULL::timestamptz"),
+    ),
+    Bug(
+        "a signal is not kept for a node that comes to wait",
+        workflow_signals.SQL,
+        "take_signal",
+        "AND name = $3",
+        "AND name = $3 AND false",
+    ),
+    Slip("a map minds no most of open items", map_plan, "open_max", lambda _: 1000),
+    Slip("a map tolerates one more", workflow_maps, "failed_max", tolerate_one_more),
+    Bug(
+        "the made items of a map are not counted",
+        workflow_maps.SQL,
+        "make_items",
+        "timers.parents_pending + $5",
+        "timers.parents_pending + $5 * 0",
+    ),
+    Slip("the rest of a map is forgotten", workflow_maps, "arm_map", arm_nothing),
+    Slip("items outlive their map", workflow_maps, "cancel_items", arm_nothing),
+    Bug(
+        "an added node hears of no parent that has ended",
+        workflow_appends.SQL,
+        "count_ended",
+        "$1::uuid[],",
+        "($1::uuid[])[:0],",
+    ),
+    Bug(
+        "parents do not hear of a node that is added",
+        workflow_appends.SQL,
+        "append_nodes",
+        "workflow_nodes.children || added.children::integer[]",
+        "workflow_nodes.children",
+    ),
+    Slip("a pause holds nothing", workflow_pauses, "hold_nodes", arm_nothing),
+    Slip("a step goes on in a pause", workflow_control, "PARKED", ()),
+    Bug(
+        "a parked step is not looked at again",
+        workflow_pauses.SQL,
+        "unpark",
+        "SET due_at = duly.now(),",
+        "SET due_at = workflow_timers.due_at,",
+    ),
+    Slip(
+        "a resume reuses what failed", workflow_resume, "UNFINISHED", frozenset({State.CANCELLED})
+    ),
+    Slip("a resume tells nothing of what it reuses", ResumePlan, "told", lambda *_: []),
+    Bug(
+        "what was undone first is undone last",
+        workflow_compensations.SQL,
+        "list_ended",
+        "ORDER BY last.ended_at DESC",
+        "ORDER BY last.ended_at",
+    ),
+    Bug(
+        "compensations do not wait for one another",
+        workflow_compensations.SQL,
+        "make_compensations",
+        "WHEN $5 AND duly.node_number(id) > $3 THEN",
+        "WHEN $5 AND $3 IS NULL THEN",
+    ),
+    Slip("what hands over items is reused", EndedNode, "followers", EndedNode.children),
 ]
