@@ -90,8 +90,9 @@ async def read_tables(connection: asyncpg.Connection, tenants: list[int]) -> Tab
 
     workflows = await rows(WORKFLOWS)
     asked = [shard_of(row["id"]) for row in workflows], [row["id"] for row in workflows]
-    nodes, items = [
-        await connection.fetch(each, *asked) for each in (SQL.read_nodes, SQL.read_items)
+    parts = [
+        await connection.fetch(each, *asked)
+        for each in (SQL.read_nodes, SQL.read_items, SQL.read_given_signals)
     ]
     return Tables(
         tasks=tuple(map(task_row, await rows(TASKS))),
@@ -100,7 +101,7 @@ async def read_tables(connection: asyncpg.Connection, tenants: list[int]) -> Tab
         dead_letters=tuple(DeadLetterRow(*row) for row in await rows(LETTERS)),
         keys=tuple(KeyRow(*row) for row in await rows(KEYS)),
         caps={row["id"]: row["in_flight_max"] for row in await rows(CAPS)},
-        workflows=workflow_tables(workflows, nodes, items).workflows,
+        workflows=workflow_tables(workflows, *parts).workflows,
     )
 
 

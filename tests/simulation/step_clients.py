@@ -61,8 +61,8 @@ class AskedWorkflow(NamedTuple):
 
 
 STEPS_SHARE = 0.6
-SIGNALS = ("s1", "s2")
-ROLES = ("producer", "producer", "operator", "admin")
+SIGNALS = ("s1", "s1", "s2")
+ROLES = ("producer", "producer", "producer", "operator", "admin")
 SIGNALS_MAX = 6
 RESENDS_MAX = 3
 ADDED_MAX = 3
@@ -97,9 +97,9 @@ def make_steps(
     for number, above in enumerate(parents, 1):
         tasks = [n for n in above if n not in steps or steps[n].is_task]
         draw = random.random()
-        if draw < 0.15:
+        if draw < 0.2:
             steps[number] = Step(wait=make_wait(random))
-        elif draw < 0.4:
+        elif draw < 0.45:
             free = [n for n in tasks if n not in feeding]
             is_paged = len(above) == 1 and free == above and random.random() < 0.6
             steps[number] = Step(map=make_map(random, tasks, rules[number - 1], is_paged=is_paged))

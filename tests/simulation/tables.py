@@ -51,6 +51,7 @@ LIVE = """SELECT (SELECT count(*) FROM duly.timers WHERE tenant = ANY($1::intege
                    WHERE tenant = ANY($1::integer[]) AND due_at IS NOT NULL)
                + (SELECT count(*) FROM duly.workflow_timers WHERE tenant = ANY($1::integer[]))"""
 WORKFLOWS = """SELECT id, live, completed, failed, skipped, cancelled, ended_at,
+                      paused_at IS NOT NULL AS is_paused,
                       stop_reason IS NOT NULL AND ended_at IS NULL
                           OR EXISTS (SELECT FROM duly.workflow_timers AS timer
                                       WHERE timer.shard = workflows.shard
@@ -75,6 +76,7 @@ def read_tables(
     asked = [shard_of(row["id"]) for row in workflows], [row["id"] for row in workflows]
     nodes = postgres.fetch(now, SQL.read_nodes, *asked)
     items = postgres.fetch(now, SQL.read_items, *asked)
+    given = postgres.fetch(now, SQL.read_given_signals, *asked)
     return Tables(
         tasks=tuple(task_row(row, with_limits=with_limits) for row in rows(TASKS)),
         timers=tuple(TimerRow(*row) for row in rows(TIMERS)),
@@ -84,7 +86,7 @@ def read_tables(
         tombstones=frozenset(row["id"] for row in rows(TOMBSTONES)),
         caps={row["id"]: row["in_flight_max"] for row in rows(CAPS)},
         occurrences=tuple(OccurrenceRow(*row) for row in rows(OCCURRENCES)),
-        workflows=workflow_tables(workflows, nodes, items).workflows,
+        workflows=workflow_tables(workflows, nodes, items, given).workflows,
     )
 
 

@@ -75,8 +75,9 @@ async def meddle(cluster: Cluster, node: Node, known: list[WantedWorkflow]) -> N
         return
     random = node.random
     wanted = random.choice(known)
-    if random.random() < 0.5 and any(step.wait for step in wanted.steps.values()):
-        await send_one(cluster, node, wanted)
+    waiting = [each for each in known if any(step.wait for step in each.steps.values())]
+    if waiting and random.random() < 0.7:
+        await send_one(cluster, node, random.choice(waiting))
     draw = random.random()
     if draw < 0.15:
         await pause_one(cluster, node, wanted)

@@ -248,15 +248,21 @@ async def verify_workflows(reading: Reading, verification: Verification, first_i
             items = await reading.connection.fetch(
                 SQL.read_items, [shard_of(i) for i in asked], asked, timeout=STATEMENT_TIMEOUT_S
             )
+            given = await reading.connection.fetch(
+                *(SQL.read_given_signals, [shard_of(i) for i in asked], asked),
+                timeout=STATEMENT_TIMEOUT_S,
+            )
         verification.rows["workflows"] += len(rows)
         if rows:
-            verification.judge_workflows(workflow_tables(rows, nodes, items), rows[0]["now"])
+            verification.judge_workflows(workflow_tables(rows, nodes, items, given), rows[0]["now"])
         if len(rows) < PAGE_WORKFLOWS:
             return
         shard, after = rows[-1]["shard"], rows[-1]["id"]
 
 
-def workflow_tables(rows: list[Any], nodes: list[Any], items: list[Any]) -> Tables:
+def workflow_tables(
+    rows: list[Any], nodes: list[Any], items: list[Any], given: list[Any]
+) -> Tables:
     found: dict[UUID, list[WorkflowNodeRow]] = {}
     for node in nodes:
         found.setdefault(node["workflow"], []).append(
@@ -275,14 +281,24 @@ def workflow_tables(rows: list[Any], nodes: list[Any], items: list[Any]) -> Tabl
                 node["items_pending"],
                 node["is_step"],
                 node["is_stranded"],
+                node["may_start"],
+                node["is_held"],
+                node["ran_again"],
             )
         )
     made: dict[UUID, list[MapItems]] = {}
     for row in items:
         ends = (State.COMPLETED, State.FAILED, State.CANCELLED)
         counts: dict[State, int] = {state: row[state.lower()] for state in ends}
-        each = MapItems(row["map_number"], row["live"], counts, row["is_gapless"])
-        made.setdefault(row["workflow"], []).append(each)
+        made.setdefault(row["workflow"], []).append(
+            MapItems(
+                *(row["map_number"], row["live"], counts, row["is_gapless"]),
+                *(row["may_start"], row["held"]),
+            )
+        )
+    signals: dict[UUID, dict[int, int]] = {}
+    for row in given:
+        signals.setdefault(row["workflow"], {})[row["node"]] = row["signals"]
     names = {state: state.lower() for state in (*TERMINAL,)}
     return Tables(
         workflows=tuple(
@@ -294,6 +310,8 @@ def workflow_tables(rows: list[Any], nodes: list[Any], items: list[Any]) -> Tabl
                 row["is_deferred"],
                 tuple(found.get(row["id"], ())),
                 tuple(made.get(row["id"], ())),
+                row["is_paused"],
+                signals.get(row["id"], {}),
             )
             for row in rows
         )

@@ -192,7 +192,7 @@ SELECT shard, schedule, nominal_at, tenant, verdict, task, task_tenant, run_at,
 -- name: read_workflows
 -- The next workflows in the order of their keys. What was stopped, or has a cascade of skips under way,
 -- may be behind with its counts.
-SELECT shard, id, live, completed, failed, skipped, cancelled, ended_at,
+SELECT shard, id, live, completed, failed, skipped, cancelled, ended_at, paused_at IS NOT NULL AS is_paused,
        stop_reason IS NOT NULL AND ended_at IS NULL
            OR EXISTS (SELECT FROM duly.workflow_timers
                        WHERE workflow_timers.shard = workflows.shard
@@ -220,6 +220,12 @@ SELECT asked.id AS workflow, node.id, duly.node_number(node.id) AS number, node.
             THEN timers.parents_pending - (timers.items_mark IS NOT NULL)::integer END AS items_pending,
        record.state, coalesce(record.started_at, timers.started_at) AS started_at, record.ended_at,
        node.is_step,
+       timers.due_at IS NOT NULL AND timers.holder IS NULL AS may_start,
+       timers.held_due_at IS NOT NULL AS is_held,
+       node.source IS NOT NULL
+           AND (timers.id IS NOT NULL
+                OR EXISTS (SELECT FROM duly.attempts AS own
+                            WHERE own.shard = node.shard AND own.id = node.id)) AS ran_again,
        node.kind <> 3 AND node.is_step AND timers.due_at IS NULL AND timers.held_due_at IS NULL
            AND timers.parents_pending IS NULL AND timers.id IS NOT NULL
            AND NOT EXISTS (SELECT FROM duly.workflow_timers AS armed
@@ -246,6 +252,8 @@ SELECT asked.id AS workflow, item.map_number, count(*) FILTER (WHERE timers.id I
        count(*) FILTER (WHERE record.state = 'COMPLETED') AS completed,
        count(*) FILTER (WHERE record.state = 'FAILED') AS failed,
        count(*) FILTER (WHERE record.state = 'CANCELLED') AS cancelled,
+       count(*) FILTER (WHERE timers.due_at IS NOT NULL AND timers.holder IS NULL) AS may_start,
+       count(*) FILTER (WHERE timers.held_due_at IS NOT NULL) AS held,
        count(DISTINCT item.map_index) = count(*) AND max(item.map_index) + 1 = count(*) AS is_gapless
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
   JOIN duly.workflow_nodes AS item
@@ -259,6 +267,14 @@ SELECT asked.id AS workflow, item.map_number, count(*) FILTER (WHERE timers.id I
          FROM duly.attempts
         WHERE attempts.shard = item.shard AND attempts.id = item.id) AS record ON true
  GROUP BY asked.id, item.map_number
+
+-- name: read_given_signals
+-- To which nodes the signals of these workflows were given, and how many to each.
+SELECT asked.id AS workflow, given.consumed_by AS node, count(*) AS signals
+  FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)
+  JOIN duly.workflow_signals AS given
+    ON given.shard = asked.shard AND given.workflow = asked.id AND given.consumed_by IS NOT NULL
+ GROUP BY asked.id, given.consumed_by
 
 -- name: read_slots
 -- Who dispatches for which shards, at this instant.

@@ -196,6 +196,11 @@ class WorkflowNodeRow:
     is_step: bool = False
     # Such a one that its parents let run, and of which nothing will ever decide.
     is_stranded: bool = False
+    # Due, and leased by none; or due once its workflow is not paused any more.
+    may_start: bool = False
+    is_held: bool = False
+    # One that reuses the run of another, and has a run of its own.
+    ran_again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +212,8 @@ class MapItems:
     counts: Mapping[State, int]
     # Each place from the first to the last is there, once.
     is_gapless: bool
+    may_start: int = 0
+    held: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +228,9 @@ class WorkflowRow:
     is_deferred: bool
     nodes: tuple[WorkflowNodeRow, ...]
     items: tuple[MapItems, ...] = ()
+    is_paused: bool = False
+    # How many signals were given to each node.
+    given_signals: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

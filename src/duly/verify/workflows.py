@@ -24,6 +24,8 @@ def nodes_follow_their_parents(evidence: Evidence) -> Iterator[Finding]:
         nodes = {node.number: node for node in workflow.nodes}
         yield from miscounted_ends(workflow)
         yield from miscounted_items(workflow, nodes)
+        yield from misplaced_pause(workflow)
+        yield from misgiven_signals(workflow, nodes)
         for node in workflow.nodes:
             yield from misled(evidence, workflow, node, nodes)
 
@@ -60,6 +62,29 @@ def miscounted_items(
             yield node.id, f"has ended, and {found} of its items have not"
 
 
+def misplaced_pause(workflow: WorkflowRow) -> Iterator[Finding]:
+    """Nothing of a paused workflow may start, and nothing is held without a pause."""
+    due = sum(node.may_start for node in workflow.nodes) + sum(i.may_start for i in workflow.items)
+    held = sum(node.is_held for node in workflow.nodes) + sum(i.held for i in workflow.items)
+    if workflow.is_paused and due:
+        yield workflow.id, f"the workflow is paused, and {due} of its nodes are due"
+    if held and not workflow.is_paused:
+        yield workflow.id, f"waits for ever: {held} of its nodes are held, and it is not paused"
+
+
+def misgiven_signals(
+    workflow: WorkflowRow, nodes: Mapping[int, WorkflowNodeRow]
+) -> Iterator[Finding]:
+    """A signal ends the one node that it was given to."""
+    for number, signals in workflow.given_signals.items():
+        node = nodes.get(number)
+        if node is None or node.state is not State.COMPLETED:
+            state = "no node" if node is None else node.state or "live"
+            yield workflow.id, f"gave a signal to node {number}, which is {state}"
+        elif signals > 1:
+            yield node.id, f"was given {signals} signals"
+
+
 def is_early(evidence: Evidence, node: WorkflowNodeRow, parents: Sequence[WorkflowNodeRow]) -> bool:
     """Of an `any` rule the first parent that met it decided, of the others the last."""
     assert node.started_at is not None
@@ -82,6 +107,8 @@ def misled(
     node: WorkflowNodeRow,
     nodes: Mapping[int, WorkflowNodeRow],
 ) -> Iterator[Finding]:
+    if node.ran_again:
+        yield node.id, "reuses an earlier run, and ran again"
     if node.is_stranded and not workflow.is_deferred:
         yield node.id, "waits for ever: nothing will decide what it does"
     parents = [nodes[number] for number in node.parents if number in nodes]
