@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from duly.domain.access import Access
-from duly.domain.ids import shard_of
+from duly.domain.ids import node_id_of, node_number, shard_of
 from duly.domain.states import Outcome
 from duly.domain.task import Submission
 from duly.domain.workflow import WorkflowStop
@@ -24,6 +24,7 @@ from duly.store.settle import Settler
 from duly.store.submit import Submitter
 from duly.store.workflow_appends import Append, RefusedAppend, WorkflowAppends
 from duly.store.workflow_control import stop_workflow
+from duly.store.workflow_handovers import ItemPage, hand_over_page
 from duly.store.workflow_pauses import pause_workflow, unpause_workflow
 from duly.store.workflow_signals import Signal, SignalRefused, send_signal
 from duly.store.workflows import NodeStart
@@ -127,6 +128,23 @@ async def go_on(database: Database, scene: Scene) -> str:
     if released is None or released == Released():
         return NOTHING
     return f"{len(released.ended)} ended, {len(released.timers)} set free"
+
+
+async def cancel_map(database: Database, scene: Scene) -> str:
+    """The map alone, by itself."""
+    assert scene.workflow is not None
+    # The first node is the map, or what hands over its items.
+    number = 2 if node_number(scene.id) == 1 else 1
+    node = node_id_of(scene.workflow, number)
+    return (await cancel_tasks(database, scene.tenant, [node]))[node].value
+
+
+async def hand_over(database: Database, scene: Scene) -> str:
+    """The item behind the first one."""
+    released = Released()
+    page = ItemPage(scene.tenant, scene.id, scene.fence, "charge", 1, ["2"])
+    answer = await hand_over_page(database, page, released)
+    return f"{answer.answer} {answer.handed}"
 
 
 def new_node(scene: Scene) -> Append:

@@ -11,11 +11,11 @@ import asyncpg
 from duly.domain.access import Access
 from duly.domain.ids import node_id_of, shard_of
 from duly.domain.lanes import Lane, Ticket
-from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, NodeKind, NodeSpec, WaitSpec
+from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, MapSpec, NodeKind, NodeSpec, WaitSpec
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Callback, Policy, Submission
-from duly.domain.workflow import WaitRule
+from duly.domain.workflow import NODES_MAX, WaitRule
 from duly.environment import Environment
 from duly.store.control import ControlAnswer, cancel_tasks
 from duly.store.database import Database
@@ -25,6 +25,7 @@ from duly.store.ready_tickets import publish_tickets
 from duly.store.settle import Settler
 from duly.store.submit import Stored, Submitter
 from duly.store.workflow_control import run_timer
+from duly.store.workflow_handovers import ItemPage, hand_over_page
 from duly.store.workflow_pauses import pause_workflow
 from duly.store.workflow_timers import find_due_timers
 from duly.store.workflows import NodeStart, Started, WorkflowStart, WorkflowStarter
@@ -67,6 +68,14 @@ SELECT kind, node, cursor, due_at <= duly.now() AS is_due
   FROM duly.workflow_timers WHERE tenant = $1 ORDER BY kind, node"""
 READ_SIGNALS = """
 SELECT number, name, consumed_by FROM duly.workflow_signals WHERE tenant = $1 ORDER BY number"""
+READ_MAPS = """
+SELECT node, made, handed, total, reason FROM duly.workflow_maps WHERE tenant = $1 ORDER BY node"""
+READ_PAGES = """
+SELECT node, first_index, content FROM duly.workflow_map_pages
+ WHERE tenant = $1 ORDER BY node, first_index"""
+READ_ITEMS = """
+SELECT duly.node_number(id) AS number, map_number, map_index FROM duly.workflow_nodes
+ WHERE tenant = $1 AND map_number IS NOT NULL ORDER BY id"""
 READ_REST = """
 SELECT (SELECT count(*) FROM duly.tombstones WHERE tenant = $1) AS tombstones,
        (SELECT count(*) FROM duly.idempotency_keys WHERE tenant = $1) AS keys,
@@ -283,6 +292,64 @@ class Stage:
         assert scene.workflow is not None
         return replace(scene, id=node_id_of(scene.workflow, 3), fence=0, granted=set())
 
+    async def unopened_map(self) -> Scene:
+        """A map whose step is due; nothing else of its workflow can happen."""
+        spec = NodeSpec(map=MapSpec(count=4, max_items=10, max_parallel=2))
+        task = self.hooked()
+        nodes = [
+            NodeStart("charge", task, children=[2], spec=spec),
+            NodeStart("after", task, [1]),
+        ]
+        return await self.started(nodes)
+
+    async def open_map(self) -> Scene:
+        """An item of a map that may have two open; it has to make more, as another one has
+        completed. The lease of this one ran out at once."""
+        scene = await self.unopened_map()
+        await run_due_timer(self.database, scene)
+        assert scene.workflow is not None
+        first, second = (node_id_of(scene.workflow, NODES_MAX + n) for n in (1, 2))
+        await self.held(scene, first, LEASE_S)
+        await self.ended(scene, Outcome.COMPLETED)
+        scene.granted.clear()
+        await self.held(scene, second, 0.0)
+        return scene
+
+    async def paged_map(self) -> Scene:
+        """A node that has handed over one item, of which no task is made yet; its lease ran out."""
+        spec = NodeSpec(map=MapSpec(parent="list", max_items=10))
+        task = self.hooked()
+        nodes = [
+            NodeStart("list", task, children=[2]),
+            NodeStart("charge", task, [1], [3], spec=spec),
+            NodeStart("after", task, [2]),
+        ]
+        scene = await self.started(nodes)
+        await self.held(scene, scene.id, 0.0)
+        page = ItemPage(scene.tenant, scene.id, scene.fence, "charge", 0, ["1"])
+        await hand_over_page(self.database, page, Released())
+        return scene
+
+    def hooked(self) -> Submission:
+        return Submission(tenant=next(self.tenants), type="email", url="https://example.org/")
+
+    async def started(self, nodes: list[NodeStart]) -> Scene:
+        tenant = nodes[0].task.tenant
+        submitter = Submitter(self.database, self.environment)
+        start = WorkflowStart(tenant, "invoice", nodes)
+        (answer,) = await WorkflowStarter(self.database, submitter).start([start])
+        assert isinstance(answer, Started)
+        return Scene(tenant, node_id_of(answer.id, 1), workflow=answer.id)
+
+    async def held(self, scene: Scene, node: UUID, lease_s: float) -> None:
+        """The scene is about this node, which is leased."""
+        scene.id, scene.fence = node, 0
+        leases = await lease_tasks(
+            self.database, self.environment, scene.holder, [scene.ticket], lease_s
+        )
+        scene.grant(leases)
+        scene.fence = leases[0].fence
+
     async def held_node(self) -> Scene:
         """The same, and its workflow is paused; the other parent runs on."""
         scene = await self.free_node()
@@ -297,7 +364,8 @@ class Stage:
         tables = []
         for query in (
             *(READ_TASKS, READ_TIMERS, READ_ATTEMPTS, READ_LETTERS),
-            *(READ_WORKFLOWS, READ_WORKFLOW_TIMERS, READ_SIGNALS, READ_REST),
+            *(READ_WORKFLOWS, READ_WORKFLOW_TIMERS, READ_SIGNALS),
+            *(READ_MAPS, READ_PAGES, READ_ITEMS, READ_REST),
         ):
             rows = [dict(row) for row in await self.owner.fetch(query, scene.tenant)]
             for row in rows:
@@ -315,6 +383,9 @@ class Facts:
     workflows: list[dict[str, Any]]
     workflow_timers: list[dict[str, Any]]
     signals: list[dict[str, Any]]
+    maps: list[dict[str, Any]]
+    pages: list[dict[str, Any]]
+    items: list[dict[str, Any]]
     rest: list[dict[str, Any]]
 
     def told(self, scene: Scene) -> str:

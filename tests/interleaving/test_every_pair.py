@@ -17,10 +17,12 @@ from tests.interleaving.calls import (
     add_node,
     beat,
     cancel,
+    cancel_map,
     complete_and_add,
     complete_sibling,
     expire,
     go_on,
+    hand_over,
     hand_to_receiver,
     hasten,
     lease_by,
@@ -65,6 +67,11 @@ RACED = {
     "finish_failed_node": {"time out"},
     "release_node": {"go on"},
     "begin_node": {"go on"},
+    "open_map": {"expand", "hand over items"},
+    "make_items": {"expand"},
+    "close_map": {"expand"},
+    "know_total": {"expand"},
+    "note_failure": {"expand"},
     "hold_timers": {"pause workflow"},
     "release_timers": {"unpause workflow"},
 }
@@ -72,10 +79,11 @@ RACED = {
 MAKES_NEW = {
     *("insert_tasks", "insert_tasks_with_callbacks", "insert_nodes", "fill_waiting"),
     *("insert_keyed", "insert_keyed_with_callbacks"),
+    *("arm_resumed", "pace_due", "make_compensations"),
 }
 
 # A reaper leaves what moved under its hands, and a taker what is in another's hand, to a next time.
-PASSING = {"reap", "reap node", "take", "go on", "time out"}
+PASSING = {"reap", "reap node", "take", "go on", "time out", "expand"}
 UNHELD: dict[str, SceneCall] = {
     "lease": lease_by("second"),
     "take": take,
@@ -159,6 +167,36 @@ WAIT: dict[str, SceneCall] = {
     "complete other parent": complete_sibling,
     "pause workflow": pause,
 }
+# An item of a map that has to make more.
+ITEM: dict[str, SceneCall] = {
+    "expand": go_on,
+    "complete item": settle_as(Outcome.COMPLETED),
+    "reject item": settle_as(Outcome.REJECTED, "boom"),
+    "release item": settle_as(Outcome.RELEASED),
+    "reap node": reap,
+    "cancel item": cancel,
+    "cancel map": cancel_map,
+    "stop workflow": stop,
+    "pause workflow": pause,
+}
+# A map before its first item.
+UNOPENED: dict[str, SceneCall] = {
+    "expand": go_on,
+    "cancel node": cancel,
+    "stop workflow": stop,
+    "pause workflow": pause,
+}
+# A node that hands over items to a map.
+SOURCE: dict[str, SceneCall] = {
+    "hand over items": hand_over,
+    "expand": go_on,
+    "complete node": settle_as(Outcome.COMPLETED),
+    "reject node": settle_as(Outcome.REJECTED, "boom"),
+    "reap node": reap,
+    "cancel map": cancel_map,
+    "stop workflow": stop,
+    "pause workflow": pause,
+}
 
 
 def every_pair(where: str, setting: Setting, calls: dict[str, SceneCall]) -> list[Pair]:
@@ -188,6 +226,9 @@ PAIRS = [
     *every_pair("held node", Stage.held_node, HELD_NODE)[: len(HELD_NODE)],
     *every_pair("undecided node", Stage.undecided_node, STEP)[: len(STEP)],
     *every_pair("timed node", Stage.timed_node, STEP)[: len(STEP)],
+    *every_pair("item", Stage.open_map, ITEM)[: len(ITEM)],
+    *every_pair("unopened map", Stage.unopened_map, UNOPENED)[: len(UNOPENED)],
+    *every_pair("source", Stage.paged_map, SOURCE)[: 2 * len(SOURCE) - 1],
     *every_pair("approved node", Stage.approved_node, WAIT)[: 2 * len(WAIT) - 1],
 ]
 
@@ -211,5 +252,5 @@ def test_every_statement_that_writes_timers_is_raced() -> None:
         if WRITES.search(text)
     }
     assert written == RACED.keys() | MAKES_NEW
-    known = set().union(*(UNHELD, HELD, ENDED, TOLD, NODE, HELD_NODE, STEP, WAIT))
+    known = set().union(*(UNHELD, HELD, ENDED, TOLD, NODE, HELD_NODE, STEP, WAIT, ITEM, SOURCE))
     assert set().union(*RACED.values()) <= known
