@@ -26,6 +26,8 @@ class Ids:
     schedule: str
     letter: UUID
     operation: str
+    # Ended.
+    workflow: str
 
 
 def schedule_of(ids: Ids, name: str) -> dict[str, Any]:
@@ -126,6 +128,10 @@ ROUTES: dict[tuple[str, str], tuple[int, Asked]] = {
         201,
         lambda ids: ("/v1/workflows", {"name": "w", "nodes": {"a": {"type": ids.type}}}),
     ),
+    ("POST", "/v1/workflows/{id}/resume"): (
+        201,
+        lambda ids: (f"/v1/workflows/{ids.workflow}/resume", None),
+    ),
     ("PUT", "/v1/workflow-types/{name}"): (
         201,
         lambda ids: (f"/v1/workflow-types/w.{ids.type}", {"nodes": {"a": {"type": ids.type}}}),
@@ -176,7 +182,13 @@ async def ids_of(front: Front, task_type: str) -> Ids:
     letter = await fail(front, type=task_type)
     cancelling = {"action": "cancel", "filter": {"type": task_type}}
     operation = await front.call("POST", "/v1/bulk", cancelling)
-    return Ids(task_type, task.json["id"], schedule["id"], letter, operation.json["id"])
+    graph = {"name": "ended", "nodes": {"a": {"type": task_type, "delay_s": 3600}}}
+    workflow = await front.call("POST", "/v1/workflows", graph)
+    await front.call("POST", f"/v1/workflows/{workflow.json['id']}/cancel")
+    return Ids(
+        *(task_type, task.json["id"], schedule["id"], letter, operation.json["id"]),
+        workflow.json["id"],
+    )
 
 
 def changing(front: Front) -> list[Endpoint]:
