@@ -13,7 +13,7 @@ MINUTES ?= 1
 KIND    ?= either
 
 # Of what pip says: a count now and then, and whatever is wrong.
-PIP_PROGRESS := /^(Collecting|Processing) / { if (++n % 5 == 1) { print "  package " n; fflush() } next } \
+PIP_PROGRESS := /^(Collecting|Processing) / { if (++n % 5 == 1) { print "  package " n " of " total; fflush() } next } \
   /^Installing collected/ { print "  unpacking"; fflush(); next } \
   /^(ERROR|error|Could not|No matching|THESE PACKAGES)/ || failed { failed = 1; print; fflush() }
 
@@ -30,7 +30,7 @@ $(READY): constraints.txt pyproject.toml
 	@echo "installing into $(VENV): $$(grep -c '==' constraints.txt) packages, a minute or two"
 	@$(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed
-	@{ $(BIN)/python -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r constraints.txt && touch $(VENV)/.installed; } 2>&1 | awk '$(PIP_PROGRESS)'
+	@{ $(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r constraints.txt && touch $(VENV)/.installed; } 2>&1 | awk -v total=$$(grep -c '==' constraints.txt) '$(PIP_PROGRESS)'
 	@test -e $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)

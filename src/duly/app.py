@@ -74,6 +74,8 @@ class Ready:
     # Webhooks may go to this machine and its network.
     allows_private: bool = False
     dashboard: str | None = None
+    # Clients of this user have a key, of this start or an earlier one.
+    is_key_known: bool = False
     # What runs, for tests that move its clock.
     loops: Sequence[RoleLoop] = ()
 
@@ -160,7 +162,8 @@ async def run_until(
             await started(server, serving)
             known_key = clients.write(listener.url, key.first, target)
             dashboard = await dashboard_url(api.authenticator, listener.url, known_key)
-            announce(Ready(listener.url, target, key, outbound.allow_private, dashboard, loops))
+            private, is_known = outbound.allow_private, known_key is not None
+            announce(Ready(listener.url, target, key, private, dashboard, is_known, loops))
             await stop.wait()
             await stop_all(server, api, parts, loops, running, settings.stop_timeout_s)
 

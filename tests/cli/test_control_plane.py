@@ -133,7 +133,7 @@ async def test_a_type_a_pool_and_a_tenant_are_paused_and_resumed(duly: CommandLi
     assert len((await duly.json("pauses", "list"))["items"]) == 3
     assert "the provider is down" in await duly("pauses", "list")
     for what in (("type", "mail"), ("pool", "slow"), ("tenant",)):
-        assert "kind" in await duly("pauses", "resume", *what)
+        assert await duly("pauses", "resume", *what) == f"{' '.join(what)} is resumed\n"
     assert await duly("pauses", "list") == ""
     assert (await duly.problem("pauses", "resume", "tenant"))["code"] == "not_found"
     await duly("pauses", "pause", "tenant", code=2)

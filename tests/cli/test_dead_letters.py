@@ -68,7 +68,7 @@ async def test_letters_are_purged_by_id_filter_or_all(duly: CommandLine, front: 
     assert (await duly.json("dead-letters", "purge", one, two, code=1))["done"] == 1
     await duly("dead-letters", "replay", three)
     looked = await duly("dead-letters", "purge", "--replayed", "--dry-run")
-    assert looked == "1 dead letters match\n"
+    assert looked == "1 dead letter matches\n"
     assert (await duly.json("dead-letters", "purge", "--replayed", "--yes"))["done"] == 1
     assert (await duly.json("dead-letters", "purge", "--all", "--yes"))["done"] == 2
     assert await duly("dead-letters", "purge", "--all", "--yes") == "no dead letter matches\n"

@@ -47,3 +47,11 @@ def duly_up(*flags: str, environ: Mapping[str, str] | None = None) -> Iterator[R
 def embedded_duly(data_dir: Path) -> Iterator[RunningDuly]:
     with duly_up("--data-dir", str(data_dir)) as running:
         yield running
+
+
+def announcement(process: Child) -> str:
+    """What a person reads of a start."""
+    lines = []
+    while not (line := process.line()).startswith("Ctrl-C"):
+        lines.append(line)
+    return "\n".join(lines)

@@ -10,7 +10,7 @@ from duly import Client
 from duly.store.embedded import processes_in
 from tests.processes import child, eventually, is_alive, kill_all
 from tests.store.folders import server_folder
-from tests.story.duly_up import RunningDuly, duly_up, embedded_duly
+from tests.story.duly_up import RunningDuly, announcement, duly_up, embedded_duly
 
 
 @pytest.fixture
@@ -45,6 +45,17 @@ def test_it_migrates_an_empty_external_database(empty_url: str) -> None:
     """The first start is where most people decide whether to go on."""
     with duly_up(environ={"DULY_DATABASE_URL": empty_url}) as duly:
         assert duly.checks() | {"schema": "ok"} == duly.checks()
+
+
+def test_a_later_start_says_where_the_key_is(
+    owner_url: str, engine_url: str, tmp_path: Path
+) -> None:
+    """The key is shown once; who did not keep it sees a second start that says nothing of keys."""
+    up = ("-m", "duly", "up", "--port", "0", "--data-dir", str(tmp_path))
+    with child(*up, environ=external(owner_url, engine_url)) as first:
+        assert "keep it" in announcement(first)
+    with child(*up, environ=external(owner_url, engine_url)) as second:
+        assert "API key   as before; `duly env` prints it" in announcement(second)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import pytest
 
 from tests.processes import Child, child
 from tests.servers import ServerOfTheRun
-from tests.story.duly_up import RunningDuly
+from tests.story.duly_up import RunningDuly, announcement
 from tests.story.hooks import call
 
 pytestmark = pytest.mark.slow
@@ -89,10 +89,3 @@ def test_an_installation_that_revoked_all_its_keys_gets_a_new_one(
         code, said, _ = ended(stack.enter_context(child(*CREATE_FIRST, environ=environ)))
         assert code == 0
         assert call(duly, msgspec.json.decode(said)["key"], "GET", "/v1/keys")[0] == 200
-
-
-def announcement(process: Child) -> str:
-    lines = []
-    while not (line := process.line()).startswith("Ctrl-C"):
-        lines.append(line)
-    return "\n".join(lines)

@@ -6,17 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from duly.cli.api_session import ApiSession, Json
-from duly.cli.output import confirm, progress
+from duly.cli.output import confirm, counted, progress
 
 
 @dataclass(frozen=True)
 class BulkOperation:
-    """`verb` and `things` are for people: "purge" and "dead letters". A batch that changed none of
+    """`verb` and `thing` are for people: "purge" and "dead letter". A batch that changed none of
     `moved` is the last: what still matches would only match again."""
 
     path: str
     verb: str
-    things: str
+    thing: str
     moved: Sequence[str]
     counted: Sequence[str]
 
@@ -28,8 +28,8 @@ def run_in_batches(
     looked: Json = session.ask("POST", work.path, {**body, "dry_run": True})
     if dry_run or not looked["matched"]:
         return {**looked, "dry_run": dry_run}
-    many = number_of(looked)
-    confirm(f"{work.verb} {many} {work.things}?", yes=yes, as_json=session.as_json)
+    many = number_of(looked, work.thing)
+    confirm(f"{work.verb} {many}?", yes=yes, as_json=session.as_json)
     total = None if looked["has_more"] else looked["matched"]
     sums: Counter[str] = Counter()
     with progress(work.verb, total, is_shown=not session.as_json) as advance:
@@ -51,5 +51,10 @@ def run_in_batches(
     return {**batch, **totals}
 
 
-def number_of(looked: Json) -> str:
-    return f"{'more than ' if looked['has_more'] else ''}{looked['matched']:,}"
+def number_of(looked: Json, noun: str) -> str:
+    return f"{'more than ' if looked['has_more'] else ''}{counted(looked['matched'], noun)}"
+
+
+def matching(looked: Json, noun: str) -> str:
+    is_one = looked["matched"] == 1 and not looked["has_more"]
+    return f"{number_of(looked, noun)} match{'es' if is_one else ''}"

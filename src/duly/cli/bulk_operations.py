@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from duly.cli.api_session import ApiSession, Json, given, over_api, path
-from duly.cli.bulk import number_of
+from duly.cli.bulk import matching, number_of
 from duly.cli.options import (
     dry_run_flag,
     list_flags,
@@ -67,7 +67,7 @@ def command() -> None:
 @over_api
 def cancel(session: ApiSession, **flags: Any) -> int:
     """Cancel unfinished tasks; running ones are asked to stop."""
-    return start(session, "cancel", "tasks", flags, task_filter)
+    return start(session, "cancel", "task", flags, task_filter)
 
 
 @command.command("run-now")
@@ -76,7 +76,7 @@ def cancel(session: ApiSession, **flags: Any) -> int:
 @over_api
 def run_now(session: ApiSession, **flags: Any) -> int:
     """Make tasks due at once."""
-    return start(session, "run_now", "tasks", flags, task_filter)
+    return start(session, "run_now", "task", flags, task_filter)
 
 
 @command.command("reschedule")
@@ -86,7 +86,7 @@ def run_now(session: ApiSession, **flags: Any) -> int:
 @over_api
 def reschedule(session: ApiSession, delay: float, **flags: Any) -> int:
     """Make tasks due a while after the operation comes to them."""
-    return start(session, "reschedule", "tasks", flags, task_filter, delay_s=delay)
+    return start(session, "reschedule", "task", flags, task_filter, delay_s=delay)
 
 
 @command.command("replay")
@@ -95,7 +95,7 @@ def reschedule(session: ApiSession, delay: float, **flags: Any) -> int:
 @over_api
 def replay(session: ApiSession, **flags: Any) -> int:
     """Replay dead letters as new tasks."""
-    return start(session, "replay", "dead letters", flags, letter_filter)
+    return start(session, "replay", "dead letter", flags, letter_filter)
 
 
 @command.command("purge")
@@ -105,7 +105,7 @@ def replay(session: ApiSession, **flags: Any) -> int:
 @over_api
 def purge(session: ApiSession, **flags: Any) -> int:
     """Purge dead letters and erase the data of their tasks, for good."""
-    return start(session, "purge", "dead letters", flags, letter_filter)
+    return start(session, "purge", "dead letter", flags, letter_filter)
 
 
 @command.command("list")
@@ -156,22 +156,22 @@ def letter_filter(flags: Json) -> Json:
 def start(
     session: ApiSession,
     action: str,
-    things: str,
+    thing: str,
     flags: Json,
-    matching: Callable[[Json], Json],
+    filter_from: Callable[[Json], Json],
     **more: object,
 ) -> int:
     """Preview, confirm, start, follow."""
-    wanted = matching(flags)
+    wanted = filter_from(flags)
     if bool(wanted) == flags["everything"]:
         raise click.UsageError("give a filter, or --all")
     body = {"action": action, "filter": wanted, **more}
     seen: Json = session.ask("POST", "/v1/bulk", {**body, "dry_run": True})
     if flags["dry_run"] or not seen["matched"]:
-        session.show(seen, lambda found: click.echo(f"{number_of(found)} {things} match"))
+        session.show(seen, lambda found: click.echo(matching(found, thing)))
         return 0
     verb = action.replace("_", " ")
-    confirm(f"{verb} {number_of(seen)} {things}?", yes=flags["yes"], as_json=session.as_json)
+    confirm(f"{verb} {number_of(seen, thing)}?", yes=flags["yes"], as_json=session.as_json)
     pace = given(rate_per_s=flags["rate"], canary=flags["canary"])
     operation = session.ask("POST", "/v1/bulk", {**body, **pace})
     return follow(session, operation, no_wait=flags["no_wait"])

@@ -5,7 +5,7 @@ from typing import Any
 import click
 
 from duly.cli.api_session import ApiSession, Json, given, over_api, path
-from duly.cli.bulk import BulkOperation, number_of, run_in_batches
+from duly.cli.bulk import BulkOperation, matching, run_in_batches
 from duly.cli.options import dry_run_flag, list_flags, with_flags, yes_flag
 from duly.cli.output import print_card, print_table, worded_instant
 from duly.cli.suggestions import DEAD_LETTER_IDS, TASK_TYPES
@@ -25,8 +25,8 @@ REASONS = (
     "invalid_items",
 )
 COUNTED = ("matched", "done")
-REPLAY = BulkOperation("/v1/dead-letters/replay", "replay", "dead letters", ("done",), COUNTED)
-PURGE = BulkOperation("/v1/dead-letters/purge", "purge", "dead letters", ("done",), COUNTED)
+REPLAY = BulkOperation("/v1/dead-letters/replay", "replay", "dead letter", ("done",), COUNTED)
+PURGE = BulkOperation("/v1/dead-letters/purge", "purge", "dead letter", ("done",), COUNTED)
 
 filter_flags = with_flags(
     [
@@ -169,7 +169,7 @@ def flag_text(flag: bool | None) -> str | None:
 
 def print_totals(totals: Json, done: str) -> None:
     if totals["dry_run"]:
-        click.echo(f"{number_of(totals)} dead letters match")
+        click.echo(matching(totals, "dead letter"))
     elif not totals["matched"]:
         click.echo("no dead letter matches")
     else:

@@ -104,10 +104,16 @@ def worded(name: str, value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,g}"
+        # A rate that was measured has no six digits.
+        is_small_rate = name.endswith("_per_s") and abs(value) < 1000
+        return f"{value:,.3g}" if is_small_rate else f"{value:,g}"
     if isinstance(value, str):
         return value
     return msgspec.json.encode(value).decode()
+
+
+def counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def is_instant(name: str) -> bool:

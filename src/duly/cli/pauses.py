@@ -2,9 +2,9 @@
 
 import click
 
-from duly.cli.api_session import ApiSession, given, over_api
+from duly.cli.api_session import ApiSession, Json, given, over_api
 from duly.cli.options import list_flags
-from duly.cli.output import print_card, print_table
+from duly.cli.output import clean, print_card, print_table
 from duly.cli.suggestions import PAUSED_NAMES
 
 COLUMNS = ("kind", "name", "paused_at", "actor", "reason")
@@ -47,7 +47,14 @@ def pause(session: ApiSession, kind: str, name: str | None, reason: str) -> None
 def resume(session: ApiSession, kind: str, name: str | None) -> None:
     """Resume the tenant, or the type or pool NAME."""
     check(kind, name)
-    session.show(session.ask("POST", "/v1/pauses/resume", given(kind=kind, name=name)), print_card)
+    ended = session.ask("POST", "/v1/pauses/resume", given(kind=kind, name=name))
+    session.show(ended, print_resumed)
+
+
+def print_resumed(pause: Json) -> None:
+    """A card of the pause, with its `paused at`, would say that it is still there."""
+    subject = " ".join(filter(None, (pause["kind"], pause.get("name"))))
+    click.echo(f"{clean(subject)} is resumed")
 
 
 def check(kind: str, name: str | None) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 import click
 
 from duly.cli.api_session import ApiSession, Json, given, over_api, path
+from duly.cli.bulk import matching
 from duly.cli.options import dry_run_flag, with_flags, yes_flag
-from duly.cli.output import clean, confirm, note, print_table, progress, worded_instant
+from duly.cli.output import clean, confirm, counted, note, print_table, progress, worded_instant
 from duly.cli.schedule_fields import find_id
 from duly.cli.suggestions import SCHEDULE_NAMES, TASK_TYPES
 from duly.cli.tasks import print_changed
@@ -101,7 +102,7 @@ def change_matching(
     totals: Json = {"dry_run": dry_run, "matched": matched, "done": 0, "left": []}
     if dry_run or not matched:
         return totals
-    confirm(f"{verb} {matched:,} schedules?", yes=yes, as_json=session.as_json)
+    confirm(f"{verb} {counted(matched, 'schedule')}?", yes=yes, as_json=session.as_json)
     sums: Counter[str] = Counter()
     with progress(verb, matched, is_shown=not session.as_json) as advance:
         for each in follow(session, at, {**body, "dry_run": False}):
@@ -123,11 +124,11 @@ def follow(session: ApiSession, at: str, body: Json) -> Any:
 
 def print_totals(totals: Json, verb: str) -> None:
     if totals["dry_run"]:
-        click.echo(f"{totals['matched']:,} schedules match")
+        click.echo(matching({**totals, "has_more": False}, "schedule"))
     elif not totals["matched"]:
         click.echo("no schedule matches")
     else:
-        click.echo(f"{totals['done']:,} schedules {verb}d")
+        click.echo(f"{counted(totals['done'], 'schedule')} {verb}d")
     for left in totals["left"][:LEFT_SHOWN_MAX]:
         note(f"{left['name']}: {left['detail']}")
     beyond = len(totals["left"]) - LEFT_SHOWN_MAX

@@ -161,7 +161,7 @@ def folded(text: str, width: int | None) -> list[str]:
         while width is not None and cell_width(line) > width:
             head = take(line, width)
             space = max(head.rfind(" "), head.rfind(","))
-            if space > width // 2:
+            if space > width // 4:
                 head = head[: space + 1]
             lines.append(head.rstrip())
             line = line[len(head) :]

@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from duly.cli.api_session import ApiSession, Json, given, over_api
 from duly.cli.options import with_flags
-from duly.cli.output import note, print_card, progress
+from duly.cli.output import counted, note, print_card, progress
 from duly.cli.suggestions import TASK_TYPES
 from duly.cli.values import duration, instant, json_document, pair
 from duly.client.errors import ApiError, Conflict, Invalid, RateLimited, Unreachable
@@ -253,7 +253,7 @@ def batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
 
 
 def print_report(report: Json) -> None:
-    click.echo(f"{report['stored']:,} tasks stored")
+    click.echo(f"{counted(report['stored'], 'task')} stored")
     for refused in report["refused"][:REFUSED_SHOWN_MAX]:
         where = f" {refused['pointer']}" if refused["pointer"] else ""
         note(f"line {refused['line']}:{where} {refused['detail']}")

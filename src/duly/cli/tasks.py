@@ -6,7 +6,7 @@ import click
 import msgspec
 
 from duly.cli.api_session import ApiSession, Json, given, over_api, path
-from duly.cli.bulk import BulkOperation, number_of, run_in_batches
+from duly.cli.bulk import BulkOperation, matching, run_in_batches
 from duly.cli.options import (
     dry_run_flag,
     list_flags,
@@ -55,7 +55,7 @@ LOG_FOLLOW_S = 20.0
 CANCEL = BulkOperation(
     "/v1/tasks/cancel",
     "cancel",
-    "tasks",
+    "task",
     moved=("cancelled", "cancel_requested"),
     counted=("matched", "cancelled", "cancel_requested"),
 )
@@ -63,7 +63,7 @@ CANCEL = BulkOperation(
 ERASE = BulkOperation(
     "/v1/erasures",
     "erase for good the data of",
-    "tasks",
+    "task",
     moved=("erased",),
     counted=("matched", "erased", "unfinished"),
 )
@@ -331,7 +331,7 @@ def print_changed(task: Json) -> None:
 
 def print_cancelled(totals: Json) -> None:
     if totals["dry_run"]:
-        click.echo(f"{number_of(totals)} tasks match")
+        click.echo(matching(totals, "task"))
     elif not totals["matched"]:
         click.echo("no unfinished task matches")
     else:
@@ -344,7 +344,7 @@ def print_cancelled(totals: Json) -> None:
 def print_erased(totals: Json) -> None:
     unfinished = totals["unfinished"]
     if totals["dry_run"]:
-        click.echo(f"{number_of(totals)} ended tasks match")
+        click.echo(matching(totals, "ended task"))
     else:
         click.echo(f"{totals['erased']:,} erased")
     if unfinished:

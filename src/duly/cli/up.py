@@ -72,6 +72,8 @@ def announce_text(ready: Ready) -> None:
     if ready.key.first is not None:
         click.echo(f"  API key   {ready.key.first}")
         click.echo("            (an admin's; keep it, it is not shown again)")
+    elif ready.is_key_known:
+        click.echo("  API key   as before; `duly env` prints it")
     if not ready.key.is_any:
         click.echo(f"  API key   none yet; make the first one with: {FIRST_KEY_COMMAND}")
     if ready.allows_private:
