@@ -225,6 +225,27 @@ async def test_statistics_and_logs_are_typed(
     assert isinstance(plain.stats.tenants(), list)
 
 
+async def test_an_id_is_one_segment_of_a_path_whatever_is_in_it(client: AsyncClient) -> None:
+    """A service hands on ids that strangers gave it: one with a slash called another route, with
+    the service's key."""
+    task = await client.submit("path.test", delay_s=3600)
+    other = await client.submit("path.test", delay_s=3600)
+    for wrong in (f"{task.id}/attempts", f"{task.id}?a=b", f"{task.id}/../{other.id}", "x y", "é"):
+        with pytest.raises(duly.NotFound):
+            await client.get(wrong)
+        with pytest.raises(duly.NotFound):
+            await client.dead_letters.replay(wrong)
+        with pytest.raises(duly.NotFound):
+            await client.schedules.get(wrong)
+        with pytest.raises(duly.NotFound):
+            await client.workflows.get(wrong)
+        with pytest.raises(duly.NotFound):
+            await client.tenants.get(wrong)
+    with pytest.raises(duly.NotFound):
+        await client.cancel(f"{task.id}/run-now?")
+    assert {each.state async for each in client.tasks(type="path.test")} == {"SCHEDULED"}
+
+
 def test_explain_answers_an_object(plain: Client) -> None:
     """The first thing that a newcomer asks."""
     task = plain.submit("a.far", delay_s=3600)

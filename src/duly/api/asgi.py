@@ -15,11 +15,13 @@ and the OpenAPI description all come from that declaration.
 import asyncio
 import contextlib
 import hashlib
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import cached_property
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 
@@ -48,6 +50,7 @@ from duly.telemetry import Metrics, get_logger
 
 BODY_BYTES_MAX = 256 * 1024
 REQUEST_TIMEOUT_S = 30.0
+ESCAPED_SLASH = re.compile(rb"%2[fF]")
 CONFLICT_TRIES_MAX = 3
 NO_CONTENT_TYPE = b""
 # In the scope: the call has a valid credential; its connection is reserved for probes and
@@ -139,12 +142,16 @@ class Routes:
         candidates.append((endpoint.segments, methods))
         return methods
 
-    def find(self, path: str) -> tuple[dict[str, Endpoint], dict[str, str]]:
-        """The endpoints of a path by method, and its parameters."""
-        methods = self.exact.get(path)
-        if methods is not None:
-            return methods, {}
-        given = path.strip("/").split("/")
+    def find(self, path: str, raw: bytes = b"") -> tuple[dict[str, Endpoint], dict[str, str]]:
+        """The endpoints of a path by method, and its parameters. `raw`: the path as it was sent; a
+        slash that is escaped there belongs to a parameter, and separates nothing."""
+        if ESCAPED_SLASH.search(raw):
+            given = [unquote(each) for each in raw.decode("latin-1").strip("/").split("/")]
+        else:
+            methods = self.exact.get(path)
+            if methods is not None:
+                return methods, {}
+            given = path.strip("/").split("/")
         for segments, found in self.patterns.get(route_key(given), ()):
             params = parameters(segments, given)
             if params is not None:
@@ -243,7 +250,7 @@ class AsgiApplication:
             )
 
     def endpoint_of(self, call: Call) -> Endpoint:
-        methods, call.params = self.routes.find(call.path)
+        methods, call.params = self.routes.find(call.path, call.scope.get("raw_path") or b"")
         if call.params and CONTROL_CHARACTER.search(call.path):
             raise ApiProblem(Code.MALFORMED_REQUEST, "the path contains a control character")
         endpoint = methods.get(call.method)

@@ -6,7 +6,6 @@ What a command asks is in its own file; what is refused becomes one line in main
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 import click
 import msgspec
@@ -14,6 +13,7 @@ import msgspec
 from duly.cli.options import api_flags
 from duly.cli.output import busy, note
 from duly.client.http_sync import PlainConnection
+from duly.client.paths import path as path
 from duly.client.server import find_server
 from duly.domain.errors import ConfigurationError
 from duly.environment import SystemClock
@@ -104,11 +104,6 @@ def connect(url: str | None, api_key: str | None) -> PlainConnection:
     if not (server.api_key.isascii() and server.api_key.isprintable()):
         raise ConfigurationError(problem="the API key is not one: it has characters no key has")
     return PlainConnection(server)
-
-
-def path(*parts: str) -> str:
-    """/v1/a/b, whatever is in the parts."""
-    return "/v1/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def given(**fields: object) -> Json:

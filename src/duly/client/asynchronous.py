@@ -11,6 +11,7 @@ import msgspec
 from duly.client.errors import WaitTimedOut
 from duly.client.http_async import Connection
 from duly.client.json_values import encode
+from duly.client.paths import path
 from duly.client.request import (
     RESOURCES,
     SubmitOptions,
@@ -221,7 +222,7 @@ class AsyncClient:
 
     async def get(self, task_id: str) -> AsyncTask[Any]:
         """With payload, result and progress; NotFound if this tenant has none of that id."""
-        return self.task_from(await self.connection.request("GET", f"/v1/tasks/{task_id}"))
+        return self.task_from(await self.connection.request("GET", path("tasks", task_id)))
 
     async def tasks(
         self,
@@ -303,11 +304,11 @@ class AsyncClient:
         """The pages behind `logs`."""
         from duly.client.views import LogPage
 
-        path, after = f"/v1/tasks/{task_id}/logs", None
+        at, after = path("tasks", task_id, "logs"), None
         wait_s = FOLLOW_S if follow else 0.0
         while True:
             query = {"after": after, "follow": wait_s}
-            answer = await self.connection.request("GET", path, query=query, wait_s=wait_s)
+            answer = await self.connection.request("GET", at, query=query, wait_s=wait_s)
             page = msgspec.json.decode(answer, type=LogPage)
             yield page.items
             if page.is_over or not (page.items or follow):
@@ -316,15 +317,15 @@ class AsyncClient:
 
     async def attempts(self, task_id: str) -> list[Attempt]:
         """What every execution of it came to, oldest first."""
-        path = f"/v1/tasks/{task_id}/attempts"
-        pages = self.pages(path, {})
+        at = path("tasks", task_id, "attempts")
+        pages = self.pages(at, {})
         return [msgspec.json.decode(item, type=Attempt) async for page in pages for item in page]
 
     async def explain(self, task_id: str) -> "Explanation":
         """Why has it not run yet? The answer's `summary` is a sentence."""
         from duly.client.views import Explanation
 
-        answer = await self.connection.request("GET", f"/v1/tasks/{task_id}/explain")
+        answer = await self.connection.request("GET", path("tasks", task_id, "explain"))
         return msgspec.json.decode(answer, type=Explanation)
 
     async def wait(self, task_id: str, timeout_s: float | None = None) -> AsyncTask[Any]:
@@ -335,7 +336,7 @@ class AsyncClient:
             left = WAIT_S_MAX if ends_at is None else max(0.0, ends_at - loop.time())
             wait_s = min(left, WAIT_S_MAX)
             answer = await self.connection.request(
-                "GET", f"/v1/tasks/{task_id}/wait", query={"timeout_s": wait_s}, wait_s=wait_s
+                "GET", path("tasks", task_id, "wait"), query={"timeout_s": wait_s}, wait_s=wait_s
             )
             task = self.task_from(answer)
             if task.is_terminal:
@@ -345,7 +346,7 @@ class AsyncClient:
 
     async def cancel(self, task_id: str) -> AsyncTask[Any]:
         """A running task is asked to stop: `cancel_requested` until it has."""
-        answer = await self.connection.request("POST", f"/v1/tasks/{task_id}/cancel")
+        answer = await self.connection.request("POST", path("tasks", task_id, "cancel"))
         return self.task_from(answer)
 
     async def reschedule(
@@ -359,14 +360,14 @@ class AsyncClient:
         """Change when it fires, or its priority; Conflict (`running`) while it is executed."""
         asked = {"run_at": run_at, "delay_s": delay_s, "priority": priority}
         body = {name: value for name, value in asked.items() if value is not None}
-        path = f"/v1/tasks/{task_id}"
-        return self.task_from(
-            await self.connection.request("PATCH", path, msgspec.json.encode(body))
-        )
+        at = path("tasks", task_id)
+        return self.task_from(await self.connection.request("PATCH", at, msgspec.json.encode(body)))
 
     async def run_now(self, task_id: str) -> AsyncTask[Any]:
         """Fire it at once; Conflict (`running`) while it is executed."""
-        return self.task_from(await self.connection.request("POST", f"/v1/tasks/{task_id}/run-now"))
+        return self.task_from(
+            await self.connection.request("POST", path("tasks", task_id, "run-now"))
+        )
 
     async def call(
         self,

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Generic, Literal, TypedDict, TypeVar, Unpack
-from urllib.parse import quote
 
 import msgspec
 
 from duly.client.errors import WaitTimedOut
 from duly.client.operations import Blocking, Operations, given, listing, operation, text
+from duly.client.paths import path
 from duly.client.views import (
     BulkOperation,
     BulkPreview,
@@ -87,16 +87,16 @@ class AsyncBulk(Operations):
     @operation
     async def get(self, operation_id: str) -> BulkOperation:
         """With its progress."""
-        return await self.ask(BulkOperation, "GET", f"/v1/bulk/{quote(operation_id)}")
+        return await self.ask(BulkOperation, "GET", path("bulk", operation_id))
 
     @operation
     async def wait(self, operation_id: str, timeout_s: float | None = None) -> BulkOperation:
         """The operation once it does not go on by itself; WaitTimedOut if it does by then."""
         loop = asyncio.get_running_loop()
         ends_at = None if timeout_s is None else loop.time() + timeout_s
-        path = f"/v1/bulk/{quote(operation_id)}"
+        at = path("bulk", operation_id)
         while True:
-            found = await self.ask(BulkOperation, "GET", path)
+            found = await self.ask(BulkOperation, "GET", at)
             if found.state != RUNNING:
                 return found
             if ends_at is not None and loop.time() >= ends_at:
@@ -107,12 +107,12 @@ class AsyncBulk(Operations):
     @operation
     async def stop(self, operation_id: str) -> BulkOperation:
         """What it changed stays changed."""
-        return await self.ask(BulkOperation, "POST", f"/v1/bulk/{quote(operation_id)}/stop")
+        return await self.ask(BulkOperation, "POST", path("bulk", operation_id, "stop"))
 
     @operation
     async def resume(self, operation_id: str) -> BulkOperation:
         """Go on with one that paused after its canary."""
-        return await self.ask(BulkOperation, "POST", f"/v1/bulk/{quote(operation_id)}/continue")
+        return await self.ask(BulkOperation, "POST", path("bulk", operation_id, "continue"))
 
 
 class AsyncErasures(Operations):

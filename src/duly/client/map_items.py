@@ -16,6 +16,7 @@ import msgspec
 
 from duly.client.json_values import encode
 from duly.client.leased_tasks import LeasedTask
+from duly.client.paths import path
 from duly.client.worker_api import WorkerApi
 from duly.domain.ids import workflow_of
 from duly.domain.map_plan import PAGE_ITEMS_MAX
@@ -65,8 +66,8 @@ class ItemHandover:
             "first": first,
             "items": [msgspec.Raw(item) for item in items],
         }
-        path = f"/v1/workflows/{workflow_of(UUID(task.id))}/nodes/{name}/items"
-        await self.worker_api.hand_over(path, msgspec.json.encode(body))
+        at = path("workflows", str(workflow_of(UUID(task.id))), "nodes", name, "items")
+        await self.worker_api.hand_over(at, msgspec.json.encode(body))
         self.handed[name] = first + len(items)
 
 

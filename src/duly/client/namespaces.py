@@ -5,7 +5,6 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypedDict, TypeVar, Unpack
-from urllib.parse import quote
 
 import msgspec
 
@@ -18,6 +17,7 @@ from duly.client.bulk_namespaces import Stats as Stats
 from duly.client.errors import Conflict, NotFound
 from duly.client.json_values import encode
 from duly.client.operations import Blocking, Operations, given, listing, operation, text
+from duly.client.paths import path
 from duly.client.request import ScheduleOptions, TaskCall, TaskSpec, task_fields
 from duly.client.schedule_plan import ScheduleStep, plan_step
 from duly.client.task import TaskData
@@ -88,7 +88,7 @@ class AsyncSchedules(Operations):
     @operation
     async def get(self, schedule_id: str) -> Schedule:
         """The schedule with this id; NotFound if there is none."""
-        return await self.ask(Schedule, "GET", f"/v1/schedules/{schedule_id}")
+        return await self.ask(Schedule, "GET", path("schedules", schedule_id))
 
     @operation
     async def find(self, name: str) -> Schedule | None:
@@ -126,10 +126,11 @@ class AsyncSchedules(Operations):
             try:
                 if step.action == "create":
                     return await self.ask(Schedule, "POST", "/v1/schedules", step.wanted)
-                path = f"/v1/schedules/{step.id}"
+                assert step.id is not None
+                at = path("schedules", step.id)
                 if step.action == "change":
-                    return await self.ask(Schedule, "PUT", path, step.wanted)
-                return await self.ask(Schedule, "GET", path)
+                    return await self.ask(Schedule, "PUT", at, step.wanted)
+                return await self.ask(Schedule, "GET", at)
             except (Conflict, NotFound):
                 # Created or deleted by another program meanwhile: the plan says another thing now.
                 if (await self.planned(name, wanted, options)).action == step.action:
@@ -145,13 +146,13 @@ class AsyncSchedules(Operations):
         known = answer.items[0] if answer.items else None
         if known is not None and known.get("workflow"):
             # A list leaves out its graph.
-            known = await self.ask(Any, "GET", f"/v1/schedules/{known['id']}")
+            known = await self.ask(Any, "GET", path("schedules", known["id"]))
         return plan_step(known, definition)
 
     @operation
     async def delete(self, schedule_id: str) -> None:
         """Its tasks stay."""
-        await self.ask(Any, "DELETE", f"/v1/schedules/{schedule_id}")
+        await self.ask(Any, "DELETE", path("schedules", schedule_id))
 
     @operation
     async def preview(
@@ -169,20 +170,20 @@ class AsyncSchedules(Operations):
     async def pause(self, schedule_id: str, reason: str) -> Schedule:
         """No occurrence fires until `resume`."""
         return await self.ask(
-            Schedule, "POST", f"/v1/schedules/{schedule_id}/pause", {"reason": reason}
+            Schedule, "POST", path("schedules", schedule_id, "pause"), {"reason": reason}
         )
 
     @operation
     async def resume(self, schedule_id: str, reason: str | None = None) -> Schedule:
         """Fire again; what was missed meanwhile goes by the misfire policy."""
         body = given(reason=reason)
-        return await self.ask(Schedule, "POST", f"/v1/schedules/{schedule_id}/resume", body)
+        return await self.ask(Schedule, "POST", path("schedules", schedule_id, "resume"), body)
 
     @operation
     async def trigger(self, schedule_id: str) -> TaskData | WorkflowData:
         """One task or workflow of it now, beside its rule."""
-        path = f"/v1/schedules/{schedule_id}/trigger"
-        found = await self.ask(dict[str, Any], "POST", path)
+        at = path("schedules", schedule_id, "trigger")
+        found = await self.ask(dict[str, Any], "POST", at)
         if "nodes" in found:
             return msgspec.convert(found, WorkflowData)
         return msgspec.convert(found, TaskData)
@@ -199,7 +200,7 @@ class AsyncSchedules(Operations):
     ) -> Backfill:
         """Fire the occurrences of a range in the past that have not fired; both ends included."""
         body = {"from": since, "to": until, **given(rate_per_s=rate_per_s), "dry_run": dry_run}
-        return await self.ask(Backfill, "POST", f"/v1/schedules/{schedule_id}/backfill", body)
+        return await self.ask(Backfill, "POST", path("schedules", schedule_id, "backfill"), body)
 
     @listing
     async def occurrences(
@@ -207,8 +208,8 @@ class AsyncSchedules(Operations):
     ) -> AsyncIterator[Page[Occurrence]]:
         """What became of each nominal time, newest first."""
         query = {"verdict": verdict, "since": text(since)}
-        path = f"/v1/schedules/{schedule_id}/occurrences"
-        async for page in self.pages(Occurrence, path, query):
+        at = path("schedules", schedule_id, "occurrences")
+        async for page in self.pages(Occurrence, at, query):
             yield page
 
 
@@ -245,12 +246,12 @@ class AsyncDeadLetters(Operations):
     @operation
     async def get(self, task_id: str) -> DeadLetter:
         """With its payload."""
-        return await self.ask(DeadLetter, "GET", f"/v1/dead-letters/{task_id}")
+        return await self.ask(DeadLetter, "GET", path("dead-letters", task_id))
 
     @operation
     async def replay(self, task_id: str) -> TaskData:
         """A new task with the same payload and execution key."""
-        return await self.ask(TaskData, "POST", f"/v1/dead-letters/{task_id}/replay")
+        return await self.ask(TaskData, "POST", path("dead-letters", task_id, "replay"))
 
     @operation
     async def replay_many(
@@ -270,7 +271,7 @@ class AsyncDeadLetters(Operations):
     @operation
     async def delete(self, task_id: str) -> None:
         """It cannot be replayed any more."""
-        await self.ask(Any, "DELETE", f"/v1/dead-letters/{task_id}")
+        await self.ask(Any, "DELETE", path("dead-letters", task_id))
 
     @operation
     async def purge(
@@ -300,31 +301,31 @@ class AsyncTenants(Operations):
     @operation
     async def get(self, name: str) -> Tenant:
         """One tenant's limits."""
-        return await self.ask(Tenant, "GET", f"/v1/tenants/{quote(name)}")
+        return await self.ask(Tenant, "GET", path("tenants", name))
 
     @operation
     async def upsert(self, name: str, **limits: Unpack[TenantLimits]) -> Tenant:
         """Create the tenant, or change the limits that are given."""
-        path = f"/v1/tenants/{quote(name)}"
+        at = path("tenants", name)
         try:
             if not limits:
-                return await self.ask(Tenant, "GET", path)
-            return await self.ask(Tenant, "PATCH", path, limits)
+                return await self.ask(Tenant, "GET", at)
+            return await self.ask(Tenant, "PATCH", at, limits)
         except NotFound:
             try:
                 return await self.ask(Tenant, "POST", "/v1/tenants", {"name": name, **limits})
             except Conflict:
-                return await self.ask(Tenant, "PATCH", path, limits)
+                return await self.ask(Tenant, "PATCH", at, limits)
 
     @operation
     async def suspend(self, name: str) -> Tenant:
         """Its calls are refused and its tasks wait."""
-        return await self.ask(Tenant, "PATCH", f"/v1/tenants/{quote(name)}", {"suspended": True})
+        return await self.ask(Tenant, "PATCH", path("tenants", name), {"suspended": True})
 
     @operation
     async def resume(self, name: str) -> Tenant:
         """Takes `suspend` back."""
-        return await self.ask(Tenant, "PATCH", f"/v1/tenants/{quote(name)}", {"suspended": False})
+        return await self.ask(Tenant, "PATCH", path("tenants", name), {"suspended": False})
 
 
 class AsyncKeys(Operations):
@@ -339,7 +340,7 @@ class AsyncKeys(Operations):
     @operation
     async def get(self, key_id: str) -> ApiKey:
         """Without its secret."""
-        return await self.ask(ApiKey, "GET", f"/v1/keys/{quote(key_id)}")
+        return await self.ask(ApiKey, "GET", path("keys", key_id))
 
     @operation
     async def create(
@@ -362,12 +363,12 @@ class AsyncKeys(Operations):
     async def rotate(self, key_id: str, *, grace_s: float | None = None) -> ApiKey:
         """A new secret; the old one works for `grace_s` more, an hour if not given."""
         body = given(grace_s=grace_s)
-        return await self.ask(ApiKey, "POST", f"/v1/keys/{quote(key_id)}/rotate", body)
+        return await self.ask(ApiKey, "POST", path("keys", key_id, "rotate"), body)
 
     @operation
     async def revoke(self, key_id: str) -> ApiKey:
         """It is refused from now on."""
-        return await self.ask(ApiKey, "DELETE", f"/v1/keys/{quote(key_id)}")
+        return await self.ask(ApiKey, "DELETE", path("keys", key_id))
 
 
 class AsyncTaskTypes(Operations):
@@ -382,7 +383,7 @@ class AsyncTaskTypes(Operations):
     @operation
     async def get(self, name: str) -> TaskType:
         """One task type."""
-        return await self.ask(TaskType, "GET", f"/v1/task-types/{quote(name)}")
+        return await self.ask(TaskType, "GET", path("task-types", name))
 
     @operation
     async def upsert(
@@ -395,12 +396,12 @@ class AsyncTaskTypes(Operations):
     ) -> TaskType:
         """Make the task type what is said here. `schema`: a JSON Schema of its payloads."""
         body = given(schema=schema, defaults=defaults, keys=keys)
-        return await self.ask(TaskType, "PUT", f"/v1/task-types/{quote(name)}", body)
+        return await self.ask(TaskType, "PUT", path("task-types", name), body)
 
     @operation
     async def delete(self, name: str) -> None:
         """Payloads of the type are not checked any more."""
-        await self.ask(Any, "DELETE", f"/v1/task-types/{quote(name)}")
+        await self.ask(Any, "DELETE", path("task-types", name))
 
 
 class AsyncPauses(Operations):
@@ -466,7 +467,7 @@ class AsyncWebhookSecrets(Operations):
     @operation
     async def delete(self, secret_id: str) -> None:
         """Sign with it no more, at once."""
-        await self.ask(Any, "DELETE", f"/v1/webhook-secrets/{quote(secret_id)}")
+        await self.ask(Any, "DELETE", path("webhook-secrets", secret_id))
 
 
 class AsyncNotifications(Operations):
@@ -480,7 +481,7 @@ class AsyncNotifications(Operations):
     @operation
     async def get(self, name: str) -> Notification:
         """The notification of this name; NotFound if there is none."""
-        return await self.ask(Notification, "GET", f"/v1/notifications/{quote(name)}")
+        return await self.ask(Notification, "GET", path("notifications", name))
 
     @operation
     async def upsert(
@@ -506,18 +507,18 @@ class AsyncNotifications(Operations):
             "missed_schedules": missed_schedules,
             **given(lag_s=lag_s, failures_per_minute=failures_per_minute, per_minute=per_minute),
         }
-        return await self.ask(Notification, "PUT", f"/v1/notifications/{quote(name)}", body)
+        return await self.ask(Notification, "PUT", path("notifications", name), body)
 
     @operation
     async def test(self, name: str) -> str:
         """Send a message that says it is a test; answers the id of the task that delivers it."""
-        path = f"/v1/notifications/{quote(name)}/test"
-        return (await self.ask(NotificationTest, "POST", path)).task
+        at = path("notifications", name, "test")
+        return (await self.ask(NotificationTest, "POST", at)).task
 
     @operation
     async def delete(self, name: str) -> None:
         """What it has not told yet is not told."""
-        await self.ask(Any, "DELETE", f"/v1/notifications/{quote(name)}")
+        await self.ask(Any, "DELETE", path("notifications", name))
 
 
 class AsyncAudit(Operations):

@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Protocol
-from urllib.parse import quote
 
 import msgspec
 
@@ -11,6 +10,7 @@ from duly.client.clock import monotonic
 from duly.client.errors import WaitTimedOut
 from duly.client.json_values import encode
 from duly.client.operations import Blocking, Operations, given, listing, operation, text
+from duly.client.paths import path
 from duly.client.request import check_key
 from duly.client.views import (
     ResumePreview,
@@ -60,23 +60,23 @@ class AsyncWorkflows(Operations):
     @operation
     async def get(self, workflow_id: str) -> WorkflowData:
         """With its critical path, and when it may end."""
-        return await self.ask(WorkflowData, "GET", f"/v1/workflows/{workflow_id}")
+        return await self.ask(WorkflowData, "GET", path("workflows", workflow_id))
 
     @operation
     async def status(self, workflow_id: str) -> WorkflowData:
         """Its state and counts alone, however large it is."""
-        return await self.ask(WorkflowData, "GET", f"/v1/workflows/{workflow_id}/status")
+        return await self.ask(WorkflowData, "GET", path("workflows", workflow_id, "status"))
 
     @operation
     async def wait(self, workflow_id: str, timeout_s: float | None = None) -> WorkflowData:
         """The workflow once it has ended; WaitTimedOut if it has not by then."""
-        path = f"/v1/workflows/{workflow_id}/wait"
+        at = path("workflows", workflow_id, "wait")
         ends_at = None if timeout_s is None else monotonic() + timeout_s
         while True:
             left_s = WAIT_S_MAX if ends_at is None else max(0.0, ends_at - monotonic())
             wait_s = min(left_s, WAIT_S_MAX)
             query = {"timeout_s": wait_s}
-            found = await self.ask(WorkflowData, "GET", path, query=query, wait_s=wait_s)
+            found = await self.ask(WorkflowData, "GET", at, query=query, wait_s=wait_s)
             if found.is_terminal:
                 return found
             if ends_at is not None and monotonic() >= ends_at:
@@ -93,25 +93,25 @@ class AsyncWorkflows(Operations):
         state: str | None = None,
     ) -> AsyncIterator[Page[WorkflowNode]]:
         """In the order in which they were given; with `map`, the items of the map of that name."""
-        path = f"/v1/workflows/{workflow_id}/nodes"
-        async for page in self.pages(WorkflowNode, path, {"map": map, "state": state}):
+        at = path("workflows", workflow_id, "nodes")
+        async for page in self.pages(WorkflowNode, at, {"map": map, "state": state}):
             yield page
 
     @operation
     async def graph(self, workflow_id: str) -> WorkflowGraph:
         """All nodes, each with its state and the names of its parents."""
-        return await self.ask(WorkflowGraph, "GET", f"/v1/workflows/{workflow_id}/graph")
+        return await self.ask(WorkflowGraph, "GET", path("workflows", workflow_id, "graph"))
 
     @operation
     async def explain(self, workflow_id: str, node: str | None = None) -> WorkflowExplanation:
         """What a node waits for, or the first that have not ended."""
-        path = f"/v1/workflows/{workflow_id}/explain"
-        return await self.ask(WorkflowExplanation, "GET", path, query={"node": node})
+        at = path("workflows", workflow_id, "explain")
+        return await self.ask(WorkflowExplanation, "GET", at, query={"node": node})
 
     @operation
     async def cancel(self, workflow_id: str) -> WorkflowData:
         """What runs is asked to stop; what waits is cancelled."""
-        return await self.ask(WorkflowData, "POST", f"/v1/workflows/{workflow_id}/cancel")
+        return await self.ask(WorkflowData, "POST", path("workflows", workflow_id, "cancel"))
 
     @operation
     async def signal(
@@ -125,23 +125,25 @@ class AsyncWorkflows(Operations):
         """Tell a workflow something: for one node that waits for it, now or later."""
         check_key(idempotency_key)
         body = {"name": name, "payload": payload, "idempotency_key": idempotency_key}
-        return await self.ask(WorkflowSignal, "POST", f"/v1/workflows/{workflow_id}/signals", body)
+        return await self.ask(
+            WorkflowSignal, "POST", path("workflows", workflow_id, "signals"), body
+        )
 
     @listing
     async def signals(self, workflow_id: str) -> AsyncIterator[Page[WorkflowSignal]]:
         """What was sent to it, oldest first, with the node that got it."""
-        async for page in self.pages(WorkflowSignal, f"/v1/workflows/{workflow_id}/signals", {}):
+        async for page in self.pages(WorkflowSignal, path("workflows", workflow_id, "signals"), {}):
             yield page
 
     @operation
     async def pause(self, workflow_id: str) -> WorkflowData:
         """Nothing of it starts until `unpause`; what runs goes on."""
-        return await self.ask(WorkflowData, "POST", f"/v1/workflows/{workflow_id}/pause")
+        return await self.ask(WorkflowData, "POST", path("workflows", workflow_id, "pause"))
 
     @operation
     async def unpause(self, workflow_id: str) -> WorkflowData:
         """Go on where it was paused."""
-        return await self.ask(WorkflowData, "POST", f"/v1/workflows/{workflow_id}/unpause")
+        return await self.ask(WorkflowData, "POST", path("workflows", workflow_id, "unpause"))
 
     @operation
     async def resume(
@@ -156,8 +158,8 @@ class AsyncWorkflows(Operations):
         """A new workflow that runs again what failed or was cancelled, or the named nodes, and all
         that comes after it; the rest is reused."""
         content = encode(resume_fields(nodes, payloads, rate_per_s))
-        path = f"/v1/workflows/{workflow_id}/resume"
-        answer = await self.api.send("POST", path, content, None, idempotency_key)
+        at = path("workflows", workflow_id, "resume")
+        answer = await self.api.send("POST", at, content, None, idempotency_key)
         return msgspec.json.decode(answer, type=WorkflowData)
 
     @operation
@@ -166,7 +168,7 @@ class AsyncWorkflows(Operations):
     ) -> ResumePreview:
         """What `resume` would run again, and how much it would reuse."""
         body = {**resume_fields(nodes), "dry_run": True}
-        return await self.ask(ResumePreview, "POST", f"/v1/workflows/{workflow_id}/resume", body)
+        return await self.ask(ResumePreview, "POST", path("workflows", workflow_id, "resume"), body)
 
 
 class AsyncWorkflowTypes(Operations):
@@ -181,22 +183,22 @@ class AsyncWorkflowTypes(Operations):
     @listing
     async def versions(self, name: str) -> AsyncIterator[Page[WorkflowType]]:
         """Newest first."""
-        path = f"/v1/workflow-types/{quote(name)}/versions"
-        async for page in self.pages(WorkflowType, path, {}):
+        at = path("workflow-types", name, "versions")
+        async for page in self.pages(WorkflowType, at, {}):
             yield page
 
     @operation
     async def get(self, name: str) -> WorkflowType:
         """With its definition: `name`, or `name@version`."""
-        return await self.ask(WorkflowType, "GET", f"/v1/workflow-types/{quote(name, safe='@')}")
+        return await self.ask(WorkflowType, "GET", path("workflow-types", name))
 
     @operation
     async def put(self, name: str, definition: Mapping[str, Any] | WrittenDown) -> WorkflowType:
         """The next version of the type, unless the latest says the same. `definition`: what the API
         takes, with `nodes`; or a `duly.WorkflowDefinition`."""
         found = definition if isinstance(definition, Mapping) else definition.definition()
-        path = f"/v1/workflow-types/{quote(name)}"
-        return await self.ask(WorkflowType, "PUT", path, found)
+        at = path("workflow-types", name)
+        return await self.ask(WorkflowType, "PUT", at, found)
 
 
 class Workflows(Blocking, AsyncWorkflows):
