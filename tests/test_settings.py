@@ -71,9 +71,13 @@ def test_an_unknown_setting_is_refused_with_a_suggestion(
     environ: dict[str, str], tmp_path: Path
 ) -> None:
     """Ignored, a misspelt setting runs production on a default."""
-    assert refusal(environ | {"DULY_PROT": "1"}).endswith("DULY_PROT; did you mean port?")
+    assert refusal(environ | {"DULY_PROT": "1"}).endswith("DULY_PROT; did you mean DULY_PORT?")
     config = write_config(tmp_path, "databse_url = ''\n")
     assert refusal(environ, {"config": config}).endswith("did you mean database_url?")
+    roles = refusal(environ | {"DULY_ROLES": "api,schedular"})
+    assert roles.endswith("'schedular' is not one of api, scheduler, executor, maintenance")
+    level = refusal(environ | {"DULY_LOG_LEVEL": "loud"})
+    assert level.endswith("'loud' is not one of debug, info, warning, error")
     assert "`duly config` lists them" in refusal(environ | {"DULY_XYZZY": "1"})
 
 

@@ -7,6 +7,7 @@ one line with a suggestion; nothing here touches the database.
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -191,6 +192,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 10.0
 
 
+# As msgspec words it.
+NO_CHOICE = re.compile(r"Invalid enum value ('[^']*')")
 HINTS = get_type_hints(Settings, include_extras=True)
 FIELDS = tuple(Settings.__struct_fields__)
 
@@ -304,7 +307,9 @@ def resolve(given: dict[str, SettingValue]) -> dict[str, SettingValue]:
 
 def unknown(key: str, entry: SettingValue) -> str:
     close = difflib.get_close_matches(key, FIELDS, n=1)
-    hint = f"; did you mean {close[0]}?" if close else "; `duly config` lists them"
+    is_variable = entry.origin.startswith(ENVIRONMENT_PREFIX)
+    named = [ENVIRONMENT_PREFIX + each.upper() if is_variable else each for each in close]
+    hint = f"; did you mean {named[0]}?" if named else "; `duly config` lists them"
     return f"unknown setting {entry.origin}{hint}"
 
 
@@ -332,4 +337,11 @@ def convert(name: str, entry: SettingValue) -> Any:
     except msgspec.ValidationError as error:
         shown = "a secret" if is_secret(name) else repr(entry.value)
         reason = str(error).replace("`", "").replace("Expected", "expected")
+        if wrong := NO_CHOICE.match(reason):
+            reason = f"{wrong[1]} is not one of {', '.join(choices_of(name))}"
         raise ConfigurationError(problem=f"{entry.origin} is {shown}: {reason}") from None
+
+
+def choices_of(name: str) -> tuple[str, ...]:
+    kind = get_args(HINTS[name])[0]
+    return get_args(get_args(kind)[0] if get_origin(kind) is list else kind)

@@ -188,5 +188,5 @@ def test_every_command_refuses_a_setting_that_does_not_exist(
     monkeypatch.setenv("DULY_DATA_DRI", "/srv/duly")
     assert run([command]) == 2
     assert capsys.readouterr().err == (
-        "duly: unknown setting DULY_DATA_DRI; did you mean data_dir?\n"
+        "duly: unknown setting DULY_DATA_DRI; did you mean DULY_DATA_DIR?\n"
     )

@@ -60,6 +60,14 @@ async def test_every_option_of_a_submit_arrives(duly: CommandLine) -> None:
     assert task["payload"] == {"n": 12345678901234567890}
 
 
+async def test_the_url_of_a_webhook_is_not_taken_for_that_of_duly(duly: CommandLine) -> None:
+    """In programs `url` is the webhook's: here the API key would go to its host."""
+    webhook = ("--url", "https://hooks.example.com/charge")
+    for command in ("tasks submit a.b", "schedules create s a.b --every 5m"):
+        assert await duly(*command.split(), *webhook, code=2) == ""
+        assert "--webhook URL" in duly.said_on_errors
+
+
 async def test_a_retry_policy_and_a_pool_arrive(duly: CommandLine) -> None:
     """The same danger, for what excludes the options above."""
     retry = '{"max_attempts": 2, "backoff": "fixed"}'

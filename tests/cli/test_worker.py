@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("my_worker", "MODULE:NAME"),
         ("no_such_module:worker", "no module 'no_such_module'"),
         ("my_worker:nothing", "'nothing' in my_worker is not a duly.Worker"),
-        ("my_worker:missing", "'missing' in my_worker is not a duly.Worker"),
+        ("my_worker:missing", "there is no 'missing' in my_worker; it has the worker 'worker'"),
         ("my_worker:worker", "no duly was found"),
     ],
 )

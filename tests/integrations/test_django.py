@@ -214,6 +214,6 @@ def test_wrong_settings_and_workers_are_refused_with_their_names(project: Projec
     finally:
         settings.write_text(right)
     missing = project.run("manage.py", "duly_worker", "shop.tasks:none")
-    assert "CommandError: 'none' in shop.tasks is not a duly.Worker" in missing.stderr
+    assert "CommandError: there is no 'none' in shop.tasks; it has" in missing.stderr
     planned = project.run("manage.py", "duly_worker", "--plan")
     assert (planned.stdout, planned.returncode) == ("no schedules in the worker's code\n", 0)

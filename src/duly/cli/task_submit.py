@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from typing import Any, BinaryIO
+from urllib.parse import urlsplit
 
 import click
 import msgspec
@@ -107,9 +108,21 @@ def submit(
     return 0
 
 
+def refuse_url_of_webhook() -> None:
+    """In programs `url` is that of a task's webhook; here it would be sent the API key."""
+    url = click.get_current_context().params.get("url") or ""
+    if urlsplit(url).path.strip("/"):
+        raise click.UsageError(
+            "--url is the address of duly; a task's webhook is --webhook URL. A duly below a path"
+            " is named with DULY_URL"
+        )
+
+
 def task_of(task_type: str, payload: Raw | None, **options: Any) -> Json:
     """The request of the API, with only what was said."""
     headers, tags = dict(options["header"]), dict(options["tags"])
+    if options["webhook"] is None and options["pool"] is None:
+        refuse_url_of_webhook()
     if options["max_attempts"] is not None and options["retry"] is not None:
         raise click.UsageError("give --max-attempts or --retry")
     if headers and options["webhook"] is None:

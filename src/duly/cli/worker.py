@@ -119,6 +119,10 @@ def find_worker(target: str) -> "Worker":
             raise
         raise ConfigurationError(problem=f"there is no module {error.name!r} here") from error
     worker = getattr(module, name, None)
+    if worker is None:
+        found = [key for key, value in vars(module).items() if isinstance(value, Worker)]
+        hint = f"; it has the worker {found[0]!r}" if found else ""
+        raise ConfigurationError(problem=f"there is no {name!r} in {module_name}{hint}")
     if not isinstance(worker, Worker):
         raise ConfigurationError(problem=f"{name!r} in {module_name} is not a duly.Worker")
     return worker
