@@ -105,7 +105,11 @@ def test_a_payload_that_fits_becomes_arguments(
     [
         (fields, '{"to": 3, "at": "2026-01-01T00:00:00Z"}', "payload/to: expected `str`"),
         (fields, '{"to": "a"}', "payload: object missing required field `at`"),
-        (optional, '{"syze": 3}', "payload: object contains unknown field `syze`"),
+        (
+            optional,
+            '{"syze": 3}',
+            "payload: object contains unknown field `syze`; optional takes the field `size`, a",
+        ),
         (struct, '{"id": "o", "amounts": [1, "x"]}', "payload/amounts/1: expected `int`"),
         (typed, "[]", "payload: expected `object`"),
         (numbers, '["x"]', "payload/0: expected `int`"),

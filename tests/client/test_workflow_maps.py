@@ -196,6 +196,12 @@ def test_a_map_is_written_as_the_api_has_it(flow: GraphBuilder) -> None:
     }
 
 
+def test_a_list_of_the_programs_own_is_refused_where_it_is_given(flow: GraphBuilder) -> None:
+    """The server refused the whole graph, at the end of the block, as "expected str | object"."""
+    with pytest.raises(InvalidWorkflow, match="add a node for each"):
+        flow.map("item.charge", over=["tea", "cup"])  # type: ignore[arg-type]
+
+
 def test_options_of_a_handle_that_a_node_has_not_are_refused(flow: GraphBuilder) -> None:
     """An option that is dropped without a word fails at night."""
 

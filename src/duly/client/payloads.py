@@ -29,6 +29,7 @@ from duly.client.resources import injected_in
 from duly.domain.errors import ConfigurationError
 
 WHOLE = "payload"
+UNKNOWN_FIELD = "unknown field"
 AT = re.compile(r"^(?P<reason>.*?)(?P<paths>(?: - at `\$[^`]*`)*)$", re.DOTALL)
 PATH = re.compile(r" - at `\$([^`]*)`")
 STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
@@ -103,7 +104,17 @@ class Binder:
         try:
             return self.bind(bytes(payload))
         except msgspec.ValidationError as error:
-            raise InvalidPayload(problem=reason_of(str(error))) from None
+            raise InvalidPayload(problem=reason_of(str(error)) + self.hint(str(error))) from None
+
+    def hint(self, problem: str) -> str:
+        """For a handler whose one parameter was meant for the whole payload, and is a field."""
+        is_one = len(self.fields) == 1 and not self.takes_rest
+        if not (is_one and UNKNOWN_FIELD in problem and "$" not in problem):
+            return ""
+        name = self.fields[0].name
+        return (
+            f"; {self.name} takes the field `{name}`, a parameter named `{WHOLE}` takes all of it"
+        )
 
     def bind(self, payload: bytes) -> dict[str, Any]:
         is_object = payload[:1] == b"{"

@@ -106,6 +106,11 @@ class GraphBuilder:
             parents.append(over.node)
         elif isinstance(over, int):
             fields["over"] = {"count": over}
+        elif over != "pages":
+            raise InvalidWorkflow(
+                problem="a map goes over the result of a node, a number or pages; for items that"
+                " are known here, add a node for each, or a node that returns them"
+            )
         call = map_call(task, payload, options)
         placed = self.place(
             call.node_options.get("name"), call.type, {**call.fields(), "map": fields}, parents
