@@ -12,10 +12,12 @@ FIRST   ?= 1
 MINUTES ?= 1
 KIND    ?= either
 
-# Of what pip says: a count now and then, and whatever is wrong.
-PIP_PROGRESS := /^(Collecting|Processing) / { if (++n % 5 == 1) { print "  package " n " of " total; fflush() } next } \
-  /^Installing collected/ { print "  unpacking"; fflush(); next } \
-  /^(ERROR|error|Could not|No matching|THESE PACKAGES)/ || failed { failed = 1; print; fflush() }
+# Of what pip says: a count now and then, and whatever is wrong. Not in awk, which may read its input in blocks.
+PIP_PROGRESS := n=0 failed= ; while IFS= read -r line; do case "$$line" in \
+  Collecting\ *|Processing\ *) [ $$((n % 5)) -ne 0 ] || echo "  package $$((n + 1)) of $$total"; n=$$((n + 1)) ;; \
+  Installing\ collected*) echo "  unpacking" ;; \
+  ERROR*|error*|Could\ not*|No\ matching*|THESE\ PACKAGES*) failed=1; printf "%s\n" "$$line" ;; \
+  *) [ -z "$$failed" ] || printf "%s\n" "$$line" ;; esac; done
 
 .DEFAULT_GOAL := help
 .PHONY: help install up test check format bench peers simulate teeth chaos wheel schema lock clean
@@ -30,7 +32,7 @@ $(READY): constraints.txt pyproject.toml
 	@echo "installing into $(VENV): $$(grep -c '==' constraints.txt) packages, a minute or two"
 	@$(PYTHON) -m venv $(VENV)
 	@rm -f $(VENV)/.installed
-	@{ $(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r constraints.txt && touch $(VENV)/.installed; } 2>&1 | awk -v total=$$(grep -c '==' constraints.txt) '$(PIP_PROGRESS)'
+	@{ $(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r constraints.txt && touch $(VENV)/.installed; } 2>&1 | { total=$$(grep -c '==' constraints.txt); $(PIP_PROGRESS); }
 	@test -e $(VENV)/.installed
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $(READY)

@@ -68,6 +68,19 @@ async def test_the_url_of_a_webhook_is_not_taken_for_that_of_duly(duly: CommandL
         assert "--webhook URL" in duly.said_on_errors
 
 
+async def test_what_is_said_of_others_like_it_arrives(duly: CommandLine) -> None:
+    """Kept in the store, it is of no use to a script that cannot say it."""
+    submit = ("tasks", "submit", "report.write", "{}")
+    first = await duly.json(*submit, "--unique", '{"period_s": 60}', "--delay", "1h")
+    again = await duly.json(*submit, "--unique", '{"period_s": 60}', "--delay", "1h")
+    assert first["id"] == again["id"]
+    waits = await duly.json(*submit, "--debounce", '{"wait_s": 60}')
+    assert waits["state"] == "SCHEDULED"
+    limit = ("--throttle", '{"limit": 1, "period_s": 600, "key": "theirs"}')
+    tasks = [await duly.json(*submit, *limit) for _ in range(2)]
+    assert [each["state"] for each in tasks] == ["READY", "SCHEDULED"]
+
+
 async def test_a_retry_policy_and_a_pool_arrive(duly: CommandLine) -> None:
     """The same danger, for what excludes the options above."""
     retry = '{"max_attempts": 2, "backoff": "fixed"}'

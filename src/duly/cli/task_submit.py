@@ -41,8 +41,23 @@ ONE_TASK_FLAGS = [
         metavar="JSON",
         help='Told of its end: {"type": ..., "target": ...}.',
     ),
+    click.option(
+        "--unique", type=json_document, metavar="JSON", help='Once in a time: {"period_s": 3600}.'
+    ),
+    click.option(
+        "--debounce", type=json_document, metavar="JSON", help='After the last: {"wait_s": 60}.'
+    ),
+    click.option(
+        "--throttle",
+        type=json_document,
+        metavar="JSON",
+        help='At a rate: {"limit": 2, "period_s": 1}.',
+    ),
 ]
-ONE_TASK_OPTIONS = ("delay", "run_at", "start_by", "jitter", "idempotency_key", "callback")
+ONE_TASK_OPTIONS = (
+    *("delay", "run_at", "start_by", "jitter", "idempotency_key", "callback"),
+    *("unique", "debounce", "throttle"),
+)
 # Of a task, or of all that a schedule makes.
 TEMPLATE_FLAGS = [
     click.option("--pool", metavar="NAME", help="The worker pool that runs it."),
@@ -146,6 +161,9 @@ def task_of(task_type: str, payload: Raw | None, **options: Any) -> Json:
         concurrency_limit=options["concurrency_limit"],
         idempotency_key=options["idempotency_key"],
         callback=options["callback"],
+        unique=options["unique"],
+        debounce=options["debounce"],
+        throttle=options["throttle"],
         tags=tags or None,
     )
 
