@@ -30,7 +30,7 @@ install: $(READY)  ## make the virtual environment
 $(READY): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "duly needs Python 3.11 or later; set PYTHON=/path/to/python3.11" >&2; exit 2; }
 	@echo "installing into $(VENV): $$(grep -c '==' constraints.txt) packages, a minute or two"
-	@$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) && echo "  environment made"
 	@rm -f $(VENV)/.installed
 	@{ $(BIN)/python -u -m pip install --disable-pip-version-check --progress-bar off --require-hashes -r constraints.txt && touch $(VENV)/.installed; } 2>&1 | { total=$$(grep -c '==' constraints.txt); $(PIP_PROGRESS); }
 	@test -e $(VENV)/.installed
