@@ -22,8 +22,15 @@ from tests.tidy.markdown import (
     pages,
     table_rows,
 )
+from tests.tidy.test_imports import ALLOWED, EXCEPTIONS, SHARED
 
 ARCHITECTURE = PROJECT / "docs" / "ARCHITECTURE.md"
+# Single modules, and packages that compose a whole duly, which the page sums up.
+NOT_LISTED = {
+    *("tracing", "duly", "environment", "events", "tenant_changes", "logs", "telemetry"),
+    *("metric_families", "settings", "role", "child_tasks", "local_clients", "backoff"),
+    *("ttl_cache", "__main__", "testing", "bench"),
+}
 DECISIONS = PROJECT / "docs" / "adr"
 REQUEST_PATH = ("stop", "file", "function", "state after")
 MAKE_TARGETS = set(re.findall(r"^([a-z]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
@@ -70,6 +77,19 @@ def test_the_architecture_lists_every_package() -> None:
         for row in table_rows(ARCHITECTURE, ("package", "contents", "may import"))
     }
     assert listed == packages
+
+
+def test_the_architecture_lists_the_allowed_imports() -> None:
+    """A table that lags behind the rule tells where to put something, and the rule refuses it."""
+    rows = table_rows(ARCHITECTURE, ("package", "contents", "may import"))
+    texts = {row["package"].strip("`/"): row["may import"] for row in rows}
+    wrong = {}
+    for package in ALLOWED.keys() - NOT_LISTED:
+        named = {name.partition(".")[0] for name in re.findall(r"`([\w.]+)`", texts[package])}
+        excepted = {target.split(".")[1] for each, target in EXCEPTIONS if each == package}
+        if named != (allowed := (ALLOWED[package] - SHARED) | excepted):
+            wrong[package] = (named, allowed)
+    assert wrong == {}
 
 
 def test_superseded_decisions_say_so() -> None:
