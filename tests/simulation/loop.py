@@ -142,6 +142,14 @@ def run_virtually(
 ) -> Answer:
     """Run to the end on a fresh loop; `register` is told of every task as it is made."""
     loop = VirtualLoop(keep_back)
+    raised: list[BaseException] = []
+
+    def on_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Of a callback, which has no caller that could fail; a loop would only print it."""
+        if "handle" in context:
+            raised.append(context["exception"])
+        else:
+            loop.default_exception_handler(context)
 
     def make_task(
         loop: asyncio.AbstractEventLoop, work: Any, **options: Any
@@ -151,11 +159,15 @@ def run_virtually(
         return task
 
     loop.set_task_factory(make_task)
+    loop.set_exception_handler(on_exception)
     try:
-        return loop.run_until_complete(main)
+        answer = loop.run_until_complete(main)
     finally:
         loop.run_until_complete(end_tasks())
         loop.close()
+    if raised:
+        raise raised[0]
+    return answer
 
 
 async def end_tasks() -> None:

@@ -281,6 +281,18 @@ def test_a_simulation_in_which_nothing_can_happen_says_so() -> None:
         run_virtually(wait_for_nobody(), unregistered)
 
 
+def test_a_callback_that_raises_fails_the_run() -> None:
+    """A listener without a caller raised in every seed of a kind, and each of them was clean."""
+
+    async def listen() -> None:
+        listeners: dict[str, str] = {}
+        asyncio.get_running_loop().call_later(1.0, listeners.__getitem__, "duly_workflows")
+        await asyncio.sleep(2.0)
+
+    with pytest.raises(KeyError):
+        run_virtually(listen(), unregistered)
+
+
 def test_a_run_that_never_ends_is_stuck_though_others_tick() -> None:
     """Two seeds waited for a connection for ever, while every role went on ticking."""
 
