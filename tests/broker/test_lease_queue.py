@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from random import Random
 from uuid import UUID
 
 import pytest
 
+from duly.broker.codec import decode_ticket
 from duly.broker.contract import Delivery
 from duly.broker.lease_queue import LeaseQueue
 from duly.broker.local_tickets import KEPT_S
@@ -16,7 +18,7 @@ from duly.domain.lanes import TICKET_S, WEBHOOK_LANES, Lane, Ticket
 from duly.domain.task import WEBHOOK_POOL
 from duly.store.lease import Lease
 from tests.broker.conformance import Conformance
-from tests.broker.faulty import FaultyCarrier
+from tests.broker.faulty import KEY, FaultyCarrier
 from tests.broker.stage import HIGH_LANE, LANE, Stage, deliveries, ids, staged, until
 from tests.broker.test_memory import lose_answers
 from tests.store.world import HOLDER, LEASE_S, TENANT, World
@@ -34,6 +36,37 @@ async def stage(world: World) -> AsyncIterator[Stage]:
 
 class TestFaultless(Conformance):
     """A carrier with acknowledgements, as those of other programs are, without any fault."""
+
+
+async def test_the_faulty_carrier_has_every_fault() -> None:
+    """Proven against a carrier that only seems to fail, the lease queue is proven against none."""
+    carrier = FaultyCarrier(Random(7), lambda: datetime(2026, 1, 1, tzinfo=UTC), rate=0.15)
+    tickets = [Ticket(UUID(int=number), 0) for number in range(300)]
+    failures = 0
+    for ticket in tickets:
+        try:
+            await carrier.publish(deliveries([ticket]))
+        except CarrierUnavailable:
+            failures += 1
+    delayed = len(carrier.delayed)
+    found = await carrier.receive([LANE], 1000, 0.0)
+    came = [each.ticket for each in found]
+    first = list(dict.fromkeys(came))
+    waiting = [decode_ticket(KEY, wire) for _, wire in carrier.delayed]
+    late = {each.ticket for each in waiting if each is not None}
+    await carrier.ack([each.token for each in found])
+    assert failures > 0
+    assert delayed > 0
+    assert set(tickets) - set(came) - late, "none was lost"
+    assert len(first) < len(came), "none was repeated"
+    assert first != sorted(first), "all came in order"
+    assert carrier.unacknowledged, "each acknowledgement was kept"
+    again = len(carrier.unacknowledged)
+    carrier.deliver_late()
+    assert len(await carrier.receive([LANE], 1000, 0.0)) == delayed + again
+    carrier.is_up = False
+    with pytest.raises(CarrierUnavailable):
+        await carrier.receive([LANE], 1, 0.0)
 
 
 class Fleet:
