@@ -1,4 +1,5 @@
-"""How long to wait after so many failures in a row: doubling, bounded, spread where many wait."""
+"""Backoff: how long to wait after so many failures in a row: doubling, bounded, spread where many
+wait."""
 
 from random import Random
 

@@ -1,5 +1,5 @@
-"""That something of a tenant changed, at most once a second: for pages that stay open, in this
-process and, by NOTIFY, in the others. What changed is read from the database.
+"""Tenant changes: that something of a tenant changed, at most once a second: for pages that stay
+open, in this process and, by NOTIFY, in the others. What changed is read from the database.
 
 | event | what happens |
 |---|---|

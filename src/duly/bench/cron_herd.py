@@ -1,5 +1,5 @@
-"""Many schedules that are due at one instant, among far more that are not, and a neighbour's tasks
-that must not wait for them."""
+"""Cron herd scenario: many schedules that are due at one instant, among far more that are not, and
+a neighbour's tasks that must not wait for them."""
 
 import asyncio
 from datetime import datetime, timedelta

@@ -1,4 +1,4 @@
-"""From what was counted and timed to figures: rates, a rate over time, percentiles. Pure sums."""
+"""Figures from counts and times: rates, a rate over time, percentiles. Pure sums."""
 
 import math
 from collections.abc import Sequence

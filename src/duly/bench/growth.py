@@ -1,5 +1,6 @@
-"""What happens to duly as the waiting tasks, or the tenants, become ten times as many again and
-again: the rates of submit and drain, the lateness of starts, bytes on disk and in memory."""
+"""Growth scenario: what happens to duly as the waiting tasks, or the tenants, become ten times as
+many again and again: the rates of submit and drain, the lateness of starts, bytes on disk and in
+memory."""
 
 import asyncio
 import os

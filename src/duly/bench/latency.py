@@ -1,5 +1,5 @@
-"""How long tasks wait in a whole scheduler in one process: alone, at random, in a herd, and beside
-a neighbour that makes noise."""
+"""Latency scenarios: how long tasks wait in a whole scheduler in one process: alone, at random, in
+a herd, and beside a neighbour that makes noise."""
 
 import asyncio
 from collections.abc import Sequence

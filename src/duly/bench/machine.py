@@ -1,4 +1,5 @@
-"""What a figure depends on: the machine, versions and the commit. Never the figures themselves."""
+"""Machine facts that a figure depends on: the machine, versions and the commit. Never the figures
+themselves."""
 
 import os
 import platform

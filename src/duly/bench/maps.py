@@ -1,4 +1,5 @@
-"""How fast a map runs in one process, how much memory that takes, and how another tenant fares."""
+"""Map scenario: how fast a map runs in one process, how much memory that takes, and how another
+tenant fares."""
 
 import asyncio
 from pathlib import Path

@@ -1,5 +1,5 @@
-"""Which pictures a report makes: throughput over time, latency percentiles, growth. One file each,
-and none for what was not measured."""
+"""Plots of a report: throughput over time, latency percentiles, growth. One file each, and none for
+what was not measured."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What work costs in processor time: of this process, and of its PostgreSQL.
+"""Processor time that work costs: of this process, and of its PostgreSQL.
 
 A rate depends on what else the machine is doing; this depends on it far less, so that a change can
 be judged on a machine that is not idle.

@@ -1,4 +1,5 @@
-"""kill -9 of a worker that holds tasks: how long until each of them starts elsewhere.
+"""Reclaim scenario: kill -9 of a worker that holds tasks: how long until each of them starts
+elsewhere.
 
 `python -m duly.bench.reclaim URL` is the worker that is killed; its lease is the default one.
 """

@@ -1,4 +1,5 @@
-"""What schedules cost besides firing: to define them over HTTP, and to reckon when they are due."""
+"""Schedule scenarios: what schedules cost besides firing: to define them over HTTP, and to reckon
+when they are due."""
 
 from datetime import timedelta
 

@@ -1,5 +1,5 @@
-"""How soon a workflow goes on: from a signal to the start of the handler behind the waiting node,
-and from the end of a node to the start of one whose `if` reads its result."""
+"""Signal scenario: how soon a workflow goes on, from a signal to the start of the handler behind
+the waiting node, and from the end of a node to the start of one whose `if` reads its result."""
 
 import asyncio
 from uuid import UUID

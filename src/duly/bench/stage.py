@@ -1,4 +1,4 @@
-"""What a scenario gets: a durable PostgreSQL of its own in a temporary folder, and how large to be.
+"""Scenario context: a durable PostgreSQL of its own in a temporary folder, and how large to be.
 
 Whatever happens, the server is stopped and the folder removed when the scenario is over.
 """

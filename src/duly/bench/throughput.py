@@ -1,4 +1,5 @@
-"""How much a whole scheduler in one process gets done: no HTTP, a handler that does nothing."""
+"""Throughput scenarios: how much a whole scheduler in one process gets done: no HTTP, a handler
+that does nothing."""
 
 from duly.bench.drive import Driver, submit_and_settle, submit_then_drain
 from duly.bench.figures import Figures

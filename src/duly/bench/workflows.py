@@ -1,4 +1,5 @@
-"""How fast workflows run in one process: chains, a fan-out with its join, diamonds, status.
+"""Workflow scenarios: how fast workflows run in one process: chains, a fan-out with its join,
+diamonds, status.
 
 No HTTP, and a handler that does nothing: what is measured is the way from a node to the next.
 """

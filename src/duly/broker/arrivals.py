@@ -1,5 +1,6 @@
-"""What a carrier of another program tells of new tickets, for consumers of this process that wait:
-they look at once instead of at their next poll. Losing it costs time until that poll."""
+"""Carrier arrivals: what a carrier of another program reports of new tickets, for consumers of this
+process that wait: they look at once instead of at their next poll. Losing it costs time until that
+poll."""
 
 from duly.broker.fallback import BrokerCarrier
 from duly.broker.lease_queue import LeaseQueue

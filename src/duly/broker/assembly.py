@@ -1,5 +1,5 @@
-"""Which carrier a setting means, put together with its fallback. The only place that knows all of
-them; their libraries are extras and are loaded when they are asked for."""
+"""Carrier assembly: the carrier that a setting names, with its fallback. The only place that knows
+all of them; their libraries are extras and are loaded when they are asked for."""
 
 from collections.abc import Callable
 from importlib import import_module

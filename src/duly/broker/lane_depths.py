@@ -1,5 +1,5 @@
-"""How many tickets of each lane lie in a table, as far as this process knows, and how many in each
-queue."""
+"""Lane depths: how many tickets of each lane lie in a table, as far as this process knows, and how
+many in each queue."""
 
 from collections.abc import Collection, Iterable, Mapping
 

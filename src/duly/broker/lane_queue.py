@@ -1,4 +1,4 @@
-"""Queues in this process's memory, oldest ticket first: of one lane each, or of all tenants'
+"""Lane queues in this process's memory, oldest ticket first: of one lane each, or of all tenants'
 webhooks of a band. The lease queue decides which consumer takes from them."""
 
 from collections import deque

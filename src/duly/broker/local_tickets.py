@@ -1,8 +1,7 @@
-"""Tickets that stay in the memory of the process that wrote them, for its own consumers: as many as
-these wait for, or took a moment ago and came back for more. Through the carrier each would cost a
-trip there and back. What is not taken here after all is soon for any process, and other processes'
-tickets are overlooked for no longer than a moment.
-"""
+"""Local tickets: those that stay in the memory of the process that wrote them, for its own
+consumers: as many as these wait for, or took a moment ago and came back for more. Through the
+carrier each would cost a trip there and back. What is not taken here after all is soon for any
+process, and other processes' tickets are overlooked for no longer than a moment."""
 
 import math
 from collections import Counter

@@ -1,4 +1,5 @@
-"""What a workflow node is besides its task: its kind, its `if`, and what its kind needs. Values.
+"""Node specs: what a workflow node is besides its task: its kind, its `if`, and what its kind
+needs. Values.
 
 A kind to come gets a number in `NodeKind`, a struct here, and a member of `NodeSpec` whose presence
 says that a node is of it.

@@ -1,4 +1,4 @@
-"""Which JSON Schemas duly takes for payloads, and how costly a payload's check can become.
+"""Payload schemas: which JSON Schemas duly accepts, and how costly a payload's check can become.
 
 A schema is run at every submit, in a process that serves all tenants. Size and depth are bounded,
 and so is what its references expand to: sixteen definitions that each refer twice to the next took

@@ -1,4 +1,4 @@
-"""What a task can be, how an attempt can end, and which moves are legal. Values only."""
+"""Task states, attempt outcomes, and which moves are legal. Values only."""
 
 from datetime import datetime
 from enum import StrEnum

@@ -1,4 +1,5 @@
-"""What a submitter asks for: a task with its target, policy and limits, before it is stored."""
+"""Submissions: what a submitter asks for: a task with its target, policy and limits, before it is
+stored."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Which wall-clock times a cron expression names: bit masks, and the next match over them.
+"""Wall-clock times that a cron expression names: bit masks, and the next match over them.
 
 A wall time here is a number of seconds since 1970-01-01 00:00 on a clock that is never changed.
 Nothing here knows a time zone (`recurrence.py`) or the text of an expression (`cron.py`).

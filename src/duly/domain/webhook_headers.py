@@ -1,4 +1,4 @@
-"""Which headers a tenant may set on its webhooks, and how our own are spelled. Pure."""
+"""Webhook headers: which of them a tenant may set, and how duly's own are spelled. Pure."""
 
 import re
 from urllib.parse import quote

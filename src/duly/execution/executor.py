@@ -1,6 +1,6 @@
-"""Running tasks in this process: takes leases from lanes, starts an attempt for each within its
-slots, and sees to it that every attempt ends. What an attempt does is in `attempt.py`; how its
-lease is kept meanwhile in `held_leases.py`.
+"""Executor: runs tasks in this process. It takes leases from lanes, starts an attempt for each
+within its slots, and sees to it that every attempt ends. What an attempt does is in `attempt.py`;
+how its lease is kept meanwhile in `held_leases.py`.
 
 | event | what happens |
 |---|---|

@@ -1,4 +1,5 @@
-"""The leases of what runs in this process: kept by heartbeats, and stopped before they end.
+"""Held leases: those of the attempts that run in this process, kept by heartbeats, and stopped
+before they end.
 
 | event | what happens |
 |---|---|

@@ -1,4 +1,4 @@
-"""What becomes of idempotency keys once they stand for a task. Claiming one is part of a submit."""
+"""Idempotency keys that stand for a task: expiry and deletion. Claiming one is part of a submit."""
 
 from uuid import UUID
 

@@ -1,4 +1,5 @@
-"""Who owns which slot and which singleton role: one statement for each move. Decides nothing.
+"""Ownership rows: the holder of each slot and singleton role; one statement for each move. Decides
+nothing.
 
 The row decides. Each statement names what it believes (holder and epoch), so a node that was
 replaced changes nothing and learns of it. Assignments are slots and singleton roles alike.

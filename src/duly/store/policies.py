@@ -1,4 +1,4 @@
-"""How a policy is kept in a row: only what departs from the defaults, or nothing at all.
+"""Stored form of a policy: only what departs from the defaults, or nothing at all.
 
 The defaults of `domain/task.py` are thereby part of the stored format: changing one needs a
 migration that writes the old value into the rows that relied on it.

@@ -1,4 +1,5 @@
-"""Whether a PostgreSQL server answers at all: the first byte of its protocol, and no login.
+"""Server ping: whether a PostgreSQL server answers at all: the first byte of its protocol, and no
+login.
 
 A server that is stopped, swapped out or stuck in its disk still has its process and its socket.
 """

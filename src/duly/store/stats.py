@@ -1,4 +1,4 @@
-"""What happened, per minute, tenant and type: gathered in memory, added to the table by `flush`.
+"""Statistics per minute, tenant and type: gathered in memory, added to the table by `flush`.
 
 | event | what happens |
 |---|---|

@@ -1,4 +1,4 @@
-"""What handlers logged: chunks of lines of an attempt, bounded in size and number.
+"""Attempt logs: what handlers logged, chunks of lines of an attempt, bounded in size and number.
 
 | event | what happens |
 |---|---|

@@ -1,4 +1,5 @@
-"""What the moves of tasks add to the metrics of a process: batches in, a few additions out."""
+"""Task metrics: what the moves of tasks add to the metrics of a process: batches in, a few
+additions out."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What is kept to be started later: a task of a schedule, a workflow of a type or of a schedule.
+"""Templates, kept to be started later: a task of a schedule, a workflow of a type or of a schedule.
 
 Defaults of task types were filled in when it was kept.
 """

@@ -1,5 +1,5 @@
-"""Over which shards each tenant's new tasks are laid: written by the scheduler as limits change,
-read by the submitter of the same process."""
+"""Tenant shards: over which shards each tenant's new tasks are laid: written by the scheduler as
+limits change, read by the submitter of the same process."""
 
 from collections.abc import Container, Mapping
 

@@ -1,6 +1,5 @@
-"""How the driver reads and writes instants: its own way takes three quarters of a microsecond for
-each, and a task has four. The rows of a batch share most of theirs, so each is made once.
-"""
+"""Timestamp codec of the driver: its own way takes three quarters of a microsecond for each, and a
+task has four. The rows of a batch share most of theirs, so each is made once."""
 
 from datetime import UTC, datetime, timedelta
 

@@ -1,4 +1,5 @@
-"""What a node is handed when it runs: how its parents ended, with their results, up to a bound."""
+"""Node inputs: what a node is given when it runs: how its parents ended, with their results, up to
+a bound."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

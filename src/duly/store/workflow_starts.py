@@ -1,4 +1,4 @@
-"""Where starts of many callers become one commit. Large workflows go alone, two at a time."""
+"""Group commit of workflow starts by many callers. Large workflows go alone, two at a time."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What workflows have to do without a caller, and when: their own timers, which no dispatch leases.
+"""Workflow timers: what workflows have to do without a caller, and when; no dispatch leases them.
 
 Each is done in the transaction that deletes it (`workflow_control.run_timer`).
 """

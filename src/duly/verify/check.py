@@ -1,4 +1,5 @@
-"""Whether what happened keeps the promises: one function for each invariant, all of them pure.
+"""Invariant checks: whether what happened keeps the promises; one function for each invariant, all
+of them pure.
 
 `check` is used by the simulator, by the chaos run and by operators on a live database. Without a
 client log, what only a client can know is left unjudged; the tables are judged all the same.
