@@ -106,7 +106,7 @@ def at_work(worker: Child, task_id: str | None) -> None:
 
 
 def has_heart(worker: Child) -> bool:
-    """An idle worker says nothing before its first poll ends; but its heart is a thread."""
+    """An idle worker says nothing before its first poll ends; but its heartbeat is a thread."""
     return len(list(Path(f"/proc/{worker.pid}/task").iterdir())) > 1
 
 

@@ -78,7 +78,7 @@ class Reply:
 
 @dataclass
 class Front:
-    """`rung` collects what would be told to the schedulers."""
+    """`hints` collects what would be sent to the schedulers."""
 
     url: str
     database: Database
@@ -87,7 +87,7 @@ class Front:
     client: aiohttp.ClientSession
     tenant: Tenant
     other: Tenant
-    rung: list[Hint]
+    hints: list[Hint]
     queue: LeaseQueue
     # Schedules that would be expected to fire, as they were told.
     expecting: list[tuple[UUID, datetime | None, datetime]] = field(default_factory=list)
@@ -158,11 +158,11 @@ class Front:
             return Reply(response.status, response.headers, await response.read())
 
 
-def events_with_hints(rung: list[Hint]) -> TaskEvents:
-    """Its doorbell only remembers what it is rung for."""
+def events_with_hints(hints: list[Hint]) -> TaskEvents:
+    """Its doorbell only remembers the hints."""
     events = TaskEvents()
-    events.subscribe(TasksStored, lambda event: rung.extend(event.hints))
-    events.subscribe(TasksRescheduled, lambda event: rung.extend(event.hints))
+    events.subscribe(TasksStored, lambda event: hints.extend(event.hints))
+    events.subscribe(TasksRescheduled, lambda event: hints.extend(event.hints))
     return events
 
 
@@ -182,12 +182,12 @@ async def open_front(
     is_furnished: bool = False,
 ) -> AsyncIterator[Front]:
     """`is_furnished`: its configuration has a mail relay and a notification command."""
-    rung: list[Hint] = []
+    hints: list[Hint] = []
     expecting: list[tuple[UUID, datetime | None, datetime]] = []
     metrics = Metrics()
     health = HealthRoutes(database, metrics, len(read_migrations()), dict)
     queue = LeaseQueue(MemoryCarrier(environment.clock), database, environment)
-    events = events_with_hints(rung)
+    events = events_with_hints(hints)
     settling = SettleQueue(database, environment, events)
     workers = WorkerLeases(database, environment, queue, settling, metrics, StatsBook(environment))
     door = ApiRoutes(
@@ -213,7 +213,7 @@ async def open_front(
         loop = RoleLoop(door.waiting, environment, metrics)
         waiting = group.create_task(loop.run())
         parts = (listener.url, database, environment, door, client, tenant, other)
-        front = Front(*parts, rung, queue, expecting)
+        front = Front(*parts, hints, queue, expecting)
         await front.make_keys()
         while not server.started:  # noqa: ASYNC110 (uvicorn has no signal)
             await asyncio.sleep(0.005)

@@ -74,10 +74,10 @@ async def test_all_of_it_is_audited_as_the_persons_without_a_tags_value(front: F
 async def test_run_now_and_reschedule_move_and_ring(front: Front) -> None:
     """A task that is due now and told to no scheduler waits for the next sweep."""
     (task_id,) = await submit_many(front, 1)
-    front.rung.clear()
+    front.hints.clear()
     await bulk(front, "run_now")
     await run_out(front)
-    assert len(front.rung) == 1
+    assert len(front.hints) == 1
     assert (await front.call("GET", f"/v1/tasks/{task_id}")).json["state"] == "READY"
     await bulk(front, "reschedule", delay_s=600)
     await run_out(front)
@@ -90,11 +90,11 @@ async def test_replay_and_purge_take_a_group_of_dead_letters(front: Front) -> No
     await fail_many(front, 1, "another cause entirely")
     groups = (await front.call("GET", "/v1/dead-letters?group_by=fingerprint")).json["items"]
     group = {"fingerprint": groups[0]["fingerprint"]}
-    front.rung.clear()
+    front.hints.clear()
     started = await bulk(front, "replay", filter=group, key=front.operator)
     await run_out(front)
     assert (await show(front, started))["done"] == 2
-    assert len(front.rung) == 2
+    assert len(front.hints) == 2
     purging = await bulk(front, "purge", filter={"replayed": True})
     await run_out(front)
     assert (await show(front, purging))["done"] == 2

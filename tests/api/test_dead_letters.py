@@ -137,7 +137,7 @@ async def test_a_replay_is_a_new_task_with_the_old_execution_key(front: Front) -
     assert (task["state"], task["payload"]) == ("READY", {"a": 1})
     letter = (await front.call("GET", f"{LETTERS}/{old}")).json
     assert letter["replayed_as"] == task["id"]
-    assert len(front.rung) == 1
+    assert len(front.hints) == 1
     assert await audited(front) == ["dead_letter.replay"]
     read = (await front.call("GET", f"/v1/tasks/{old}", key=front.producer)).json
     assert read["state"] == "FAILED"
@@ -164,7 +164,7 @@ async def test_a_retried_replay_with_its_key_gets_the_same_answer(front: Front) 
     second = await post(front, f"{old}/replay", None, headers=same)
     assert (first.status, second.status) == (201, 201)
     assert second.json["id"] == first.json["id"]
-    assert len(front.rung) == 1
+    assert len(front.hints) == 1
 
 
 async def test_a_purged_letter_is_gone_and_its_task_stays_failed(front: Front) -> None:
@@ -186,7 +186,7 @@ async def test_a_dry_run_counts_and_changes_nothing(front: Front, what: str) -> 
     assert reply.status == 200
     assert reply.json | {"dry_run": True, "matched": 3, "done": 0, "has_more": False} == reply.json
     assert (await rows(front, "timers"), await rows(front, "dead_letters")) == (0, 3)
-    assert (await audited(front), front.rung) == ([], [])
+    assert (await audited(front), front.hints) == ([], [])
 
 
 async def test_many_are_replayed_one_after_another(front: Front) -> None:
@@ -203,7 +203,7 @@ async def test_many_are_replayed_one_after_another(front: Front) -> None:
     assert gaps == [0, 0.5, 1, 1.5, 2]
     assert found[0]["run_at"] - before < timedelta(seconds=10)
     assert datetime.fromisoformat(answer["last_at"]) == found[-1]["run_at"]
-    assert sorted(due_at for _, due_at in front.rung) == [row["run_at"] for row in found]
+    assert sorted(due_at for _, due_at in front.hints) == [row["run_at"] for row in found]
     assert await audited(front) == ["dead_letter.replay_many"]
     again = (await post(front, "replay", ALL)).json
     assert (again["matched"], again["done"], again["last_at"]) == (0, 0, None)
@@ -211,7 +211,7 @@ async def test_many_are_replayed_one_after_another(front: Front) -> None:
 
 
 async def test_the_next_bite_goes_on_where_the_last_one_ended(front: Front) -> None:
-    """Bites that each begin at once add up to the flood that the rate was to prevent."""
+    """Batches that each begin at once add up to the flood that the rate was to prevent."""
     one, two = await fail_many(front, 2)
     far = datetime.now(UTC) + timedelta(hours=1)
     body = {"ids": [str(one)], "start_at": far.isoformat()}

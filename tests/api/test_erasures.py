@@ -123,14 +123,14 @@ async def test_a_filter_erases_bite_by_bite_and_leaves_the_rest(
     others = {"payload": 1, "tags": {"person": "bob"}, "concurrency_key": None, "target": None}
     kept = await cancelled(front, **others)
     body: dict[str, Any] = {"filter": {"tag": f"person:{SECRET}"}}
-    bites = []
+    batches = []
     for _ in range(10):
         batch = (await erase(front, **body)).json
-        bites.append(batch["erased"])
+        batches.append(batch["erased"])
         if not batch["has_more"]:
             break
         body["cursor"] = batch["next_cursor"]
-    assert (sum(bites), max(bites)) == (5, 2)
+    assert (sum(batches), max(batches)) == (5, 2)
     assert await traces(front) == []
     assert (await front.call("GET", f"/v1/tasks/{kept}")).json["tags"] == {"person": "bob"}
     assert (await erase(front, filter={"tag": f"person:{SECRET}"})).json["matched"] == 0

@@ -116,7 +116,7 @@ async def test_only_a_past_that_is_on_record_and_bounded_is_made_up(front: Front
 async def test_a_backfill_that_breaks_off_keeps_its_bites_and_goes_on(
     moving_front: Moving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each bite is a commit of its own, and between two of them everything can happen."""
+    """Each batch is a commit of its own, and between two of them everything can happen."""
     front, clock = moving_front
     monkeypatch.setattr("duly.api.schedule_backfill.BATCH_SIZE", 2)
     made, first_at = await missed(front, clock)
@@ -134,7 +134,7 @@ async def test_a_backfill_that_breaks_off_keeps_its_bites_and_goes_on(
     span = {"since": first_at, "until": first_at + 4 * HOUR}
     assert (await backfill(front, made, **span)).status == 503
     assert await verdicts(front, made) == ["BACKFILLED"] * 2 + ["SKIPPED_MISFIRE"] * 3
-    # Who asked is on record with the first bite, although the call as a whole failed.
+    # Who asked is on record with the first batch, although the call as a whole failed.
     audit = (await front.call("GET", "/v1/audit?action=schedule.backfill")).json["items"]
     assert len(audit) == 1
     done = (await backfill(front, made, **span)).json

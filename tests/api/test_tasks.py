@@ -234,7 +234,7 @@ async def test_rescheduling_moves_the_instant_and_rings(front: Front) -> None:
     assert (later.json["next_at"], later.json["priority"]) == ("2027-01-01T00:00:00Z", 9)
     now = await front.call("POST", f"{path}/run-now", key=front.producer)
     assert now.json["state"] == "READY"
-    assert len(front.rung) == 2
+    assert len(front.hints) == 2
 
 
 @pytest.mark.parametrize(

@@ -217,7 +217,7 @@ async def test_a_workflow_is_paused_and_unpaused_over_http(front: Front) -> None
     assert again.json["paused_by"] == paused.json["paused_by"]
     back = await post(front, f"{at}/unpause", front.producer)
     assert "paused_at" not in back.json
-    assert front.rung
+    assert front.hints
     assert len(await lease(front)) == 1
     await post(front, f"{at}/cancel", front.producer)
     assert (await post(front, f"{at}/pause", front.other_producer)).status == 404

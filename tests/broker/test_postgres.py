@@ -232,13 +232,13 @@ class TestPostgres(Conformance):
         stage.world.clock.advance(TICKET_S)
         fresh = await stage.submit(2)
         await stage.publish(fresh, HIGH_LANE)
-        bites: list[int] = []
+        batches: list[int] = []
         spot = SWEEP_START
-        while not bites or spot != SWEEP_START:
+        while not batches or spot != SWEEP_START:
             spot, gone = await sweep_tickets(database, spot, batch_size=5)
-            bites.append(gone)
+            batches.append(gone)
         # The two fresh ones lie between the second and the third lane.
-        assert bites == [3, 5, 4]
+        assert batches == [3, 5, 4]
         assert ids(await stage.lease(9, HIGH_LANE)) == ids(fresh)
 
     @pytest.mark.parametrize("tickets", [0, FULL])

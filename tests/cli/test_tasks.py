@@ -270,7 +270,7 @@ async def test_a_task_is_moved_run_now_and_cancelled(duly: CommandLine) -> None:
 async def test_many_are_cancelled_in_bites_until_nothing_is_left(
     duly: CommandLine, front: Front
 ) -> None:
-    """More than one bite of running tasks in front must not hide the others, nor loop for ever."""
+    """More than one batch of running tasks in front must not hide the others, nor loop for ever."""
     running = CANCEL_MANY_MAX + 1
     lines = '{"type": "x"}\n' * running + '{"type": "x", "delay_s": 60}\n' + '{"type": "y"}\n'
     await duly.json("tasks", "submit", "--from", "-", stdin=lines)

@@ -1,4 +1,4 @@
-"""Ends of attempts while the heart's thread looks at them."""
+"""Ends of attempts while the heartbeat thread looks at them."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Taking and settling before a desk that answers as the test says."""
+"""Taking and settling against a server that answers as the test says."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

@@ -396,15 +396,15 @@ async def test_only_near_tasks_ring_and_only_when_asked(
     producer: asyncpg.Connection, owner: asyncpg.Connection
 ) -> None:
     """A notification makes commits wait for each other: it must be worth it, and be understood."""
-    rings: list[str] = []
-    await owner.add_listener(DOORBELL, lambda *heard: rings.append(heard[3]))
+    hints: list[str] = []
+    await owner.add_listener(DOORBELL, lambda *heard: hints.append(heard[3]))
     reach_s = DOORBELL_REACH.total_seconds()
     await call(producer, TENANT, "e", notify=False)
     await call(producer, TENANT, "e", delay_s=reach_s + 1)
     local_tickets = await call(producer, TENANT, "e", delay_s=reach_s, options={"priority": 8})
     async with asyncio.timeout(10):
-        while not rings:  # noqa: ASYNC110 (the driver calls back between awaits)
+        while not hints:  # noqa: ASYNC110 (the driver calls back between awaits)
             await asyncio.sleep(0.01)
     timer = await owner.fetchrow("SELECT * FROM duly.timers WHERE id = $1", local_tickets)
-    heard = [msgspec.json.decode(ring, type=tuple[int, int, int, datetime]) for ring in rings]
+    heard = [msgspec.json.decode(hint, type=tuple[int, int, int, datetime]) for hint in hints]
     assert heard == [(timer["tenant"], timer["shard"], timer["queue"], timer["due_at"])]

@@ -1,4 +1,4 @@
-"""What becomes of due occurrences: each gets one verdict, whatever the policies and the bites."""
+"""What becomes of due occurrences: each gets one verdict, whatever the policies and the batches."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -40,7 +40,7 @@ def catch_up(
     progress: ScheduleProgress,
     offset_s: float = 0.0,
 ) -> list[DecidedOccurrence]:
-    """Bite by bite, until nothing is due; no task ever ends."""
+    """Batch by batch, until nothing is due; no task ever ends."""
     found: list[DecidedOccurrence] = []
     while True:
         plan = plan_firing(rule, policies, progress, offset_s, now)
@@ -49,7 +49,7 @@ def catch_up(
         progress = ScheduleProgress(plan.cursor_at, fires, progress.live, progress.is_paused)
         if plan.next_at is None or plan.next_at + timedelta(seconds=offset_s) > now:
             return found
-        assert plan.decisions, "a bite that rules on nothing would go on for ever"
+        assert plan.decisions, "a batch that rules on nothing would go on for ever"
 
 
 @given(
@@ -94,7 +94,7 @@ def test_a_bite_is_bounded_and_the_next_goes_on_where_it_stopped() -> None:
 
 
 def test_coalesce_fires_the_newest_across_bites() -> None:
-    """Each bite for itself would fire once: a herd in small."""
+    """Each batch for itself would fire once: a herd in small."""
     rule = recurrence(every_s=1)
     now = START + timedelta(seconds=3 * RULINGS_MAX)
     decisions = catch_up(rule, Policies("coalesce"), now, ScheduleProgress(START))

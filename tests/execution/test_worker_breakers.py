@@ -44,7 +44,7 @@ class Shop:
         self.queue = LeaseQueue(MemoryCarrier(environment.clock), database, environment)
         self.submitter = Submitter(database, environment)
         self.breakers = Breakers(database, environment)
-        self.desk = WorkerLeases(
+        self.worker_leases = WorkerLeases(
             database,
             environment,
             self.queue,
@@ -65,21 +65,21 @@ class Shop:
         return await self.take([each.id for each in stored if isinstance(each, Stored)], pool)
 
     async def take(self, ids: list[UUID], pool: str, fence: int = 0) -> list[Lease]:
-        numbers = await self.desk.pools.resolve({(self.tenant, pool)})
+        numbers = await self.worker_leases.pools.resolve({(self.tenant, pool)})
         lane = Lane(self.tenant, numbers[self.tenant, pool], NORMAL)
         await self.queue.publish([Delivery(lane, Ticket(each, fence)) for each in ids])
         leases: list[Lease] = []
         while len(leases) < len(ids):
             most = len(ids) - len(leases)
             asked = LeaseCall(self.tenant, WORKER, (pool,), (NORMAL,), most, 0.0, 15.0)
-            granted = await self.desk.lease(asked)
+            granted = await self.worker_leases.lease(asked)
             assert granted.leases
             leases += granted.leases
         return leases
 
     async def settle(self, leases: list[Lease], outcome: Outcome) -> None:
         holder = holder_of(self.tenant, WORKER)
-        await self.desk.settle(
+        await self.worker_leases.settle(
             [Settlement(lease.id, lease.fence, holder, outcome) for lease in leases]
         )
 

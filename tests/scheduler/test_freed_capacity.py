@@ -1,4 +1,4 @@
-"""Whose end of a lease is told to whom, and what a ring may free."""
+"""Whose end of a lease is told to whom, and what a hint may free."""
 
 from datetime import UTC, datetime
 from random import Random
@@ -42,7 +42,7 @@ class Shards:
         return object() if shard == OUR_SHARD else None
 
 
-class Desk:
+class Owner:
     def __init__(self) -> None:
         self.sent: list[tuple[str, list[str]]] = []
         shards: Any = Shards()
@@ -84,7 +84,7 @@ def end(task_id: UUID, fence: int = 1) -> Settlement:
 
 async def test_only_what_others_count_is_told_to_others() -> None:
     """A hint for each settled task would be a second stream as wide as the first."""
-    desk = Desk()
+    owner = Owner()
     told, keyed = task_in(THEIR_SHARD), task_in(THEIR_SHARD)
     ended = [
         (end(told, 3), replace(DONE, tenant=CAPPED)),
@@ -92,53 +92,53 @@ async def test_only_what_others_count_is_told_to_others() -> None:
         (end(task_in(THEIR_SHARD)), replace(DONE, tenant=PLAIN)),
         (end(task_in(OUR_SHARD)), replace(DONE, tenant=CAPPED)),
     ]
-    desk.freed.on_ended(TasksFinished([item for item, _ in ended], [each for _, each in ended]))
-    assert desk.sent == [(FREED, [f"{told.hex} 3", f"{keyed.hex} 5"])]
+    owner.freed.on_ended(TasksFinished([item for item, _ in ended], [each for _, each in ended]))
+    assert owner.sent == [(FREED, [f"{told.hex} 3", f"{keyed.hex} 5"])]
 
 
 async def test_a_ticket_that_became_no_lease_counts_until_its_deadline() -> None:
     """The carrier delivers it again after the count was corrected: one more than the cap (I10)."""
-    desk = Desk()
+    owner = Owner()
     task_id = task_in(OUR_SHARD)
-    desk.ticket(task_id, 0)
-    counts = desk.dispatcher.counts
-    desk.dispatcher.on_leased(TasksLeased([Ticket(task_id, 0)], []))
+    owner.ticket(task_id, 0)
+    counts = owner.dispatcher.counts
+    owner.dispatcher.on_leased(TasksLeased([Ticket(task_id, 0)], []))
     counts.correct(dict(counts.leases), {})
-    assert desk.in_flight == 1
+    assert owner.in_flight == 1
     counts.pass_deadlines(NOW.timestamp())
     counts.correct(dict(counts.leases), {})
-    assert desk.in_flight == 0
+    assert owner.in_flight == 0
 
 
 async def test_a_hint_frees_the_lease_it_names_and_no_other() -> None:
     """Late or repeated, it must not free what the same task's next lease uses (I10)."""
-    desk = Desk()
+    owner = Owner()
     task_id = task_in(OUR_SHARD)
-    desk.ticket(task_id, 2)
+    owner.ticket(task_id, 2)
     for stale in (f"{task_id.hex} 1", f"{task_id.hex} 2", f"{task_id.hex} 4"):
-        desk.freed.on_notify([stale])
-        assert desk.in_flight == 1
-    desk.freed.on_notify([f"{task_id.hex} 3"])
-    assert desk.in_flight == 0
-    desk.ticket(task_id, 4)
-    desk.freed.on_notify([f"{task_id.hex} 3"])
-    assert desk.in_flight == 1
+        owner.freed.on_notify([stale])
+        assert owner.in_flight == 1
+    owner.freed.on_notify([f"{task_id.hex} 3"])
+    assert owner.in_flight == 0
+    owner.ticket(task_id, 4)
+    owner.freed.on_notify([f"{task_id.hex} 3"])
+    assert owner.in_flight == 1
 
 
 async def test_hints_for_others_and_nonsense_disturb_nobody() -> None:
     """Every process gets every hint, also those of a release that says more."""
-    desk = Desk()
+    owner = Owner()
     task_id = task_in(OUR_SHARD)
-    desk.ticket(task_id, 0)
-    desk.freed.on_notify([f"{task_in(THEIR_SHARD).hex} 1", "", "zz 1", f"{task_id.hex}", "a b c"])
-    assert (desk.in_flight, desk.is_woken) == (1, False)
-    desk.freed.on_notify(["nonsense", f"{task_id.hex} 1"])
-    assert (desk.in_flight, desk.is_woken) == (0, True)
+    owner.ticket(task_id, 0)
+    owner.freed.on_notify([f"{task_in(THEIR_SHARD).hex} 1", "", "zz 1", f"{task_id.hex}", "a b c"])
+    assert (owner.in_flight, owner.is_woken) == (1, False)
+    owner.freed.on_notify(["nonsense", f"{task_id.hex} 1"])
+    assert (owner.in_flight, owner.is_woken) == (0, True)
 
 
 async def test_nobody_is_told_where_nobody_listens() -> None:
     """Alone, or behind a pooler, there is no channel: settling must not need one."""
-    desk = Desk()
-    alone = FreedCapacity(desk.dispatcher, None)
+    owner = Owner()
+    alone = FreedCapacity(owner.dispatcher, None)
     alone.on_ended(TasksFinished([end(task_in(THEIR_SHARD))], [replace(DONE, tenant=CAPPED)]))
-    assert desk.sent == []
+    assert owner.sent == []

@@ -103,28 +103,28 @@ async def test_what_is_to_be_done_now_is_looked_at_now_wherever_it_was_found_out
     world: World,
 ) -> None:
     """A step that only the next look finds costs each node with an `if` three seconds."""
-    rung: list[tuple[str, list[str]]] = []
+    sent: list[tuple[str, list[str]]] = []
     flow = await begin(world, {"a": ()})
     slot = slot_of(shard_of(flow.id))
 
     def role_of(owned: set[int]) -> WorkflowRole:
         role = make_role(world)
         role.coordinator = cast("Coordinator", SimpleNamespace(owned=owned))
-        role.send = lambda channel, rings: rung.append((channel, rings))
+        role.send = lambda channel, hints: sent.append((channel, hints))
         return role
 
     owner, stranger = role_of({slot}), role_of({(slot + 1) % SLOTS})
     owner.on_released(NodesReleased(workflows=[flow.id]))
     assert owner.wakeup.event.is_set()
-    assert rung == []
+    assert sent == []
     owner = role_of({slot})
     stranger.on_released(NodesReleased(workflows=[flow.id]))
     assert not stranger.wakeup.event.is_set()
-    ((channel, rings),) = rung
+    ((channel, hints),) = sent
     assert channel == WORKFLOWS
-    stranger.on_notify(rings)
+    stranger.on_notify(hints)
     owner.on_notify(["what", "99999", ""])
     assert not owner.wakeup.event.is_set()
-    owner.on_notify(rings)
+    owner.on_notify(hints)
     assert owner.wakeup.event.is_set()
     assert not stranger.wakeup.event.is_set()

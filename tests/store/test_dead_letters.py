@@ -266,7 +266,7 @@ async def test_a_paced_replay_is_spread_over_time_oldest_first(world: World) -> 
 
 
 async def test_a_paced_replay_goes_on_where_the_one_before_ended(world: World) -> None:
-    """Bite after bite without a start of their own would all begin at once."""
+    """Batch after batch without a start of their own would all begin at once."""
     one, two = await fail(world), await fail(world)
     later = world.now() + timedelta(hours=1)
     made = await replay_dead_letters(

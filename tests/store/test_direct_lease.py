@@ -179,14 +179,14 @@ async def test_who_loses_a_key_hands_nothing_over(world: World) -> None:
 
 async def test_no_doorbell_rings_for_what_is_in_hands(world: World) -> None:
     """Its ticket would be void, and a place would be read again for nothing."""
-    rung: list[UUID] = []
+    announced: list[UUID] = []
     world.submitter.events.subscribe(
-        TasksStored, lambda event: rung.extend(due.id for due in event.timers)
+        TasksStored, lambda event: announced.extend(due.id for due in event.timers)
     )
     Waiting(world)
     await world.submit()
     soon = await world.submit(delay_s=1.0)
-    assert rung == [soon.id]
+    assert announced == [soon.id]
 
 
 async def test_in_a_transaction_nobody_is_handed_anything(world: World) -> None:

@@ -141,8 +141,8 @@ async def test_only_expired_keys_are_swept_in_bounded_bites(world: World) -> Non
         await world.submit(idempotency_key=f"old{number}")
     world.advance(KEY_TTL_S)
     await world.submit(idempotency_key="young")
-    bites = [await delete_expired_keys(world.database, 2) for _ in range(4)]
-    assert bites == [2, 2, 1, 0]
+    batches = [await delete_expired_keys(world.database, 2) for _ in range(4)]
+    assert batches == [2, 2, 1, 0]
     assert await world.count("idempotency_keys") == 1
 
 

@@ -18,7 +18,7 @@ JANUARY = date(2026, 1, 1)
 DAY_S = 86400.0
 
 
-async def bite(world: World, month: date = JANUARY, examine_max: int = 1000) -> DeletedBatch:
+async def batch(world: World, month: date = JANUARY, examine_max: int = 1000) -> DeletedBatch:
     return await delete_finished(world.database, month, MonthCursor(), examine_max)
 
 
@@ -35,7 +35,7 @@ async def test_finished_rows_go_and_survivors_stay(world: World) -> None:
     await world.run(done.id, Outcome.COMPLETED)
     world.advance(40 * DAY_S)
     assert await drop_month(world.database, JANUARY) == "live"
-    found = await bite(world)
+    found = await batch(world)
     assert (found.examined, found.deleted) == (3, 1)
     assert await read_task(world.database, TENANT, done.id) is None
     assert await world.count("attempts") == 1
@@ -43,7 +43,7 @@ async def test_finished_rows_go_and_survivors_stay(world: World) -> None:
     assert (await world.read(retried.id)).state is State.READY
     assert len(await world.attempts(retried.id)) == 1
     assert (await world.read(waiting.id)).state is State.SCHEDULED
-    assert (await bite(world)).deleted == 0
+    assert (await batch(world)).deleted == 0
 
 
 async def test_what_ended_within_the_retention_stays(world: World) -> None:
@@ -53,9 +53,9 @@ async def test_what_ended_within_the_retention_stays(world: World) -> None:
     world.advance(50 * DAY_S)
     await world.run(done.id, Outcome.COMPLETED)
     world.advance(RETENTION_S)
-    assert (await bite(world)).deleted == 0
+    assert (await batch(world)).deleted == 0
     world.advance(0.001)
-    assert (await bite(world)).deleted == 1
+    assert (await batch(world)).deleted == 1
 
 
 async def test_a_cancelled_task_that_never_ran_is_finished_too(
@@ -69,7 +69,7 @@ async def test_a_cancelled_task_that_never_ran_is_finished_too(
         " SELECT shard, 0, 1, tenant, id, created_at, 'cancelled', 'CANCELLED' FROM duly.tasks"
     )
     world.advance(50 * DAY_S)
-    assert (await bite(world)).deleted == 1
+    assert (await batch(world)).deleted == 1
 
 
 @pytest.mark.parametrize("has_run", [True, False])
@@ -82,7 +82,7 @@ async def test_a_row_without_timer_and_without_an_end_is_left_alone(
         await world.run(stored.id, Outcome.FAILED)
     await owner.execute("DELETE FROM duly.timers WHERE id = $1", stored.id)
     world.advance(50 * DAY_S)
-    found = await bite(world)
+    found = await batch(world)
     assert (found.examined, found.deleted) == (1, 0)
 
 
@@ -95,7 +95,7 @@ async def test_a_row_with_an_end_and_a_timer_is_left_alone(
     await world.run(stored.id, Outcome.COMPLETED)
     await owner.execute("INSERT INTO duly.timers SELECT * FROM kept")
     world.advance(50 * DAY_S)
-    found = await bite(world)
+    found = await batch(world)
     assert (found.examined, found.deleted) == (1, 0)
 
 
@@ -112,7 +112,7 @@ async def test_the_current_month_is_never_touched(world: World) -> None:
 
 @pytest.mark.parametrize("examine_max", [1, 2, 3, 7])
 async def test_bites_walk_a_whole_month_past_its_survivors(world: World, examine_max: int) -> None:
-    """Starting each bite at the beginning, a few survivors would hide all that is behind them."""
+    """Starting each batch at the beginning, a few survivors would hide all that is behind them."""
     done = []
     for number in range(9):
         stored = await world.submit(idempotency_key=str(number), tenant=number + 1)
@@ -120,15 +120,15 @@ async def test_bites_walk_a_whole_month_past_its_survivors(world: World, examine
             await world.run(stored.id, Outcome.COMPLETED, number + 1)
             done.append(stored.id)
     world.advance(50 * DAY_S)
-    cursor, deleted, bites = MonthCursor(), 0, 0
+    cursor, deleted, batches = MonthCursor(), 0, 0
     while True:
         found = await delete_finished(world.database, JANUARY, cursor, examine_max)
-        cursor, deleted, bites = found.cursor, deleted + found.deleted, bites + 1
+        cursor, deleted, batches = found.cursor, deleted + found.deleted, batches + 1
         assert found.examined <= examine_max
         if found.examined < examine_max:
             break
     assert deleted == len(done) == 6
-    assert bites == 9 // examine_max + 1
+    assert batches == 9 // examine_max + 1
     assert await world.count("tasks") == 3
 
 

@@ -30,7 +30,7 @@ CAUSE_MAX = 70
 
 
 @dataclass(frozen=True)
-class Bite:
+class Report:
     """What became of one bug; `seeds` is None if it was not caught."""
 
     bug: str
@@ -45,29 +45,33 @@ def cause_of(verdict: Verdict) -> str:
     return verdict.failures[0].strip().splitlines()[-1][:CAUSE_MAX]
 
 
-def bite_all(server: ServerOfTheRun, postgres: Postgres, wanted: re.Pattern[str]) -> Iterator[Bite]:
+def plant_all(
+    server: ServerOfTheRun, postgres: Postgres, wanted: re.Pattern[str]
+) -> Iterator[Report]:
     for number, bug in enumerate(BUGS):
         if wanted.search(bug.name):
             caught = first_caught(postgres, bug, number, SEEDS_MAX)
-            yield told(server, bug, Kind.STORE, caught)
+            yield judged(server, bug, Kind.STORE, caught)
     for number, of_fleet in enumerate(FLEET_BUGS):
         if wanted.search(of_fleet.name):
             caught = first_caught_by_fleet(postgres, of_fleet, number, FLEET_SEEDS_MAX)
-            yield told(server, of_fleet, Kind.FLEET, caught)
+            yield judged(server, of_fleet, Kind.FLEET, caught)
 
 
-def told(
+def judged(
     server: ServerOfTheRun, bug: Bug | Slip | Both, kind: Kind, caught: tuple[int, Verdict] | None
-) -> Bite:
+) -> Report:
     """A seed that fails without the bug as well has noticed something else."""
     if caught is None:
-        return Bite(bug.name, "nobody", None, "")
+        return Report(bug.name, "nothing", None, "")
     seeds, verdict = caught
     seed = verdict.plan.seed
     with fresh_database(server) as postgres:
         if not run_case(postgres, Case(kind, seed)).is_clean:
-            return Bite(bug.name, "nobody", None, f"{kind} seed {seed} fails without the bug too")
-    return Bite(bug.name, f"{kind} seeds", seeds, cause_of(verdict))
+            return Report(
+                bug.name, "nothing", None, f"{kind} seed {seed} fails without the bug too"
+            )
+    return Report(bug.name, f"{kind} seeds", seeds, cause_of(verdict))
 
 
 def main() -> int:
@@ -77,28 +81,28 @@ def main() -> int:
     options = parser.parse_args()
     # So that its server is stopped with it.
     signal.signal(signal.SIGTERM, lambda signum, _frame: sys.exit(128 + signum))
-    bites: list[Bite] = []
+    reports: list[Report] = []
     with tempfile.TemporaryDirectory(prefix="duly-teeth-") as folder:
         server = ServerOfTheRun(Path(folder))
         server.open()
         try:
             with fresh_database(server) as postgres:
-                for bite in bite_all(server, postgres, options.only):
-                    bites.append(bite)
-                    print(line_of(bite, as_json=options.json), flush=True)
+                for report in plant_all(server, postgres, options.only):
+                    reports.append(report)
+                    print(line_of(report, as_json=options.json), flush=True)
         finally:
             server.close()
-    missed = [bite for bite in bites if bite.seeds is None]
+    missed = [report for report in reports if report.seeds is None]
     if not options.json:
-        print(f"{len(bites)} bugs, {len(missed)} not caught")
+        print(f"{len(reports)} bugs, {len(missed)} not caught")
     return 1 if missed else 0
 
 
-def line_of(bite: Bite, *, as_json: bool) -> str:
+def line_of(report: Report, *, as_json: bool) -> str:
     if as_json:
-        return json.dumps(asdict(bite))
-    seeds = "-" if bite.seeds is None else str(bite.seeds)
-    return f"{bite.bug:52} {bite.caught_by:12} {seeds:>4}  {bite.cause}"
+        return json.dumps(asdict(report))
+    seeds = "-" if report.seeds is None else str(report.seeds)
+    return f"{report.bug:52} {report.caught_by:12} {seeds:>4}  {report.cause}"
 
 
 if __name__ == "__main__":

@@ -162,14 +162,14 @@ export class Worker {
     const onSignal = (): void => this.stop();
     process.once("SIGTERM", onSignal).once("SIGINT", onSignal);
     const beating = new AbortController();
-    const heart = this.#beat(beating.signal);
+    const heartbeat = this.#beat(beating.signal);
     try {
       await this.#poll();
     } finally {
       process.off("SIGTERM", onSignal).off("SIGINT", onSignal);
       await this.#drain();
       beating.abort();
-      await heart;
+      await heartbeat;
       const options = { body: { worker_id: this.id }, triesMax: 1, waitS: 0 };
       await this.#client.request("POST", "/v1/worker/deregister", options).catch(() => undefined);
     }

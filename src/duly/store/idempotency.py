@@ -1,4 +1,5 @@
-"""Idempotency keys that stand for a task: expiry and deletion. Claiming one is part of a submit."""
+"""Idempotency keys that stand for a task: found, extended, freed, deleted when they expire.
+Claiming one is part of a submit."""
 
 from uuid import UUID
 
