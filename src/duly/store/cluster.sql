@@ -86,16 +86,8 @@ SELECT bands.band,
        (SELECT extract(epoch FROM duly.now() - min(head.due_at))::double precision
           FROM places
          CROSS JOIN LATERAL (
-               SELECT timers.due_at
-                 FROM duly.timers
-                WHERE timers.tenant = $1
-                  AND timers.tenant > 0
-                  AND timers.shard = places.shard
-                  AND timers.queue = places.queue
-                  AND timers.due_at <= (SELECT duly.now())
-                  AND timers.holder IS NULL
-                ORDER BY timers.due_at
-                LIMIT 1) AS head
+-- include: load.ready_timers tenant=$1 queue=places limit=1
+               ) AS head
          WHERE places.band = bands.band) AS oldest_ready_s
   FROM generate_series(0, 2) AS bands(band)
  ORDER BY bands.band
@@ -113,16 +105,8 @@ WITH places AS MATERIALIZED (
     SELECT places.pool, min(head.due_at) AS due_at
       FROM places
      CROSS JOIN LATERAL (
-           SELECT timers.due_at
-             FROM duly.timers
-            WHERE timers.tenant = $1
-              AND timers.tenant > 0
-              AND timers.shard = places.shard
-              AND timers.queue = places.queue
-              AND timers.due_at <= (SELECT duly.now())
-              AND timers.holder IS NULL
-            ORDER BY timers.due_at
-            LIMIT 1) AS head
+-- include: load.ready_timers tenant=$1 queue=places limit=1
+           ) AS head
      GROUP BY places.pool
 )
 SELECT pools.name, extract(epoch FROM duly.now() - ready.due_at)::double precision AS oldest_ready_s,

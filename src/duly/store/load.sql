@@ -1,3 +1,17 @@
+-- fragment: ready_timers
+-- Due and unleased timers of one timer queue, oldest first: one probe of the loading index, which is
+-- partial (`tenant > 0`).
+                   SELECT timers.due_at
+                     FROM duly.timers
+                    WHERE timers.tenant = :tenant
+                      AND timers.tenant > 0
+                      AND timers.shard = :queue.shard
+                      AND timers.queue = :queue.queue
+                      AND timers.due_at <= (SELECT duly.now())
+                      AND timers.holder IS NULL
+                    ORDER BY timers.due_at
+                    LIMIT :limit
+
 -- name: load_due
 -- What is due soon and not leased, for each place from its own cursor: never from the beginning,
 -- where dead rows pile up while a long transaction keeps vacuum away.

@@ -17,16 +17,9 @@ WITH page AS MATERIALIZED (
       FROM page
      CROSS JOIN LATERAL (
            SELECT min(due.due_at) AS due_at, count(*) AS tasks
-             FROM (SELECT timers.due_at
-                     FROM duly.timers
-                    WHERE timers.tenant = page.tenant
-                      AND timers.tenant > 0
-                      AND timers.shard = page.shard
-                      AND timers.queue = page.queue
-                      AND timers.due_at <= duly.now()
-                      AND timers.holder IS NULL
-                    ORDER BY timers.due_at
-                    LIMIT $5) AS due) AS head
+             FROM (
+-- include: load.ready_timers tenant=page.tenant queue=page limit=$5
+                  ) AS due) AS head
      WHERE page.queue > 0 AND head.tasks > 0
      GROUP BY page.tenant, pool, band
 )

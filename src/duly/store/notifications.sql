@@ -132,16 +132,8 @@ WITH page AS MATERIALIZED (
                      ORDER BY placements.shard, placements.queue
                      LIMIT $4) AS places
              CROSS JOIN LATERAL (
-                   SELECT timers.due_at
-                     FROM duly.timers
-                    WHERE timers.tenant = page.tenant
-                      AND timers.tenant > 0
-                      AND timers.shard = places.shard
-                      AND timers.queue = places.queue
-                      AND timers.due_at <= (SELECT duly.now())
-                      AND timers.holder IS NULL
-                    ORDER BY timers.due_at
-                    LIMIT 1) AS head
+-- include: load.ready_timers tenant=page.tenant queue=places limit=1
+                   ) AS head
              WHERE page.lag_s IS NOT NULL) AS lagging_s,
            (SELECT count(*)
               FROM (SELECT

@@ -1,3 +1,13 @@
+-- fragment: unstarted
+-- A node whose parents have let it run, and that neither waits for an instant, nor runs, nor has begun.
+ WHERE timers.shard = $1
+   AND timers.id = $2
+   AND timers.holder IS NULL
+   AND timers.due_at IS NULL
+   AND timers.held_due_at IS NULL
+   AND timers.parents_pending IS NULL
+   AND timers.started_at IS NULL
+
 -- name: read_live_node
 -- A node that has not ended, for what is done about it under the lock of its workflow.
 SELECT node.id, node.tenant, node.name, node.spec, timers.run_at, timers.started_at
@@ -30,13 +40,7 @@ SELECT parent.name, last.state, last.result
 UPDATE duly.timers
    SET due_at = duly.now(),
        run_at = least($3, duly.now())
- WHERE timers.shard = $1
-   AND timers.id = $2
-   AND timers.holder IS NULL
-   AND timers.due_at IS NULL
-   AND timers.held_due_at IS NULL
-   AND timers.parents_pending IS NULL
-   AND timers.started_at IS NULL
+-- include: workflow_nodes.unstarted
 RETURNING timers.id, timers.tenant, timers.shard, timers.queue, timers.fence, timers.due_at,
           timers.priority, timers.type, timers.concurrency_key, timers.concurrency_limit, timers.host
 
@@ -45,13 +49,7 @@ RETURNING timers.id, timers.tenant, timers.shard, timers.queue, timers.fence, ti
 UPDATE duly.timers
    SET started_at = duly.now(),
        run_at = least($3, duly.now())
- WHERE timers.shard = $1
-   AND timers.id = $2
-   AND timers.holder IS NULL
-   AND timers.due_at IS NULL
-   AND timers.held_due_at IS NULL
-   AND timers.parents_pending IS NULL
-   AND timers.started_at IS NULL
+-- include: workflow_nodes.unstarted
 RETURNING timers.id
 
 -- name: lock
