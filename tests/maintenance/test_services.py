@@ -331,7 +331,7 @@ async def test_workflows_follow_the_retention_setting_and_stay_for_their_month(
 
 async def test_a_workflow_whose_end_is_not_told_yet_stays(world: World) -> None:
     """After a month out of service the callback would be lost, with all that it starts."""
-    flow = await run_to_its_end(world, callback="{}")
+    flow = await run_to_its_end(world, callback='{"type": "told"}')
     world.advance(60 * DAY_S)
     service = expired_rows(world, "old_workflows", 10)
     assert await service.run_once() == Report(0, has_more=False)
