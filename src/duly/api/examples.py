@@ -49,6 +49,7 @@ WORKFLOW: dict[str, Any] = {
         },
     },
 }
+TASK_ID = "01923f5d-7c1a-7e3f-8a55-0c1d2e3f4a5b"
 FILTER = {"type": "invoice.charge", "tag": "env:prod"}
 
 EXAMPLES: dict[tuple[str, str], Any] = {
@@ -89,4 +90,76 @@ EXAMPLES: dict[tuple[str, str], Any] = {
         },
     },
     ("POST", "/v1/keys"): {"name": "billing service", "role": "producer"},
+    ("PATCH", "/v1/keys/{id}"): {"request_rate": 50},
+    ("POST", "/v1/keys/{id}/rotate"): {"grace_s": 3600},
+    ("POST", "/v1/workflows/{id}/nodes"): {
+        "nodes": {"archive": {"type": "order.archive", "after": ["ship"]}}
+    },
+    ("POST", "/v1/workflows/{id}/resume"): {"from": "failed", "dry_run": True},
+    ("POST", "/v1/workflows/{id}/nodes/{node}/items"): {
+        "task": TASK_ID,
+        "fence": 1,
+        "first": 0,
+        "items": ["inv_8829031", "inv_8829032"],
+    },
+    ("POST", "/v1/schedules/{id}/resume"): {"reason": "the report is there again"},
+    ("POST", "/v1/schedules/resume"): {"filter": {"name_prefix": "nightly"}, "dry_run": True},
+    ("POST", "/v1/schedules/{id}/backfill"): {
+        "from": "2026-11-01T00:00:00Z",
+        "to": "2026-11-07T00:00:00Z",
+        "dry_run": True,
+    },
+    ("POST", "/compat/v1/tasks"): {
+        "type": "invoice.charge",
+        "payload": {"invoice_id": "inv_8829031"},
+        "delay_sec": 90,
+    },
+    ("POST", "/compat/v1/tasks/recurring"): {
+        "name": "nightly report",
+        "cron": "0 2 * * *",
+        "payload_template": {"kind": "daily"},
+        "task_defaults": {"type": "report.write"},
+    },
+    ("POST", "/v1/worker/lease"): {"worker_id": "host-1-4711", "pools": ["billing"], "max": 10},
+    ("POST", "/v1/worker/heartbeat"): {
+        "worker_id": "host-1-4711",
+        "leases": [{"id": TASK_ID, "fence": 1}],
+    },
+    ("POST", "/v1/worker/settle"): {
+        "worker_id": "host-1-4711",
+        "settlements": [{"id": TASK_ID, "fence": 1, "outcome": "completed", "result": {"sent": 1}}],
+    },
+    ("POST", "/v1/worker/deregister"): {"worker_id": "host-1-4711"},
+    ("POST", "/v1/tasks/{id}/settle"): {"fence": 1, "outcome": "completed"},
+    ("POST", "/v1/worker/logs"): {
+        "worker_id": "host-1-4711",
+        "chunks": [
+            {
+                "id": TASK_ID,
+                "fence": 1,
+                "seq": 0,
+                "lines": [{"at": "2026-11-01T02:00:00Z", "level": "info", "text": "1,200 rows"}],
+            }
+        ],
+    },
+    ("POST", "/v1/tenants"): {"name": "acme", "weight": 2, "in_flight_max": 100},
+    ("PATCH", "/v1/tenants/{name}"): {"dispatch_rate": 50},
+    ("PUT", "/v1/task-types/{name}"): {
+        "schema": {"type": "object", "required": ["invoice_id"]},
+        "defaults": {"timeout_s": 30},
+    },
+    ("POST", "/v1/pauses"): {"kind": "type", "name": "invoice.charge", "reason": "bank is down"},
+    ("POST", "/v1/pauses/resume"): {"kind": "type", "name": "invoice.charge"},
+    ("POST", "/v1/breakers/close"): {"host": "hooks.example.com"},
+    ("POST", "/v1/dead-letters/replay"): {"filter": {"type": "invoice.charge"}, "dry_run": True},
+    ("POST", "/v1/dead-letters/purge"): {"filter": {"type": "invoice.charge"}, "dry_run": True},
+    ("POST", "/v1/bulk"): {"action": "cancel", "filter": FILTER, "dry_run": True},
+    ("POST", "/v1/erasures"): {"task": TASK_ID, "dry_run": True},
+    ("POST", "/v1/webhook-secrets"): {"grace_s": 86400},
+    ("PUT", "/v1/notifications/{name}"): {
+        "to": {"mail": ["on-call@example.com"]},
+        "dead_letters": True,
+        "lag_s": 60,
+    },
+    ("POST", "/v1/session"): {"credential": "duly_..."},
 }

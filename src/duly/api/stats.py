@@ -32,6 +32,9 @@ HOUR = timedelta(hours=1)
 # Far from what a datetime cannot hold, so that no sum below can leave it.
 EARLIEST = EPOCH
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
+# Of each band, ready and scheduled: with a million tasks stored, six counts to 10,000 take most of
+# the time that a look may take.
+COUNT_DEFAULT = 1000
 # How far back the pace is measured by which a drain is estimated.
 PACE = timedelta(minutes=5)
 BAND_NAMES = ("high", "normal", "low")
@@ -57,7 +60,7 @@ class StatsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 class NowQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     count_max: Annotated[
         int, Meta(ge=1, le=COUNT_MAX, description="Where a count stops; looking costs as much.")
-    ] = COUNT_MAX
+    ] = COUNT_DEFAULT
 
 
 class TenantStatsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -133,8 +136,8 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
 class NowAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A count that has reached `count_max` means that many or more.
 
-    `drain_s` is how long the counted ready work lasts at the pace of the last minutes; None if
-    nothing was started in them.
+    `drain_s` is how long the counted ready work lasts at the pace of the last minutes, and a lower
+    bound like a count is one; None if nothing was started in them.
     """
 
     at: datetime

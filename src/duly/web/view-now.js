@@ -14,26 +14,25 @@ export async function nowView({ who }) {
   const isOperator = who.reach === 'installation';
   const canOperate = who.can.includes('operate');
   const [now, hour, letters, pauses, tenants, workers] = await inTurns([
-    () => get('/v1/stats/now', { count_max: 10000 }),
+    () => get('/v1/stats/now'),
     () => get('/v1/stats'),
     () => get('/v1/dead-letters', { group_by: 'fingerprint', limit: 5 }),
     () => (canOperate ? get('/v1/pauses', { limit: 20 }) : { items: [] }),
     () => (isOperator ? get('/v1/stats/tenants', { limit: 10 }) : null),
     () => (canOperate ? get('/v1/workers', { limit: 200 }) : null),
   ]);
-  const ready = now.bands.reduce((sum, band) => sum + band.ready, 0);
-  const scheduled = now.bands.reduce((sum, band) => sum + band.scheduled, 0);
+  const { ready, scheduled } = inAll(now);
   const oldest = Math.max(0, ...now.bands.map((band) => band.oldest_ready_s ?? 0));
-  const verdict = judge({ now, ready, oldest, workers: workers?.items, pauses: pauses.items });
+  const verdict = judge({ now, ready: ready.sum, oldest, workers: workers?.items, pauses: pauses.items });
   return [
     h('h1', {}, 'Now'),
     h('p', { class: `verdict tone-${verdict.tone}`, role: 'status' }, h('strong', {}, verdict.title), ' ', verdict.text),
     h('div', { class: 'figures' },
       figure('Lag, p99 of 5 min', duration(now.lag_p99_s), { tone: (now.lag_p99_s ?? 0) > LATE_S ? 'warn' : null, hint: `p50 ${duration(now.lag_p50_s)}`, href: link('tasks', null, { state: 'RUNNING' }) }),
-      figure('Oldest ready', ready ? duration(oldest) : '–', { tone: oldest > OLD_S ? 'warn' : null, href: link('tasks', null, { state: 'READY', order: 'run_at' }) }),
-      figure('Ready', count(ready, now.count_max), { href: link('tasks', null, { state: 'READY' }), hint: now.drain_s ? `drained in ${duration(now.drain_s)}` : null }),
+      figure('Oldest ready', ready.sum ? duration(oldest) : '–', { tone: oldest > OLD_S ? 'warn' : null, href: link('tasks', null, { state: 'READY', order: 'run_at' }) }),
+      figure('Ready', ready.text, { href: link('tasks', null, { state: 'READY' }), hint: now.drain_s ? `drained in ${ready.isMore ? '≥ ' : ''}${duration(now.drain_s)}` : null }),
       figure('Running', count(now.in_flight), { href: link('tasks', null, { state: 'RUNNING' }) }),
-      figure('Scheduled', count(scheduled, now.count_max), { href: link('tasks', null, { state: 'SCHEDULED' }) }),
+      figure('Scheduled', scheduled.text, { href: link('tasks', null, { state: 'SCHEDULED' }) }),
       figure('Started', `${rate(now.started_per_s)}/s`, { href: link('tasks') }),
       figure('Failed, last hour', count(hour.total.failed), { tone: hour.total.failed ? 'warn' : null, hint: hour.total.started ? `${share(hour.total.failed, hour.total.completed + hour.total.failed)} of what ended` : null, href: link('tasks', null, { state: 'FAILED' }) }),
       figure('Dead letters', count(now.dead_letters, now.count_max), { tone: now.dead_letters ? 'warn' : null, href: link('dead-letters') })),
@@ -59,6 +58,16 @@ export async function nowView({ who }) {
         { title: 'Failed', align: 'right', cell: (row) => count(row.failed) },
       ], tenants.items, { empty: emptyState('Nothing started in the last five minutes.') }))),
   ];
+}
+
+// Of all bands; one that stopped counting makes the sum a lower bound.
+function inAll(now) {
+  const of = (name) => {
+    const sum = now.bands.reduce((all, band) => all + band[name], 0);
+    const isMore = now.bands.some((band) => band[name] >= now.count_max);
+    return { sum, isMore, text: count(sum) + (isMore ? '+' : '') };
+  };
+  return { ready: of('ready'), scheduled: of('scheduled') };
 }
 
 function share(part, all) {
