@@ -18,6 +18,7 @@ from duly.store import workflow_timers
 from duly.store.notify import WORKFLOWS
 from duly.store.policies import encode_callback
 from duly.store.submit import Submitter
+from duly.store.subworkflows import Subworkflows
 from duly.store.workflow_callbacks import WorkflowCallbacks
 from tests.store.test_workflows import Flow, begin
 from tests.store.world import World
@@ -43,9 +44,11 @@ class NoPools(Submitter):
 def make_role(world: World) -> WorkflowRole:
     slots = SimpleNamespace(owned=range(SLOTS))
     environment = Environment(clock=world.clock)
-    callbacks = WorkflowCallbacks(NoPools(world.database, environment))
-    coordinator = cast("Coordinator", slots)
-    return WorkflowRole(world.database, environment, coordinator, callbacks, TaskEvents(), None)
+    submitter = NoPools(world.database, environment)
+    return WorkflowRole(
+        *(world.database, environment, cast("Coordinator", slots), WorkflowCallbacks(submitter)),
+        *(Subworkflows(submitter), TaskEvents(), None),
+    )
 
 
 async def ended(world: World, count: int) -> list[Flow]:

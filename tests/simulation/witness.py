@@ -26,6 +26,7 @@ from duly.store.settle import Settler
 from duly.store.submit import Submitter
 from duly.store.task_callbacks import DueCallback
 from duly.store.workflow_control import CallBack
+from duly.store.workflow_steps import BeginInner
 from duly.store.workflow_timers import WorkflowTimer
 from duly.verify.check import Violation
 from duly.verify.history import CallPhase, LogEntry, Operation
@@ -197,10 +198,10 @@ async def told(
 
 # Where the roles find these functions.
 async def run_timer_witnessed(
-    database: Database, timer: WorkflowTimer, call_back: CallBack
+    database: Database, timer: WorkflowTimer, call_back: CallBack, begin_inner: BeginInner
 ) -> tuple[Released, Callable[[], Awaitable[None]] | None]:
     with mistakes_told(str(timer)):
-        return await workflow_control.run_timer(database, timer, call_back)
+        return await workflow_control.run_timer(database, timer, call_back, begin_inner)
 
 
 async def store_callbacks_witnessed(

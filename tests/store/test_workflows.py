@@ -15,6 +15,7 @@ from duly.domain.workflow import OnFailure, WaitRule, WorkflowStop
 from duly.store.control import cancel_tasks
 from duly.store.finish import Released, Settlement, SettleStatus
 from duly.store.submit import Mismatch, Replayed
+from duly.store.subworkflows import Subworkflows
 from duly.store.workflow_control import run_timer, stop_workflow
 from duly.store.workflow_timers import find_due_timers
 from duly.store.workflows import (
@@ -95,7 +96,8 @@ async def run_timers(world: World) -> int:
     done = 0
     while timers := await find_due_timers(world.database, range(1024)):
         for timer in timers:
-            await run_timer(world.database, timer, no_callback)  # type: ignore[arg-type]
+            begin_inner = Subworkflows(world.submitter).begin
+            await run_timer(world.database, timer, no_callback, begin_inner)  # type: ignore[arg-type]
             done += 1
     return done
 

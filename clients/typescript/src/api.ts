@@ -3,6 +3,12 @@
  * `python -m tests.typescript_types`. Instants are RFC 3339 texts, durations numbers of seconds.
  */
 
+/** The node that stands for a workflow, and the workflow that it is in. */
+export interface AroundView {
+  workflow: string;
+  node: string;
+}
+
 /** One that has ended, or the one that runs: outcome `running`, `lease_until`, no `ended_at`. */
 export interface AttemptView {
   fence: number;
@@ -71,6 +77,7 @@ export interface GraphNode {
   when?: "all_completed" | "all_done" | "any_completed" | "any_failed" | "none_failed";
   kind?: "map" | "task" | "wait" | "workflow";
   map?: MapView | null;
+  workflow?: InnerWorkflowView | null;
 }
 
 /** All nodes in the order in which they were given, each with the names of its parents. */
@@ -79,6 +86,24 @@ export interface GraphView {
   name: string;
   state: State;
   nodes: GraphNode[];
+}
+
+/** A graph of its own that a node starts. */
+export interface InnerGraph {
+  deadline_s?: number | null;
+  on_failure?: OnFailure;
+  defaults?: TaskDefaults;
+  callback?: CallbackRequest | null;
+  tags?: Record<string, string> | null;
+  name: string;
+  nodes: Record<string, NodeRequest>;
+}
+
+/** The workflow that a node started, which stands for it. */
+export interface InnerWorkflowView {
+  id: string;
+  name: string;
+  state: State;
 }
 
 /** A task for each item, of the node's `type` and with what tasks have. The item is the payload; beside a payload of the node, an object, it is its member `item`. `over`: a list, a number, or `pages`, which the one node in `after` hands over while it runs. `max_items`: 10,000 if not given, 1,000,000 over a number; with more it fails. `max_parallel`: items that have not ended at a time. `tolerate`: with more failed items than that it fails; with none, if not given. */
@@ -125,7 +150,7 @@ export interface NodeCounts {
   cancelled: number;
 }
 
-/** Why a node stands where it does. `blocked_by` are the nodes at the beginning of all chains that lead to it which could move now. `waits_for`: of a wait that has begun. */
+/** Why a node stands where it does. `blocked_by` are the nodes at the beginning of all chains that lead to it which could move now. `waits_for`: of a wait that has begun. `workflow`: the one that it started. */
 export interface NodeExplanation {
   id: string;
   name: string;
@@ -135,13 +160,15 @@ export interface NodeExplanation {
   parents: BindingParent[];
   blocked_by: BindingParent[];
   waits_for?: WaitingFor | null;
+  workflow?: InnerWorkflowView | null;
 }
 
-/** One node: what it runs, the nodes it comes after, and the rule by which these let it run. It is a task (`type` and what tasks have), with `map` a task for each item, or a wait. `if`: a predicate on the results of its parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`. */
+/** One node: what it runs, the nodes it comes after, and the rule by which these let it run. It is a task (`type` and what tasks have), with `map` a task for each item, a wait, or a workflow: a run of a type (`name@version`, without a version the latest of now) or of a graph, with which it ends. Its `payload` is that of each node inside without one. `if`: a predicate on the results of its parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`. */
 export interface NodeRequest {
   type?: string | null;
   map?: MapRequest | null;
   wait?: WaitRequest | null;
+  workflow?: string | InnerGraph | null;
   after?: string[];
   when?: "all_completed" | "all_done" | "any_completed" | "any_failed" | "none_failed";
   if?: Record<string, unknown> | null;
@@ -399,7 +426,7 @@ export interface WorkflowExplanation {
   nodes: NodeExplanation[];
 }
 
-/** A node as it stands; its task has the same id. `parents_pending`: how many have not ended. `source`: of one that is reused, the node of an earlier workflow whose task stands for it. `index`: of an item, its place in its map. */
+/** A node as it stands; its task has the same id. `parents_pending`: how many have not ended. `source`: of one that is reused, the node of an earlier workflow whose task stands for it. `index`: of an item, its place in its map. `workflow`: the one that it started. */
 export interface WorkflowNodeView {
   id: string;
   name: string;
@@ -417,6 +444,7 @@ export interface WorkflowNodeView {
   source?: string | null;
   map?: MapView | null;
   index?: number | null;
+  workflow?: InnerWorkflowView | null;
 }
 
 /** A graph of tasks: `name` and `nodes`, or a `type`: `name` or `name@version`, without a version the latest. With an idempotency key, the same body under the same name starts it once. `payload` is that of each node without one of its own. */
@@ -433,7 +461,7 @@ export interface WorkflowRequest {
   idempotency_key?: string | null;
 }
 
-/** A workflow as it stands: RUNNING until its last node has ended. `critical_path` are the nodes that decide when it ends, `estimate_at` when that may be; neither for more than 1,000 nodes. `resumed_from`: the workflow whose finished nodes it reuses. */
+/** A workflow as it stands: RUNNING until its last node has ended. `critical_path` are the nodes that decide when it ends, `estimate_at` when that may be; neither for more than 1,000 nodes. `resumed_from`: the workflow whose finished nodes it reuses. `parent`: of one within another. */
 export interface WorkflowView {
   id: string;
   name: string;
@@ -446,6 +474,7 @@ export interface WorkflowView {
   on_failure: OnFailure;
   type?: string | null;
   resumed_from?: string | null;
+  parent?: AroundView | null;
   paused_at?: string | null;
   paused_by?: string | null;
   ended_at?: string | null;

@@ -15,6 +15,7 @@ from typing import TypeVar, get_type_hints
 import msgspec
 
 from duly.api.admission import WorkSlicer
+from duly.api.inner_workflows import InnerWorkflows, nesting_problems
 from duly.api.json_body import ERRORS_MAX, decode, malformed, problem_from
 from duly.api.list_body import (
     WHOLE_BYTES_MAX,
@@ -29,7 +30,13 @@ from duly.api.request import Call
 from duly.api.task_rules import TaskRules
 from duly.api.tasks import target_problems
 from duly.api.wire import NULL, TaskDefaults, TaskRequest
-from duly.api.workflow_nodes import NodeRequest, kind_problems, spec_of, spec_problems
+from duly.api.workflow_nodes import (
+    InnerGraph,
+    NodeRequest,
+    kind_problems,
+    spec_of,
+    spec_problems,
+)
 from duly.api.workflow_wire import (
     AppendRequest,
     OccurrenceWorkflow,
@@ -217,18 +224,21 @@ class WorkflowChecks:
         if request.name is None or not request.nodes:
             missing = [name for name in ("name", "nodes") if not getattr(request, name)]
             raise invalid([Problem(f"/{name}", "is required, or a type") for name in missing])
+        if problems := nesting_problems(request.nodes):
+            raise invalid(problems)
         graph = await self.graph_of(request, pace)
-        tasks = await self.tasks_of(call, request, pace, is_open=is_open)
-        problems = field_problems(request, key) + key_problems(request)
+        request, tasks = await self.tasks_of(call, request, pace, is_open=is_open)
+        problems = field_problems(request, key) + key_problems(request, tasks)
         problems += await self.rules.callback_problems(
             call.credential, call.tenant, request.callback
         )
         if problems:
             raise invalid(problems)
-        told = request.callback
+        told, name = request.callback, request.name
+        assert name is not None
         return WorkflowStart(
             tenant=call.tenant,
-            name=request.name,
+            name=name,
             nodes=node_starts(request, tasks, graph),
             on_failure=request.on_failure,
             deadline_s=request.deadline_s,
@@ -240,9 +250,11 @@ class WorkflowChecks:
     async def append_of(self, call: Call, asked: AppendRequest, pace: WorkSlicer) -> Append:
         """What the workflow itself must say, its names and parents, is checked under its lock."""
         request = WorkflowRequest(nodes=asked.nodes, defaults=asked.defaults)
+        if problems := nesting_problems(request.nodes):
+            raise invalid(problems)
         graph = await self.graph_of(request, pace, is_open=True)
-        tasks = await self.tasks_of(call, request, pace, is_open=False)
-        if problems := key_problems(request):
+        request, tasks = await self.tasks_of(call, request, pace, is_open=False)
+        if problems := key_problems(request, tasks):
             raise invalid(problems)
         nodes = node_starts(request, tasks, graph)
         return Append(call.tenant, nodes, [node.after for node in asked.nodes.values()])
@@ -262,9 +274,18 @@ class WorkflowChecks:
 
     async def tasks_of(
         self, call: Call, request: WorkflowRequest, pace: WorkSlicer, *, is_open: bool
-    ) -> list[Submission]:
-        """Of each node its task, or the one that stands for it."""
+    ) -> tuple[WorkflowRequest, list[Submission]]:
+        """Of each node its task, or the one that stands for it. In the request, types that nodes
+        start have their versions."""
         refuse_kinds(request)
+        inner = InnerWorkflows(self.rules.database, call, pace)
+        pinned = {
+            name: await inner.pinned(name, node, is_open=is_open)
+            for name, node in request.nodes.items()
+            if node.workflow is not None
+        }
+        if pinned:
+            request = msgspec.structs.replace(request, nodes=request.nodes | pinned)
         runs = [node for node in request.nodes.values() if node.is_task]
         requests = [node.task_request(request.defaults) for node in runs]
         answers = await self.rules.check_all(call.credential, call.tenant, requests)
@@ -280,6 +301,8 @@ class WorkflowChecks:
             found = list(spec_problems(node, now))
             if node.is_task:
                 found += self.task_of(call.tenant, node, *next(checked), now, tasks)
+            elif not found and node.workflow is not None:
+                found += await self.inner_task_of(inner, name, node, tasks, is_open=is_open)
             elif not found:
                 tasks.append(node.stand_in(call.tenant))
             at = f"/nodes/{pointer_name(name)}"
@@ -288,7 +311,34 @@ class WorkflowChecks:
                 break
         if problems:
             raise invalid(problems[:ERRORS_MAX])
-        return tasks
+        return request, tasks
+
+    async def inner_task_of(
+        self,
+        inner: InnerWorkflows,
+        name: str,
+        node: NodeRequest,
+        tasks: list[Submission],
+        *,
+        is_open: bool,
+    ) -> list[Problem]:
+        """Adds the task that stands for a node which starts a workflow; what is wrong with it."""
+        template: WorkflowTemplate | None = None
+        if isinstance(node.workflow, InnerGraph):
+            fields = msgspec.structs.asdict(node.workflow)
+            given = WorkflowRequest(payload=node.payload, **fields)
+            try:
+                start = await self.checked(
+                    inner.call, with_payload(given), None, inner.pace, is_open=is_open
+                )
+            except ApiProblem as refused:
+                raise within(refused, f"/nodes/{pointer_name(name)}/workflow") from None
+            template = workflow_template_of(start)
+        task = await inner.task_of(node, template)
+        if isinstance(task, Problem):
+            return [task]
+        tasks.append(task)
+        return []
 
     def task_of(
         self,
@@ -355,7 +405,7 @@ def with_payload(request: WorkflowRequest) -> WorkflowRequest:
     without = {
         name: node
         for name, node in request.nodes.items()
-        if node.is_task and node.map is None and node.payload == NULL
+        if (node.is_task or node.workflow) and node.map is None and node.payload == NULL
     }
     if len(without) * len(request.payload) > SHARED_BYTES_MAX:
         reason = f"is that of {len(without)} nodes: more than {SHARED_BYTES_MAX} bytes in all"
@@ -397,17 +447,18 @@ def field_problems(request: WorkflowRequest, key: str | None) -> list[Problem]:
     return [Problem(pointer, reason) for pointer, reason in checks if reason is not None]
 
 
-def key_problems(request: WorkflowRequest) -> list[Problem]:
+def key_problems(request: WorkflowRequest, tasks: Sequence[Submission]) -> list[Problem]:
     """All nodes live on one shard, and so does everything that shares a concurrency key: its limit
-    is counted there."""
+    is counted there. The task of a node that starts a workflow has the key of those inside."""
     first: tuple[str, str] | None = None
-    for name, node in request.nodes.items():
-        key = node.concurrency_key
+    for (name, node), task in zip(request.nodes.items(), tasks, strict=True):
+        key = task.policy.concurrency_key
         if key is None:
             continue
         if first is None:
             first = name, key
         elif key != first[1]:
             reason = f"differs from that of {first[0]!r}; a workflow has one at most"
-            return [Problem(f"/nodes/{pointer_name(name)}/concurrency_key", reason)]
+            member = "workflow" if node.workflow is not None else "concurrency_key"
+            return [Problem(f"/nodes/{pointer_name(name)}/{member}", reason)]
     return []

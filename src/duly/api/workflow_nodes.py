@@ -13,6 +13,7 @@ from msgspec import Meta
 
 from duly.api.wire import (
     NULL,
+    CallbackRequest,
     Instant,
     KeyText,
     Priority,
@@ -28,15 +29,43 @@ from duly.domain import limits
 from duly.domain.access import Access
 from duly.domain.limits import Problem, run_at_reason
 from duly.domain.map_plan import ITEMS_MAX, MAX_ITEMS_DEFAULT, OPEN_MAX
-from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, MapSpec, NodeSpec, OnTimeout, WaitSpec
+from duly.domain.node_spec import (
+    PLAIN,
+    STAND_IN_TYPES,
+    MapSpec,
+    NodeKind,
+    NodeSpec,
+    OnTimeout,
+    WaitSpec,
+    WorkflowSpec,
+)
 from duly.domain.predicate import PredicateRefused, parse_predicate, path_reason
 from duly.domain.task import Submission
-from duly.domain.workflow import NODE_NAME_CHARACTERS_MAX
+from duly.domain.workflow import NODE_NAME_CHARACTERS_MAX, NODES_MAX, OnFailure
+from duly.domain.workflow_types import VERSION_PATTERN
 
 NODE_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 NodeName = Annotated[str, Meta(pattern=NODE_NAME_PATTERN, max_length=NODE_NAME_CHARACTERS_MAX)]
 SignalName = Annotated[str, Meta(pattern=NODE_NAME_PATTERN, max_length=NODE_NAME_CHARACTERS_MAX)]
 When = Literal["all_completed", "none_failed", "all_done", "any_completed", "any_failed"]
+
+
+TypeReferenceText = Annotated[
+    str, Meta(pattern=f"^{limits.TYPE_PATTERN.pattern}(@{VERSION_PATTERN.pattern})?$")
+]
+
+
+class WorkflowFields(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """What every workflow of one definition has. `on_failure`: branches that do not depend on a
+    failed node go on, or everything stops."""
+
+    deadline_s: Annotated[float, Meta(ge=1, le=limits.DELAY_S_MAX)] | None = None
+    on_failure: OnFailure = OnFailure.FINISH_BRANCHES
+    defaults: TaskDefaults = TaskDefaults()
+    callback: CallbackRequest | None = None
+    tags: Tags | None = None
 
 
 class WaitRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -105,17 +134,27 @@ class MapRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         )
 
 
+class InnerGraph(WorkflowFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A graph of its own that a node starts."""
+
+    name: TypeName
+    nodes: Annotated[dict[NodeName, "NodeRequest"], Meta(min_length=1, max_length=NODES_MAX)]
+
+
 class NodeRequest(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
     """One node: what it runs, the nodes it comes after, and the rule by which these let it run. It
-    is a task (`type` and what tasks have), with `map` a task for each item, or a wait. `if`: a
-    predicate on the results of its parents, without which it is skipped. `delay_s` counts from
-    their end. `envelope`: its webhook's body is `{"payload", "parents"}`."""
+    is a task (`type` and what tasks have), with `map` a task for each item, a wait, or a workflow:
+    a run of a type (`name@version`, without a version the latest of now) or of a graph, with which
+    it ends. Its `payload` is that of each node inside without one. `if`: a predicate on the results
+    of its parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its
+    webhook's body is `{"payload", "parents"}`."""
 
     type: TypeName | None = None
     map: MapRequest | None = None
     wait: WaitRequest | None = None
+    workflow: TypeReferenceText | InnerGraph | None = None
     after: list[NodeName] = []
     when: When = "all_completed"
     if_: dict[str, Any] | None = msgspec.field(name="if", default=None)
@@ -157,18 +196,22 @@ class NodeRequest(
 
     def stand_in(self, tenant: int) -> Submission:
         """The task that stands for a node which no handler runs."""
-        kind = STAND_IN_TYPES[spec_of(self).kind]
+        kind = STAND_IN_TYPES[NodeKind.WAIT if self.workflow is None else NodeKind.WORKFLOW]
         return Submission(tenant=tenant, type=kind, delay_s=self.delay_s or 0.0)
 
 
 # Members that say what a node runs: exactly one of them.
-RUNS = ("type", "wait")
+RUNS = ("type", "wait", "workflow")
 OF_TASKS = (
     *("map", "payload", "target", "priority", "retry", "timeout_s", "jitter_s", "concurrency_key"),
     *("concurrency_limit", "tags", "envelope"),
 )
 # Members that have no meaning for a node which runs something else.
-FOREIGN = {"type": (), "wait": OF_TASKS}
+FOREIGN = {
+    "type": (),
+    "wait": OF_TASKS,
+    "workflow": tuple(name for name in OF_TASKS if name != "payload"),
+}
 OF_SIGNALS = ("timeout_s", "on_timeout", "role")
 NOTHING = NodeRequest()
 NO_WAIT = WaitRequest()
@@ -182,7 +225,16 @@ def spec_of(node: NodeRequest) -> NodeSpec:
         predicate=None if node.if_ is None else predicate_text(node.if_),
         wait=None if node.wait is None else node.wait.spec(),
         map=None if node.map is None else node.map.spec(node.after),
+        workflow=None if node.workflow is None else workflow_spec(node.workflow),
     )
+
+
+def workflow_spec(asked: str | InnerGraph) -> WorkflowSpec:
+    """A type is named with its version."""
+    if isinstance(asked, InnerGraph):
+        return WorkflowSpec(name=asked.name)
+    name, _, version = asked.partition("@")
+    return WorkflowSpec(name=name, version=int(version) if version else None)
 
 
 def kind_problems(node: NodeRequest) -> list[Problem]:
@@ -190,7 +242,9 @@ def kind_problems(node: NodeRequest) -> list[Problem]:
     runs = [name for name in RUNS if getattr(node, name) is not None]
     if len(runs) != 1:
         return [
-            Problem("", f"has {' and '.join(runs) or 'nothing to run'}: give one of type, wait")
+            Problem(
+                "", f"has {' and '.join(runs) or 'nothing to run'}: give one of {', '.join(RUNS)}"
+            )
         ]
     return [
         Problem(f"/{name}", f"does not belong to a node with {runs[0]}")

@@ -14,6 +14,7 @@ from duly.api.workflow_wire import (
     WaitingFor,
     WorkflowExplanation,
     WorkflowView,
+    inner_view,
     kind_of,
     map_view,
     when_of,
@@ -26,6 +27,7 @@ from duly.store.database import Session
 from duly.store.workflow_signals import SENDERS
 from duly.store.workflows import (
     SEARCHED_MAX,
+    InnerWorkflow,
     MapStanding,
     Workflow,
     WorkflowNode,
@@ -130,6 +132,7 @@ class WorkflowReading:
                 when_of(node),
                 kind_of(node),
                 map_view(node),
+                inner_view(node),
             )
             for node in nodes
         ]
@@ -174,6 +177,7 @@ class WorkflowReading:
             when=when_of(node),
             detail=self.detail(node, binding),
             waits_for=waiting_for(node),
+            workflow=inner_view(node),
             parents=[binding_parent(each) for each in binding[:PARENTS_NAMED_MAX]],
             blocked_by=[binding_parent(each) for each in blockers(node, nodes)],
         )
@@ -200,6 +204,8 @@ class WorkflowReading:
                 return "is due at next_at; GET /v1/tasks/{id}/explain says more"
             case State.RUNNING if node.map is not None:
                 return map_detail(node.map)
+            case State.RUNNING if node.inside is not None:
+                return inside_detail(node.inside)
             case State.READY | State.RUNNING:
                 return "its parents let it run; GET /v1/tasks/{id}/explain says more"
             case _:
@@ -222,6 +228,12 @@ def wait_words(wait: WaitSpec, until: datetime | None) -> str:
     roles = " or ".join(sorted(SENDERS[wait.role]))
     after = f", then it {TIMEOUT_WORDS[wait.on_timeout]}" if instant else ""
     return f"the signal {wait.signal} from the role {roles}{instant}{after}"
+
+
+def inside_detail(inside: InnerWorkflow) -> str:
+    """`RUNNING`, or what it ended as, which is told in a moment."""
+    more = f"GET /v1/workflows/{inside.id}/explain says more"
+    return f"ends with the workflow {inside.name} ({inside.id}), which is {inside.state}; {more}"
 
 
 def map_detail(found: MapStanding) -> str:

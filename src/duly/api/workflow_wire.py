@@ -9,40 +9,27 @@ from msgspec import Meta
 from duly.api.cursors import Cursor
 from duly.api.wire import (
     NULL,
-    CallbackRequest,
     IdempotencyKey,
     Instant,
     Limit,
     Page,
-    Tags,
     TaskDefaults,
     TypeName,
 )
-from duly.api.workflow_nodes import NodeName, NodeRequest, When
-from duly.domain import limits
+from duly.api.workflow_nodes import (
+    NodeName,
+    NodeRequest,
+    TypeReferenceText,
+    When,
+    WorkflowFields,
+)
+from duly.domain.ids import workflow_of
 from duly.domain.states import State
 from duly.domain.workflow import APPENDED_MAX, NODES_MAX, OnFailure
-from duly.domain.workflow_types import VERSION_PATTERN
 from duly.store.workflows import Workflow, WorkflowNode
 
-TypeReferenceText = Annotated[
-    str, Meta(pattern=f"^{limits.TYPE_PATTERN.pattern}(@{VERSION_PATTERN.pattern})?$")
-]
 NodeKindName = Literal["task", "map", "wait", "workflow"]
 WAIT_S_MAX = 60.0
-
-
-class WorkflowFields(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
-):
-    """What every workflow of one definition has. `on_failure`: branches that do not depend on a
-    failed node go on, or everything stops."""
-
-    deadline_s: Annotated[float, Meta(ge=1, le=limits.DELAY_S_MAX)] | None = None
-    on_failure: OnFailure = OnFailure.FINISH_BRANCHES
-    defaults: TaskDefaults = TaskDefaults()
-    callback: CallbackRequest | None = None
-    tags: Tags | None = None
 
 
 Nodes = Annotated[dict[NodeName, NodeRequest], Meta(min_length=1, max_length=NODES_MAX)]
@@ -63,7 +50,7 @@ class OccurrenceWorkflow(WorkflowFields, frozen=True, forbid_unknown_fields=True
     own."""
 
     name: TypeName | None = None
-    nodes: Nodes = {}
+    nodes: Nodes = msgspec.field(default_factory=dict)
     type: TypeReferenceText | None = None
     payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
 
@@ -97,6 +84,21 @@ class AppendAnswer(msgspec.Struct, frozen=True):
     nodes: list[AppendedNode]
 
 
+class AroundView(msgspec.Struct, frozen=True):
+    """The node that stands for a workflow, and the workflow that it is in."""
+
+    workflow: UUID
+    node: str
+
+
+class InnerWorkflowView(msgspec.Struct, frozen=True):
+    """The workflow that a node started, which stands for it."""
+
+    id: UUID
+    name: str
+    state: State
+
+
 class NodeCounts(msgspec.Struct, frozen=True):
     """How many nodes are in each state."""
 
@@ -113,7 +115,7 @@ class NodeCounts(msgspec.Struct, frozen=True):
 class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A workflow as it stands: RUNNING until its last node has ended. `critical_path` are the nodes
     that decide when it ends, `estimate_at` when that may be; neither for more than 1,000 nodes.
-    `resumed_from`: the workflow whose finished nodes it reuses."""
+    `resumed_from`: the workflow whose finished nodes it reuses. `parent`: of one within another."""
 
     id: UUID
     name: str
@@ -125,6 +127,7 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     on_failure: OnFailure
     type: str | None = None
     resumed_from: UUID | None = None
+    parent: AroundView | None = None
     paused_at: Instant | None = None
     paused_by: str | None = None
     ended_at: Instant | None = None
@@ -151,7 +154,7 @@ class MapView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class WorkflowNodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node as it stands; its task has the same id. `parents_pending`: how many have not ended.
     `source`: of one that is reused, the node of an earlier workflow whose task stands for it.
-    `index`: of an item, its place in its map."""
+    `index`: of an item, its place in its map. `workflow`: the one that it started."""
 
     id: UUID
     name: str
@@ -169,6 +172,7 @@ class WorkflowNodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     source: UUID | None = None
     map: MapView | None = None
     index: int | None = None
+    workflow: InnerWorkflowView | None = None
 
 
 class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -180,6 +184,7 @@ class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
     when: When = "all_completed"
     kind: NodeKindName = "task"
     map: MapView | None = None
+    workflow: InnerWorkflowView | None = None
 
 
 class GraphView(msgspec.Struct, frozen=True):
@@ -209,7 +214,8 @@ class WaitingFor(msgspec.Struct, frozen=True, omit_defaults=True):
 
 class NodeExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     """Why a node stands where it does. `blocked_by` are the nodes at the beginning of all chains
-    that lead to it which could move now. `waits_for`: of a wait that has begun."""
+    that lead to it which could move now. `waits_for`: of a wait that has begun. `workflow`: the one
+    that it started."""
 
     id: UUID
     name: str
@@ -219,6 +225,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, omit_defaults=True):
     parents: list[BindingParent]
     blocked_by: list[BindingParent]
     waits_for: WaitingFor | None = None
+    workflow: InnerWorkflowView | None = None
 
 
 class WorkflowExplanation(msgspec.Struct, frozen=True):
@@ -293,6 +300,7 @@ def workflow_view(workflow: Workflow) -> WorkflowView:
         on_failure=workflow.on_failure,
         type=workflow.type,
         resumed_from=workflow.resumed_from,
+        parent=parent_view(workflow),
         paused_at=workflow.paused_at if workflow.ended_at is None else None,
         paused_by=workflow.paused_by if workflow.ended_at is None else None,
         ended_at=workflow.ended_at,
@@ -300,6 +308,17 @@ def workflow_view(workflow: Workflow) -> WorkflowView:
         stop_reason=workflow.stop_reason,
         tags=workflow.tags,
     )
+
+
+def parent_view(workflow: Workflow) -> AroundView | None:
+    node = workflow.parent_node
+    if node is None or workflow.parent_name is None:
+        return None
+    return AroundView(workflow_of(node), workflow.parent_name)
+
+
+def inner_view(node: WorkflowNode) -> InnerWorkflowView | None:
+    return None if node.inside is None else InnerWorkflowView(*node.inside)
 
 
 def when_of(node: WorkflowNode) -> When:
@@ -321,7 +340,7 @@ def node_view(node: WorkflowNode) -> WorkflowNodeView:
         when=when_of(node),
         kind=kind_of(node),
         parents=len(node.parents),
-        parents_pending=None if node.map is not None else node.parents_pending,
+        parents_pending=None if has_items(node) else node.parents_pending,
         delay_s=node.delay_s,
         next_at=node.due_at or node.until,
         started_at=node.started_at,
@@ -330,7 +349,13 @@ def node_view(node: WorkflowNode) -> WorkflowNodeView:
         source=node.source,
         map=map_view(node),
         index=node.map_index,
+        workflow=inner_view(node),
     )
+
+
+def has_items(node: WorkflowNode) -> bool:
+    """Whether it counts what is inside it instead of its parents."""
+    return node.map is not None or node.inside is not None
 
 
 def map_view(node: WorkflowNode) -> MapView | None:

@@ -76,6 +76,8 @@ def drawn(nodes: list[Json], screen: Screen = PLAIN) -> list[str]:
             text = clean(f"{line}  {node['state']}")
             if (found := node.get("map")) is not None:
                 text += f"  {items_of(found)}"
+            if (inside := node.get("workflow")) is not None:
+                text += f"  {clean(inside['name'])} {inside['id']}"
             lines += [styled(each, style, screen) for each in indented(text, depth, screen.width)]
     return lines
 

@@ -26,9 +26,9 @@ from duly.cli.workflow_graph import drawn, items_of, svg_of
 from duly.client.errors import WorkflowTimedOut
 from duly.environment import SystemClock
 
-COLUMNS = ("id", "name", "state", "nodes", "created_at", "ended_at")
+COLUMNS = ("id", "name", "state", "nodes", "created_at", "ended_at", "parent")
 NODE_COLUMNS = (
-    *("name", "state", "kind", "map", "type", "when", "parents_pending"),
+    *("name", "state", "kind", "map", "workflow", "type", "when", "parents_pending"),
     *("next_at", "started_at", "finished_at"),
 )
 ITEM_COLUMNS = ("index", "id", "state", "next_at", "started_at", "finished_at", "reason")
@@ -115,7 +115,7 @@ def follow(session: ApiSession, workflow_id: str, timeout_s: float | None) -> in
                 raise WorkflowTimedOut(id=workflow_id, timeout_s=timeout_s, state=RUNNING)
             query = {"timeout_s": min(WAIT_S, left_s)}
             found = session.ask("GET", path("workflows", workflow_id, "wait"), query=query)
-    session.show(found, lambda ended: print_card(with_counts(ended), LEADING))
+    session.show(found, lambda ended: print_card(with_parent(with_counts(ended)), LEADING))
     return 0 if found["state"] == COMPLETED else 1
 
 
@@ -130,7 +130,11 @@ def follow(session: ApiSession, workflow_id: str, timeout_s: float | None) -> in
 def list_workflows(session: ApiSession, limit: int, cursor: str | None, **filters: Any) -> None:
     """List workflows, newest first."""
     page = session.page("/v1/workflows", filters, limit, cursor)
-    session.show_page(page, lambda items: print_table(items, COLUMNS, "no workflows"))
+    session.show_page(page, show_workflows)
+
+
+def show_workflows(items: list[Json]) -> None:
+    print_table(list(map(with_parent, items)), COLUMNS, "no workflows")
 
 
 @command.command("show")
@@ -153,8 +157,8 @@ def show_one(session: ApiSession, workflow_id: str, limit: int) -> None:
 
 
 def show_workflow(found: Json) -> None:
-    facts = with_counts(found)
-    items = [with_map(node) for node in facts.pop("items")]
+    facts = with_parent(with_counts(found))
+    items = [with_workflow(with_map(node)) for node in facts.pop("items")]
     if "critical_path" in facts:
         facts["critical_path"] = " > ".join(facts["critical_path"])
     print_card(facts, LEADING)
@@ -167,6 +171,19 @@ def show_workflow(found: Json) -> None:
 
 def with_map(node: Json) -> Json:
     return node if node.get("map") is None else {**node, "map": items_of(node["map"])}
+
+
+def with_workflow(node: Json) -> Json:
+    """Of one that started a workflow: which."""
+    return node if node.get("workflow") is None else {**node, "workflow": node["workflow"]["id"]}
+
+
+def with_parent(found: Json) -> Json:
+    """Of one within another: in which, and as which node."""
+    parent = found.get("parent")
+    return (
+        found if parent is None else {**found, "parent": f"{parent['workflow']} {parent['node']}"}
+    )
 
 
 def with_counts(found: Json) -> Json:

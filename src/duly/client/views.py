@@ -329,8 +329,24 @@ class WorkerHistory(View, frozen=True):
     busy_share: float | None
 
 
+class WorkflowAround(View, frozen=True):
+    """The node that stands for a workflow, and the workflow that it is in."""
+
+    workflow: str
+    node: str
+
+
+class InnerWorkflow(View, frozen=True):
+    """The workflow that a node started, and with which it ends."""
+
+    id: str
+    name: str
+    state: State
+
+
 class WorkflowData(msgspec.Struct, kw_only=True):
-    """`counts`: how many nodes are in each state. `stop_reason`: why the rest was cancelled."""
+    """`counts`: how many nodes are in each state. `stop_reason`: why the rest was cancelled.
+    `parent`: of one within another."""
 
     id: str
     name: str
@@ -345,6 +361,7 @@ class WorkflowData(msgspec.Struct, kw_only=True):
     stop_reason: str | None = None
     type: str | None = None
     resumed_from: str | None = None
+    parent: WorkflowAround | None = None
     paused_at: datetime | None = None
     paused_by: str | None = None
     tags: dict[str, str] | None = None
@@ -372,7 +389,7 @@ class MapProgress(View, frozen=True):
 class WorkflowNode(View, frozen=True):
     """A node of a workflow as it stands; its task has the same id. `parents_pending`: how many of
     its parents have not ended. `source`: of one that is reused, the task that ran for it. `index`:
-    of an item, its place in its map."""
+    of an item, its place in its map. `workflow`: the one that it started."""
 
     id: str
     name: str
@@ -390,6 +407,7 @@ class WorkflowNode(View, frozen=True):
     source: str | None = None
     map: MapProgress | None = None
     index: int | None = None
+    workflow: InnerWorkflow | None = None
 
 
 class ResumePreview(View, frozen=True):
@@ -417,6 +435,7 @@ class GraphNode(View, frozen=True):
     when: str = "all_completed"
     kind: str = "task"
     map: MapProgress | None = None
+    workflow: InnerWorkflow | None = None
 
 
 class WorkflowGraph(View, frozen=True):
@@ -444,7 +463,8 @@ class WaitingFor(View, frozen=True):
 
 class NodeExplanation(View, frozen=True):
     """Why a node stands where it does: `detail` in a sentence, the parents that bind it, the nodes
-    at the beginning of all chains to it which could move now, and what a wait waits for."""
+    at the beginning of all chains to it which could move now, what a wait waits for, and the
+    workflow that it started."""
 
     id: str
     name: str
@@ -454,6 +474,7 @@ class NodeExplanation(View, frozen=True):
     parents: list[BindingParent] = []
     blocked_by: list[BindingParent] = []
     waits_for: WaitingFor | None = None
+    workflow: InnerWorkflow | None = None
 
 
 class WorkflowExplanation(View, frozen=True):

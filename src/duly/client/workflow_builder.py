@@ -37,9 +37,11 @@ from duly.client.workflow_nodes import (
 )
 from duly.client.workflow_results import (
     Condition,
+    InnerResult,
     MapResult,
     NodeResult,
     SignalResult,
+    decode_inner,
     decode_map,
     decode_signal,
 )
@@ -155,6 +157,33 @@ class GraphBuilder:
         wait = {"delay_s": delay_s} if until is None else {"until": until}
         placed = self.place(name, "sleep", {"wait": wait, **rule_fields(when, if_)}, after)
         return FlowNode(self, placed, len(self.nodes))
+
+    def workflow(
+        self,
+        what: "str | WorkflowDefinition",
+        payload: object = None,
+        *,
+        after: Parents = (),
+        name: str | None = None,
+        when: When = "all_completed",
+        if_: Condition | Mapping[str, Any] | None = None,
+        delay_s: float | None = None,
+    ) -> FlowNode[InnerResult]:
+        """Add a node that starts a workflow, and ends with it: of a type, "invoice.close@3",
+        without a version the latest when this one starts; or of a `WorkflowDefinition`, with a
+        `name`. The payload is that of each node inside without one. Its result is an
+        `InnerResult`: `close["results"]["report"]`."""
+        fields: dict[str, Any] = {"payload": payload, **rule_fields(when, if_)}
+        if isinstance(what, str):
+            stem, fields["workflow"] = what.partition("@")[0], what
+        elif name is None:
+            refuse("a graph of its own that a node starts has a name")
+        else:
+            stem, fields["workflow"] = name, {"name": name, **what.definition()}
+        if delay_s is not None:
+            fields["delay_s"] = delay_s
+        placed = self.place(name, stem, fields, after)
+        return FlowNode(self, placed, len(self.nodes), decode_inner)
 
     @overload
     def add(
@@ -307,12 +336,12 @@ class WorkflowBuilder(GraphBuilder):
     def __init__(self, client: "BlockingClient", name: str, options: WorkflowOptions) -> None:
         super().__init__(name, options)
         self.client = client
-        self.workflow: Workflow | None = None
+        self.made: Workflow | None = None
 
     @property
     def started(self) -> "Workflow":
         """The workflow, once the block has ended."""
-        return started(self.workflow, self.name)
+        return started(self.made, self.name)
 
     def __enter__(self) -> "WorkflowBuilder":
         return self
@@ -330,7 +359,7 @@ class WorkflowBuilder(GraphBuilder):
 
         start = self.client.asynchronous.send("POST", PATH, self.body(), None, self.key)
         answer = self.client.run(start)
-        self.workflow = workflow_from(Workflow, answer, self.client)
+        self.made = workflow_from(Workflow, answer, self.client)
 
 
 class AsyncWorkflowBuilder(GraphBuilder):
@@ -339,12 +368,12 @@ class AsyncWorkflowBuilder(GraphBuilder):
     def __init__(self, client: "AwaitedClient", name: str, options: WorkflowOptions) -> None:
         super().__init__(name, options)
         self.client = client
-        self.workflow: AsyncWorkflow | None = None
+        self.made: AsyncWorkflow | None = None
 
     @property
     def started(self) -> "AsyncWorkflow":
         """The workflow, once the block has ended."""
-        return started(self.workflow, self.name)
+        return started(self.made, self.name)
 
     async def __aenter__(self) -> "AsyncWorkflowBuilder":
         return self
@@ -361,7 +390,7 @@ class AsyncWorkflowBuilder(GraphBuilder):
         from duly.client.workflow import AsyncWorkflow, workflow_from
 
         answer = await self.client.send("POST", PATH, self.body(), None, self.key)
-        self.workflow = workflow_from(AsyncWorkflow, answer, self.client)
+        self.made = workflow_from(AsyncWorkflow, answer, self.client)
 
 
 def started(workflow: Started | None, name: str) -> Started:

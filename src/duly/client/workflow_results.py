@@ -134,6 +134,21 @@ class MapResult(msgspec.Struct, frozen=True):
     cancelled: int
 
 
+class InnerResult(msgspec.Struct, frozen=True):
+    """What a node answers that starts a workflow: how that ended, and the results of the last nodes
+    of its graph, by name; with `has_more`, not of all of them."""
+
+    workflow: str
+    state: str
+    counts: dict[str, int]
+    results: dict[str, Any]
+    has_more: bool = False
+
+
+def decode_inner(content: bytes) -> InnerResult:
+    return msgspec.json.decode(content, type=InnerResult)
+
+
 def decode_map(content: bytes) -> MapResult:
     return msgspec.json.decode(content, type=MapResult)
 

@@ -79,6 +79,15 @@ class CompensationSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkflowSpec:
+    """Another workflow, with which the node ends: a run of a type, in one version; without a
+    version, of the graph in the payload of its task."""
+
+    name: str
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
     """Stored as JSON with the node; nothing for a plain task."""
 
@@ -87,9 +96,12 @@ class NodeSpec:
     wait: WaitSpec | None = None
     map: MapSpec | None = None
     compensate: CompensationSpec | None = None
+    workflow: WorkflowSpec | None = None
 
     @property
     def kind(self) -> NodeKind:
+        if self.workflow is not None:
+            return NodeKind.WORKFLOW
         if self.map is not None:
             return NodeKind.MAP
         return NodeKind.TASK if self.wait is None else NodeKind.WAIT
@@ -102,4 +114,4 @@ class NodeSpec:
 
 PLAIN = NodeSpec()
 # Of the task that stands for a node which no handler runs: its id, its record, its place in lists.
-STAND_IN_TYPES = {NodeKind.WAIT: "duly.wait"}
+STAND_IN_TYPES = {NodeKind.WAIT: "duly.wait", NodeKind.WORKFLOW: "duly.workflow"}

@@ -64,6 +64,8 @@ class FailureReason(StrEnum):
     # Of maps: more items failed than it tolerates; or its source has no items, or too many.
     ITEMS_FAILED = "items_failed"
     INVALID_ITEMS = "invalid_items"
+    # Of a node that stands for a workflow: that failed, or could not be started.
+    WORKFLOW_FAILED = "workflow_failed"
 
 
 def live_state(due_at: datetime | None, holder: object | None, now: datetime) -> State:

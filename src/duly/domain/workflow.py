@@ -16,6 +16,8 @@ EDGES_MAX = 100_000
 DEPTH_MAX = 10_000
 # Nodes that one call adds to a workflow that lives.
 APPENDED_MAX = 1_000
+# Workflows within each other, the outermost counted.
+NESTED_MAX = 10
 NODE_NAME_CHARACTERS_MAX = 64
 # Nodes or edges that a check looks at before its caller may let others run.
 CHECKED_AT_ONCE = 2_000

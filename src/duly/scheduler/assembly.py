@@ -37,6 +37,7 @@ from duly.store.database import Database
 from duly.store.fire_schedules import ScheduleFirer
 from duly.store.notify import Send
 from duly.store.submit import Submitter
+from duly.store.subworkflows import Subworkflows
 from duly.store.tenant_shards import TenantShards
 from duly.store.workflow_callbacks import WorkflowCallbacks
 from duly.telemetry import Metrics
@@ -139,7 +140,10 @@ def make_scheduler(
         FreedCapacity(dispatcher, send),
         CronRole(database, environment, coordinator, time, schedule_firer, metrics, send),
         submitter,
-        WorkflowRole(database, environment, coordinator, callbacks, events, send),
+        WorkflowRole(
+            *(database, environment, coordinator, callbacks, Subworkflows(submitter)),
+            *(events, send),
+        ),
     )
     scheduler.subscribe(events)
     return scheduler

@@ -1,6 +1,6 @@
 """The role that does what workflows have to do without a caller: deadlines, the rest of large
-cancels and cascades, callbacks, the steps of nodes that are no plain tasks. And what tells of the
-ends of single tasks.
+cancels and cascades, callbacks, the steps of nodes that are no plain tasks, starts and ends of
+workflows within them. And what tells of the ends of single tasks.
 
 | event | what happens |
 |---|---|
@@ -23,7 +23,9 @@ from duly.events import NodesReleased, TaskEvents, TasksFinished
 from duly.role import Wakeup
 from duly.store.control import publish_released
 from duly.store.database import Database
+from duly.store.finish import Released
 from duly.store.notify import WORKFLOWS, Send
+from duly.store.subworkflows import After, NewPools, Subworkflows
 from duly.store.task_callbacks import DueCallback, store_callbacks
 from duly.store.workflow_callbacks import WorkflowCallbacks
 from duly.store.workflow_control import run_timer
@@ -56,6 +58,7 @@ class WorkflowRole:
         environment: Environment,
         coordinator: Coordinator,
         callbacks: WorkflowCallbacks,
+        subworkflows: Subworkflows,
         events: TaskEvents,
         send: Send | None,
     ) -> None:
@@ -63,6 +66,7 @@ class WorkflowRole:
         self.environment = environment
         self.coordinator = coordinator
         self.callbacks = callbacks
+        self.subworkflows = subworkflows
         self.events = events
         self.send = send
         self.wakeup = Wakeup()
@@ -137,13 +141,21 @@ class WorkflowRole:
 
     async def run(self, timer: WorkflowTimer) -> None:
         try:
-            released, after = await run_timer(self.database, timer, self.callbacks.store)
+            released, after = await self.carry_out(timer)
         except Exception as error:
             await self.put_off(timer, error)
             return
         publish_released(self.events, timer.tenant, released)
         if after is not None:
             await after()
+
+    async def carry_out(self, timer: WorkflowTimer) -> tuple[Released, After | None]:
+        asked = self.database, timer, self.callbacks.store, self.subworkflows.begin
+        try:
+            return await run_timer(*asked)
+        except NewPools as new:
+            await self.subworkflows.make_pools(new)
+            return await run_timer(*asked)
 
     async def close(self) -> None:
         """Nothing is held: what is due stays due."""

@@ -91,7 +91,7 @@ told AS (
            NULL AS result, done.fingerprint
 
 -- fragment: cancelled
--- Unleased tasks end, and leased ones are asked to end.
+-- Unleased tasks end if they `stand` alone, and leased ones are asked to end.
 locked AS MATERIALIZED (
     SELECT timers.shard, timers.id
       FROM unnest($2::smallint[], $3::uuid[]) AS asked(shard, id)
@@ -107,6 +107,7 @@ locked AS MATERIALIZED (
        AND timers.id = locked.id
        AND timers.tenant + 0 = $1
        AND timers.holder IS NULL
+       AND :stand
  RETURNING timers.shard, timers.id, timers.tenant, timers.fence + 1 AS fence, 0 AS charged,
            NULL::uuid AS holder, NULL::timestamptz AS started_at, timers.run_at,
            'cancelled' AS outcome, 'CANCELLED' AS state, NULL AS reason, NULL AS error,
@@ -251,7 +252,7 @@ SELECT id FROM ended
 -- nothing: the guards stand on the rows that change. The sums keep the planner from finding a
 -- key by the tenant's index, which on a small table looks as good, and from walking all keys in order.
 WITH
--- include: finish.cancelled allowed=true
+-- include: finish.cancelled allowed=true stand=true
 ,
 -- include: finish.callbacks
 SELECT id, 'cancelled' AS answer FROM ended
@@ -259,11 +260,17 @@ SELECT id, 'cancelled' AS answer FROM ended
 SELECT id, 'cancel_requested' FROM requested
 
 -- name: finish_cancelled_nodes
--- The same for nodes of workflows, under the lock of these. A cancelled node counts for its children.
+-- The same for nodes of workflows, under the lock of these. A cancelled node counts for its children. One
+-- that stands for a workflow ends as that does, which is asked to stop.
 WITH workflows_locked AS MATERIALIZED (
     SELECT duly.lock_workflows($3) AS is_locked
 ),
--- include: finish.cancelled allowed="(SELECT is_locked FROM workflows_locked)"
+inside AS MATERIALIZED (
+    SELECT node, workflow, shard
+      FROM workflows_locked
+     CROSS JOIN LATERAL duly.stop_workflows_of($1, CASE WHEN is_locked THEN $3 END)
+),
+-- include: finish.cancelled allowed="(SELECT is_locked FROM workflows_locked)" stand="timers.id <> ALL (ARRAY(SELECT node FROM inside))"
 SELECT true AS is_end, id, 'cancelled' AS answer, tenant, NULL::smallint AS shard,
        NULL::smallint AS queue, NULL::integer AS fence, NULL::timestamptz AS due_at,
        NULL::smallint AS priority, NULL::text AS type, NULL::text AS concurrency_key,
@@ -272,6 +279,12 @@ SELECT true AS is_end, id, 'cancelled' AS answer, tenant, NULL::smallint AS shar
  UNION ALL
 SELECT true, id, 'cancel_requested', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
   FROM requested
+ UNION ALL
+SELECT true, node, 'cancel_requested', NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM inside
+ UNION ALL
+SELECT false, workflow, NULL, $1, shard, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL
+  FROM inside
  UNION ALL
 SELECT false, id, NULL, tenant, shard, queue, fence, due_at, priority, type, concurrency_key,
        concurrency_limit, host

@@ -818,6 +818,33 @@ CREATE FUNCTION duly.stop_reason_after(stop_reason text, on_failure text, failed
     LANGUAGE sql IMMUTABLE PARALLEL SAFE
     RETURN CASE WHEN ((stop_reason IS NULL) AND (on_failure = ANY (ARRAY['stop'::text, 'compensate'::text])) AND (failed > 0)) THEN 'failure'::text ELSE stop_reason END;
 
+CREATE FUNCTION duly.stop_workflows_of(owner integer, nodes uuid[]) RETURNS TABLE(node uuid, workflow uuid, shard smallint)
+    LANGUAGE plpgsql
+    SET search_path TO 'pg_catalog'
+    AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH inside AS (
+        SELECT workflows.parent_node, workflows.id, workflows.shard, workflows.tenant, workflows.ended_at
+          FROM unnest(nodes) AS asked(id)
+          JOIN duly.timers
+            ON timers.shard = duly.shard_of(asked.id) AND timers.id = asked.id
+          JOIN duly.workflows
+            ON workflows.shard = duly.shard_of(asked.id)
+           AND workflows.parent_node = asked.id
+           AND workflows.tenant + 0 = owner
+    ), armed AS (
+        INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
+        SELECT inside.shard, inside.tenant, inside.id, 'stop', duly.now()
+          FROM inside
+         WHERE inside.ended_at IS NULL
+            ON CONFLICT DO NOTHING
+    )
+    SELECT inside.parent_node, inside.id, inside.shard FROM inside;
+END
+$$;
+
 CREATE FUNCTION duly.store_task(task_id uuid, tenant integer, shard smallint, pool smallint, type text, payload json, fires_at timestamp with time zone, start_by timestamp with time zone, options jsonb) RETURNS timestamp with time zone
     LANGUAGE plpgsql
     SET search_path TO 'pg_catalog'
@@ -1044,8 +1071,9 @@ BEGIN
      USING unnest(ended_ids) AS asked(id)
      WHERE workflow_timers.shard = duly.shard_of(asked.id)
        AND workflow_timers.workflow = asked.id;
+    -- A look at a workflow that has not ended yet may be under way: it is done again.
     RETURN QUERY
-    INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, node, due_at)
+    INSERT INTO duly.workflow_timers AS held (shard, tenant, workflow, kind, node, due_at)
     SELECT told.shard, workflows.tenant, told.workflow, told.kind, told.node, duly.now()
       FROM unnest(ended_ids) AS asked(id)
       JOIN duly.workflows
@@ -1059,9 +1087,10 @@ BEGIN
            SELECT duly.shard_of(workflows.parent_node), duly.workflow_of(workflows.parent_node),
                   'child', duly.node_number(workflows.parent_node)
             WHERE workflows.parent_node IS NOT NULL) AS told
-        ON CONFLICT DO NOTHING
- RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
-                   NULL, NULL, NULL::integer, NULL;
+        ON CONFLICT (shard, workflow, kind, node) DO UPDATE
+       SET due_at = least(held.due_at, excluded.due_at), fence = held.fence + 1
+ RETURNING held.workflow, held.tenant, held.shard, NULL::smallint, NULL::integer, held.due_at,
+           NULL::smallint, NULL, NULL, NULL::integer, NULL;
 END
 $$;
 
@@ -1201,7 +1230,7 @@ CREATE TABLE duly.dead_letters (
     tags jsonb,
     error text,
     replayed_as uuid,
-    CONSTRAINT dead_letters_reason_check CHECK ((reason = ANY (ARRAY['exhausted'::text, 'rejected'::text, 'non_retryable'::text, 'expired'::text, 'poison'::text, 'items_failed'::text, 'invalid_items'::text])))
+    CONSTRAINT dead_letters_reason_check CHECK ((reason = ANY (ARRAY['exhausted'::text, 'rejected'::text, 'non_retryable'::text, 'expired'::text, 'poison'::text, 'items_failed'::text, 'invalid_items'::text, 'workflow_failed'::text])))
 );
 
 ALTER TABLE ONLY duly.dead_letters FORCE ROW LEVEL SECURITY;
@@ -1769,7 +1798,7 @@ CREATE TABLE duly.workflow_timers (
     kind text NOT NULL,
     cursor text,
     tries smallint DEFAULT 0 NOT NULL,
-    CONSTRAINT workflow_timers_kind_check CHECK ((kind = ANY (ARRAY['deadline'::text, 'cancel'::text, 'cascade'::text, 'callback'::text, 'step'::text, 'map'::text, 'wait'::text, 'compensate'::text, 'child'::text, 'resume'::text, 'next'::text])))
+    CONSTRAINT workflow_timers_kind_check CHECK ((kind = ANY (ARRAY['deadline'::text, 'cancel'::text, 'cascade'::text, 'callback'::text, 'step'::text, 'map'::text, 'wait'::text, 'compensate'::text, 'child'::text, 'stop'::text, 'resume'::text, 'next'::text])))
 )
 WITH (fillfactor='70', autovacuum_vacuum_scale_factor='0.02', autovacuum_vacuum_cost_delay='0');
 

@@ -14,6 +14,7 @@ from duly.store.workflow_nodes import decode_spec, encode_spec
 from duly.store.workflows import NodeStart, WorkflowStart
 
 NO_PAYLOAD = "null"
+NULL = msgspec.Raw(b"null")
 
 
 class Template(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,6 +53,19 @@ class WorkflowTemplate(msgspec.Struct, frozen=True, omit_defaults=True):
     tags: dict[str, str] | None = None
 
 
+class InnerStart(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a node needs that starts a workflow: kept as the payload of the task that stands for it.
+    A graph of its own; a type is named by the spec of the node."""
+
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+    template: WorkflowTemplate | None = None
+
+    @property
+    def payload_text(self) -> str | None:
+        """None: the nodes inside have their own."""
+        return None if self.payload == NULL else bytes(self.payload).decode()
+
+
 class ScheduledWorkflow(msgspec.Struct, frozen=True, omit_defaults=True):
     """The workflow that each occurrence of a schedule starts: a graph of its own, or that of a
     type, in one version or the latest of its time."""
@@ -84,6 +98,7 @@ class WrappedWorkflow(msgspec.Struct, frozen=True):
 
 WRAPPED_PREFIX = '{"workflow":'
 TASK = msgspec.json.Decoder(Template)
+INNER = msgspec.json.Decoder(InnerStart)
 WRAPPED = msgspec.json.Decoder(WrappedWorkflow)
 
 
@@ -163,6 +178,8 @@ def node_from(node: NodeTemplate, tenant: int, payload: str | None) -> NodeStart
     task, spec = task_from(node.task, tenant, node.delay_s), decode_spec(node.spec)
     if spec.kind is NodeKind.TASK:
         task = with_payload(task, payload)
+    elif spec.kind is NodeKind.WORKFLOW and payload is not None:
+        task = with_inner_payload(task, payload)
     return NodeStart(node.name, task, node.parents, node.children, WaitRule(node.rule), spec)
 
 
@@ -170,3 +187,11 @@ def with_payload(task: Submission, payload: str | None) -> Submission:
     if payload is None or task.payload != NO_PAYLOAD:
         return task
     return task._replace(payload=payload)
+
+
+def with_inner_payload(task: Submission, payload: str) -> Submission:
+    inner = INNER.decode(task.payload)
+    if inner.payload != NULL:
+        return task
+    given = msgspec.structs.replace(inner, payload=msgspec.Raw(payload.encode()))
+    return task._replace(payload=msgspec.json.encode(given).decode())

@@ -207,11 +207,12 @@ SELECT shard, id, live, completed, failed, skipped, cancelled, ended_at, paused_
 
 -- name: read_nodes
 -- All nodes of these workflows but for items of maps, with what became of them; ids of nodes say whose they
--- are. An open map counts items instead of parents; one over pages may start before its parent has ended.
+-- are. One that has started a workflow counts that. An open map counts items instead of parents; one over
+-- pages may start before its parent has ended.
 -- What became of one that is reused is what its source became.
 SELECT asked.id AS workflow, node.id, duly.node_number(node.id) AS number, node.wait_rule,
        node.parents, timers.id IS NOT NULL AS is_live,
-       CASE WHEN node.kind <> 1 OR timers.started_at IS NULL THEN timers.parents_pending END
+       CASE WHEN node.kind NOT IN (1, 3) OR timers.started_at IS NULL THEN timers.parents_pending END
            AS parents_pending,
        node.kind = 1 AS is_map,
        node.kind = 1 AND (node.spec::jsonb #>> '{map,path}') IS NULL
@@ -226,8 +227,14 @@ SELECT asked.id AS workflow, node.id, duly.node_number(node.id) AS number, node.
            AND (timers.id IS NOT NULL
                 OR EXISTS (SELECT FROM duly.attempts AS own
                             WHERE own.shard = node.shard AND own.id = node.id)) AS ran_again,
-       node.kind <> 3 AND node.is_step AND timers.due_at IS NULL AND timers.held_due_at IS NULL
-           AND timers.parents_pending IS NULL AND timers.id IS NOT NULL
+       node.is_step AND timers.due_at IS NULL AND timers.held_due_at IS NULL
+           AND (timers.parents_pending IS NULL OR node.kind = 3 AND timers.started_at IS NOT NULL)
+           AND timers.id IS NOT NULL
+           AND NOT EXISTS (SELECT FROM duly.workflows AS inside
+                            WHERE node.kind = 3
+                              AND inside.shard = node.shard
+                              AND inside.parent_node = node.id
+                              AND inside.ended_at IS NULL)
            AND NOT EXISTS (SELECT FROM duly.workflow_timers AS armed
                             WHERE armed.shard = node.shard
                               AND armed.workflow = asked.id

@@ -7,6 +7,7 @@
 | killed between two batches of a cancel | the timer is still there: the next process goes on |
 | two processes do the same timer | the first deletes it in its commit; the second does nothing |
 | between two of its nodes that undo others | a cancel ends it at once |
+| a workflow inside it lives as it is stopped | that one is asked to stop, and its node waits |
 | a step comes due while its workflow is paused | it is put off until the pause ends |
 | the deadline passes as the last node ends | the end deletes the timer: one of the two happened |
 """
@@ -22,11 +23,12 @@ from duly.store.control import cancel_tasks, ended_by_cancel
 from duly.store.database import Database, Session
 from duly.store.finish import Released
 from duly.store.statements import statements_beside
+from duly.store.subworkflows import run_child
 from duly.store.workflow_compensations import end_compensated, run_compensation
 from duly.store.workflow_maps import run_map
 from duly.store.workflow_nodes import lock_workflow
 from duly.store.workflow_pauses import PARKED, QUEUE, park, unpause_workflow
-from duly.store.workflow_steps import run_step
+from duly.store.workflow_steps import BeginInner, run_step
 from duly.store.workflow_timers import TimerKind, WorkflowTimer, arm, take_timer
 from duly.store.workflow_waits import run_wait
 
@@ -82,8 +84,15 @@ async def cancel_nodes(
         released.workflows.append(workflow_id)
 
 
+async def no_inner(*_: object) -> None:
+    raise AssertionError("no workflow within a workflow was asked for")
+
+
 async def run_timer(
-    database: Database, timer: WorkflowTimer, call_back: CallBack
+    database: Database,
+    timer: WorkflowTimer,
+    call_back: CallBack,
+    begin_inner: BeginInner = no_inner,
 ) -> tuple[Released, Callable[[], Awaitable[None]] | None]:
     """One commit: the timer goes, and what it was for is done. Answers what follows."""
     released = Released()
@@ -95,12 +104,17 @@ async def run_timer(
             await park(session, *key)
             return released, None
         if await take_timer(session, timer) and row is not None:
-            after = await do(session, timer, row, released, call_back)
+            after = await do(session, timer, row, released, call_back, begin_inner)
     return released, after
 
 
 async def do(
-    session: Session, timer: WorkflowTimer, row: Any, released: Released, call_back: CallBack
+    session: Session,
+    timer: WorkflowTimer,
+    row: Any,
+    released: Released,
+    call_back: CallBack,
+    begin_inner: BeginInner,
 ) -> Callable[[], Awaitable[None]] | None:
     match TimerKind(timer.kind):
         case TimerKind.CALLBACK:
@@ -116,9 +130,14 @@ async def do(
             skipped = [node_id_of(timer.workflow, int(n)) for n in timer.cursor.split()]
             released.note(await session.fetch(SQL.cascade, skipped))
         case TimerKind.STEP:
-            await run_step(session, timer, row, released)
+            return await run_step(session, timer, row, released, begin_inner)
         case TimerKind.MAP:
             await run_map(session, timer, row, released)
+        case TimerKind.CHILD:
+            await run_child(session, timer, released)
+        case TimerKind.STOP:
+            reason = WorkflowStop.CANCELLED
+            await stop_workflow(session, timer.tenant, timer.workflow, reason, released)
         case TimerKind.WAIT:
             await run_wait(session, timer, row, released)
         case TimerKind.COMPENSATE:

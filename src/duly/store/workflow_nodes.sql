@@ -59,7 +59,7 @@ SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason
        workflows.cancelled, workflows.nodes, workflows.generated, workflows.edges, workflows.live,
        workflows.created_at, workflows.paused_at, workflows.compensating_at, workflows.next_workflow,
        workflows.on_failure, workflows.compensated, workflows.compensations_failed,
-       duly.now() AS now
+       workflows.depth, workflows.root, duly.now() AS now
   FROM duly.workflows
  WHERE workflows.shard = $1 AND workflows.id = $2
    FOR NO KEY UPDATE OF workflows

@@ -33,8 +33,11 @@ from duly.store.workflow_timers import WorkflowTimer
 from duly.store.workflow_waits import begin_wait
 
 SKIPPED = NodeEnd(Outcome.SKIPPED, State.SKIPPED)
+After = Callable[[], Awaitable[None]]
 # With the row of its workflow, which is locked.
 Begin = Callable[[Session, LiveNode, Any, Released], Awaitable[None]]
+# The same for a node that starts a workflow, which is stored as any other; what follows its commit.
+BeginInner = Callable[[Session, LiveNode, Any, Released], Awaitable[After | None]]
 # What runs a node of each kind, once its `if` lets it. A kind to come has its own file with what
 # begins it here, and what ends it (`end_node`) at its timers.
 BEGINNINGS: dict[NodeKind, Begin] = {
@@ -44,15 +47,20 @@ BEGINNINGS: dict[NodeKind, Begin] = {
 }
 
 
-async def run_step(session: Session, timer: WorkflowTimer, row: Any, released: Released) -> None:
-    """Under the lock of the workflow, whose row this is."""
+async def run_step(
+    session: Session, timer: WorkflowTimer, row: Any, released: Released, begin_inner: BeginInner
+) -> After | None:
+    """Under the lock of the workflow, whose row this is. Answers what follows the commit."""
     node = await read_live_node(session, node_id_of(timer.workflow, timer.node), timer.due_at)
     if node is None or row["stop_reason"] is not None:
-        return
-    if await is_wanted(session, node):
-        await BEGINNINGS[node.spec.kind](session, node, row, released)
-    else:
+        return None
+    if not await is_wanted(session, node):
         await end_node(session, node.id, SKIPPED, released)
+    elif node.spec.kind is NodeKind.WORKFLOW:
+        return await begin_inner(session, node, row, released)
+    else:
+        await BEGINNINGS[node.spec.kind](session, node, row, released)
+    return None
 
 
 async def is_wanted(session: Session, node: LiveNode) -> bool:

@@ -29,7 +29,9 @@ class TimerKind(StrEnum):
     MAP = "map"
     WAIT = "wait"
     COMPENSATE = "compensate"
+    # Of a workflow within it: whether that has ended; and of that one, to stop with what is around.
     CHILD = "child"
+    STOP = "stop"
     RESUME = "resume"
     NEXT = "next"
 

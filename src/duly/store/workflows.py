@@ -94,6 +94,9 @@ class WorkflowStart:
     # The workflow type that it is a run of, pinned to a version.
     type: str | None = None
     type_version: int | None = None
+    # The node of another workflow that stands for this one, and how many are above it.
+    parent_node: UUID | None = None
+    depth: int = 0
 
 
 class Started(NamedTuple):
@@ -182,22 +185,14 @@ class WorkflowStarter:
         submitter = self.submitter
         await submitter.learn_tenants()
         placement = await submitter.current_range(session or self.database)
-        wanted = {
-            (start.tenant, pool)
-            for start in starts
-            for node in start.nodes
-            for pool in pools_named(node)
-        }
-        # Those of callbacks as well: the transactions that tell of an end cannot make any.
-        told = [(s.tenant, decode_callback(s.callback)) for s in starts if s.callback is not None]
-        wanted |= {(tenant, callback.pool) for tenant, callback in told if callback.url is None}
+        wanted = pools_of_starts(starts)
         pools = await submitter.pools.resolve(wanted, session) if wanted else {}
         environment = submitter.environment
         placed_ms = milliseconds(placement.clamp(environment.clock.now()))
         placed = []
         ordinals = iter(range(sum(len(start.nodes) for start in starts)))
         for ordinal, start in enumerate(starts):
-            shard = submitter.choose_shard(shard_task(start))
+            shard = self.shard_for(start)
             workflow_id = make_workflow_id(placed_ms, shard, environment.random)
             rows = [
                 self.row_of(next(ordinals), node, workflow_id, number, shard, pools)
@@ -206,6 +201,12 @@ class WorkflowStarter:
             placed.append(PlacedStart(ordinal, start, workflow_id, shard, rows))
         placed.sort(key=lambda each: (each.shard, each.id.bytes))
         return placed
+
+    def shard_for(self, start: WorkflowStart) -> int:
+        """That of the workflow around it, which looks for it there."""
+        if start.parent_node is not None:
+            return shard_of(start.parent_node)
+        return self.submitter.choose_shard(shard_task(start))
 
     def row_of(
         self,
@@ -234,6 +235,18 @@ class WorkflowStarter:
                 is_same = held["request_hash"] == each.start.asked
                 answers[each.ordinal] = (Replayed if is_same else Mismatch)(held["task_id"])
         return answers
+
+
+def pools_of_starts(starts: Sequence[WorkflowStart]) -> set[tuple[int, str]]:
+    """Those of callbacks as well: the transactions that tell of an end cannot make any."""
+    wanted = {
+        (start.tenant, pool)
+        for start in starts
+        for node in start.nodes
+        for pool in pools_named(node)
+    }
+    told = [(s.tenant, decode_callback(s.callback)) for s in starts if s.callback is not None]
+    return wanted | {(tenant, callback.pool) for tenant, callback in told if callback.url is None}
 
 
 def shard_task(start: WorkflowStart) -> Submission:
@@ -293,6 +306,8 @@ def workflow_columns(placed: list[PlacedStart]) -> list[Any]:
         [None if t.tags is None else msgspec.json.encode(t.tags).decode() for t in starts],
         [start.type for start in starts],
         [start.type_version for start in starts],
+        [start.parent_node for start in starts],
+        [start.depth for start in starts],
     ]
 
 
@@ -364,6 +379,7 @@ class Workflow:
     # The workflow whose finished nodes it reuses, and the node of another one that stands for it.
     resumed_from: UUID | None = None
     parent_node: UUID | None = None
+    parent_name: str | None = None
 
     @property
     def last_number(self) -> int:
@@ -385,6 +401,14 @@ class MapStanding(NamedTuple):
     cancelled: int
     failed_max: int | None
     detail: str | None = None
+
+
+class InnerWorkflow(NamedTuple):
+    """The workflow that a node stands for."""
+
+    id: UUID
+    name: str
+    state: State
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +441,8 @@ class WorkflowNode:
     map: MapStanding | None = None
     # Of an item: its place in its map.
     map_index: int | None = None
+    # Of one that has started a workflow.
+    inside: InnerWorkflow | None = None
 
     @property
     def has_begun(self) -> bool:
@@ -591,6 +617,7 @@ def workflow_from(row: Any) -> Workflow:
         paused_by=row["paused_by"],
         resumed_from=row["resumed_from"],
         parent_node=row["parent_node"],
+        parent_name=row["parent_name"],
     )
 
 
@@ -620,7 +647,13 @@ def node_from(row: Any) -> WorkflowNode:
         source=row["source"],
         map=None if spec.map is None else map_standing(row, spec.map),
         map_index=row["map_index"],
+        inside=None if row["inside_id"] is None else inner_workflow(row),
     )
+
+
+def inner_workflow(row: Any) -> InnerWorkflow:
+    state = State(row["inside_state"] or State.RUNNING)
+    return InnerWorkflow(row["inside_id"], row["inside_name"], state)
 
 
 def map_standing(row: Any, spec: MapSpec) -> MapStanding | None:
@@ -642,7 +675,8 @@ def map_standing(row: Any, spec: MapSpec) -> MapStanding | None:
 
 
 def live_node_state(row: Any) -> State:
-    """A map runs from its first item on; it counts these as a waiting node counts its parents."""
+    """A map runs from its first item on; it counts these as a waiting node counts its parents. So
+    does one that stands for a workflow count that."""
     if row["live_started_at"] is not None and row["parents_pending"] is not None:
         return State.RUNNING
     return live_state(row["due_at"], row["holder"], row["now"])

@@ -24,15 +24,15 @@ graphs AS (
 -- whole.
 begun AS (
     INSERT INTO duly.workflows (shard, id, tenant, name, nodes, live, edges, created_at, deadline_at,
-                                on_failure, callback, tags, type, type_version)
+                                on_failure, callback, tags, type, type_version, parent_node, depth)
     SELECT shard, id, tenant, name, nodes, nodes, edges, duly.now(),
            duly.now() + make_interval(secs => deadline_s), on_failure, callback, tags::jsonb, type,
-           type_version
+           type_version, parent_node, depth
       FROM unnest($16::smallint[], $17::uuid[], $18::integer[], $19::text[], $20::integer[],
                   $21::integer[], $22::double precision[], $23::text[], $24::text[], $25::text[],
-                  $26::text[], $27::integer[])
+                  $26::text[], $27::integer[], $28::uuid[], $29::smallint[])
            AS sent(shard, id, tenant, name, nodes, edges, deadline_s, on_failure, callback, tags, type,
-                   type_version)
+                   type_version, parent_node, depth)
      WHERE :stands
     RETURNING shard, id, tenant, deadline_at
 ), deadlines AS (
@@ -54,9 +54,9 @@ SELECT NULL::uuid AS id WHERE false
 WITH bounded AS MATERIALIZED (
     SELECT set_config('lock_timeout', '1s', true)
 ),
--- include: insert.claimed_keys shards=$28 tenants=$29 keys=$30 hashes=$31 ids=$32 ttls=$33
+-- include: insert.claimed_keys shards=$30 tenants=$31 keys=$32 hashes=$33 ids=$34 ttls=$35
 , lost AS (
-    SELECT unnest($32::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
+    SELECT unnest($34::uuid[]) AS id EXCEPT SELECT task_id FROM claimed
 ),
 -- include: workflows.nodes stands="duly.workflow_of(sent.id) NOT IN (SELECT lost.id FROM lost)"
 ,
@@ -77,11 +77,13 @@ SELECT workflows.id, workflows.tenant, workflows.name, workflows.state, workflow
        workflows.cancelled, workflows.created_at, workflows.deadline_at, workflows.ended_at,
        workflows.on_failure, workflows.stop_reason, workflows.tags, workflows.callback,
        workflows.type, workflows.type_version, workflows.paused_at, workflows.paused_by,
-       workflows.resumed_from, workflows.parent_node,
+       workflows.resumed_from, workflows.parent_node, around.name AS parent_name,
        alive.waiting, alive.scheduled, alive.ready, alive.running, duly.now() AS now
   FROM unnest($2::smallint[], $3::uuid[], $4::uuid[]) AS asked(shard, id, last_id)
   JOIN duly.workflows
     ON workflows.shard = asked.shard AND workflows.id = asked.id AND workflows.tenant + 0 = $1
+  LEFT JOIN duly.workflow_nodes AS around
+    ON around.shard = duly.shard_of(workflows.parent_node) AND around.id = workflows.parent_node
  CROSS JOIN LATERAL (
        SELECT count(*) FILTER (WHERE timers.due_at IS NULL AND (timers.parents_pending IS NULL
                                                                 OR timers.started_at IS NULL)) AS waiting,
@@ -116,7 +118,7 @@ SELECT id, looked_at, is_match
 
 -- fragment: standing
 -- Nodes of the graph, or items, that were `chosen`, and how each stands at one instant; of a map, how far
--- it is. One that is reused ended as its source did.
+-- it is; of one that stands for a workflow, how that stands. One that is reused ended as its source did.
 SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.children, node.spec,
        node.map_index, timers.id IS NOT NULL AS is_live, timers.due_at, timers.holder, timers.attempt,
        timers.parents_pending, timers.held_due_at, timers.started_at AS live_started_at, tasks.type,
@@ -125,7 +127,7 @@ SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.chi
        maps.made, maps.handed, maps.total, maps.detail, timers.parents_completed,
        timers.parents_failed, timers.parents_skipped, timers.items_mark IS NOT NULL AS is_open,
        CASE WHEN node.kind = 1 THEN last.result END AS map_result, waiting.until,
-       duly.now() AS now
+       inside.id AS inside_id, inside.name AS inside_name, inside.state AS inside_state, duly.now() AS now
   FROM chosen AS node
   LEFT JOIN duly.tasks ON tasks.shard = node.shard AND tasks.id = coalesce(node.source, node.id)
   LEFT JOIN duly.timers ON timers.shard = node.shard AND timers.id = node.id
@@ -148,6 +150,12 @@ SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.chi
           AND workflow_maps.shard = node.shard
           AND workflow_maps.workflow = duly.workflow_of(node.id)
           AND workflow_maps.node = duly.node_number(node.id)) AS maps ON true
+  LEFT JOIN LATERAL (
+       SELECT workflows.id, workflows.name, workflows.state
+         FROM duly.workflows
+        WHERE node.kind = 3
+          AND workflows.shard = node.shard
+          AND workflows.parent_node = coalesce(node.source, node.id)) AS inside ON true
 
 -- name: read_nodes
 -- Nodes of one workflow after a number, in that order: the graph, and what undoes; no items.

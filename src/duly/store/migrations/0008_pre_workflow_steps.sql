@@ -74,14 +74,15 @@ ALTER TABLE duly.workflow_timers
     DROP CONSTRAINT workflow_timers_kind_check,
     ADD CONSTRAINT workflow_timers_kind_check
         CHECK (kind IN ('deadline', 'cancel', 'cascade', 'callback', 'step', 'map', 'wait',
-                        'compensate', 'child', 'resume', 'next'));
+                        'compensate', 'child', 'stop', 'resume', 'next'));
 
--- A map fails with more failed items than it tolerates, or where its source has no items, or too many.
+-- A map fails with more failed items than it tolerates, or where its source has no items, or too many; a
+-- node that stands for a workflow where that failed, or could not be started.
 ALTER TABLE duly.dead_letters
     DROP CONSTRAINT dead_letters_reason_check,
     ADD CONSTRAINT dead_letters_reason_check
         CHECK (reason IN ('exhausted', 'rejected', 'non_retryable', 'expired', 'poison', 'items_failed',
-                          'invalid_items'));
+                          'invalid_items', 'workflow_failed'));
 
 -- Of each map that was opened: how far it is. `total`: how many items it has, once that is known. `handed`:
 -- items that its running parent has handed over. `reason`, `detail`: why it makes no more and will fail.
@@ -179,8 +180,9 @@ BEGIN
      USING unnest(ended_ids) AS asked(id)
      WHERE workflow_timers.shard = duly.shard_of(asked.id)
        AND workflow_timers.workflow = asked.id;
+    -- A look at a workflow that has not ended yet may be under way: it is done again.
     RETURN QUERY
-    INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, node, due_at)
+    INSERT INTO duly.workflow_timers AS held (shard, tenant, workflow, kind, node, due_at)
     SELECT told.shard, workflows.tenant, told.workflow, told.kind, told.node, duly.now()
       FROM unnest(ended_ids) AS asked(id)
       JOIN duly.workflows
@@ -194,9 +196,40 @@ BEGIN
            SELECT duly.shard_of(workflows.parent_node), duly.workflow_of(workflows.parent_node),
                   'child', duly.node_number(workflows.parent_node)
             WHERE workflows.parent_node IS NOT NULL) AS told
-        ON CONFLICT DO NOTHING
- RETURNING workflow, tenant, shard, NULL::smallint, NULL::integer, due_at, NULL::smallint,
-                   NULL, NULL, NULL::integer, NULL;
+        ON CONFLICT (shard, workflow, kind, node) DO UPDATE
+       SET due_at = least(held.due_at, excluded.due_at), fence = held.fence + 1
+ RETURNING held.workflow, held.tenant, held.shard, NULL::smallint, NULL::integer, held.due_at,
+           NULL::smallint, NULL, NULL, NULL::integer, NULL;
+END
+$$;
+
+-- Of nodes that are to be cancelled under the lock of their workflows, those that stand for a workflow: that
+-- one is asked to stop, unless it has ended, and they end as it does. A function, because it must see what
+-- began while its caller waited for the lock.
+CREATE FUNCTION duly.stop_workflows_of(owner integer, nodes uuid[])
+RETURNS TABLE (node uuid, workflow uuid, shard smallint)
+LANGUAGE plpgsql SET search_path = pg_catalog
+AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH inside AS (
+        SELECT workflows.parent_node, workflows.id, workflows.shard, workflows.tenant, workflows.ended_at
+          FROM unnest(nodes) AS asked(id)
+          JOIN duly.timers
+            ON timers.shard = duly.shard_of(asked.id) AND timers.id = asked.id
+          JOIN duly.workflows
+            ON workflows.shard = duly.shard_of(asked.id)
+           AND workflows.parent_node = asked.id
+           AND workflows.tenant + 0 = owner
+    ), armed AS (
+        INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
+        SELECT inside.shard, inside.tenant, inside.id, 'stop', duly.now()
+          FROM inside
+         WHERE inside.ended_at IS NULL
+            ON CONFLICT DO NOTHING
+    )
+    SELECT inside.parent_node, inside.id, inside.shard FROM inside;
 END
 $$;
 
@@ -490,7 +523,7 @@ $$;
 DELETE FROM duly.timers WHERE held_due_at IS NOT NULL OR items_mark IS NOT NULL;
 DELETE FROM duly.workflow_timers
  WHERE kind NOT IN ('deadline', 'cancel', 'cascade', 'callback');
-DROP FUNCTION duly.release_children, duly.workflow_ended;
+DROP FUNCTION duly.release_children, duly.stop_workflows_of, duly.workflow_ended;
 CREATE OR REPLACE FUNCTION duly.stop_reason_after(stop_reason text, on_failure text, failed bigint) RETURNS text
 LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN CASE WHEN stop_reason IS NULL AND on_failure = 'stop' AND failed > 0 THEN 'failure'
@@ -498,7 +531,7 @@ RETURN CASE WHEN stop_reason IS NULL AND on_failure = 'stop' AND failed > 0 THEN
 DROP TABLE duly.workflow_signals, duly.workflow_maps, duly.workflow_map_pages;
 UPDATE duly.dead_letters
    SET reason = 'rejected'
- WHERE reason IN ('items_failed', 'invalid_items');
+ WHERE reason IN ('items_failed', 'invalid_items', 'workflow_failed');
 ALTER TABLE duly.dead_letters
     DROP CONSTRAINT dead_letters_reason_check,
     ADD CONSTRAINT dead_letters_reason_check
