@@ -23,6 +23,7 @@ REASONS = (
     "poison",
     "items_failed",
     "invalid_items",
+    "workflow_failed",
 )
 COUNTED = ("matched", "done")
 REPLAY = BulkOperation("/v1/dead-letters/replay", "replay", "dead letter", ("done",), COUNTED)
