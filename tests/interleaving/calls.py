@@ -3,6 +3,7 @@ what it was answered, without ids and instants, so that answers can be compared.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from random import Random
 
 from duly.domain.access import Access
@@ -145,6 +146,20 @@ async def hand_over(database: Database, scene: Scene) -> str:
     page = ItemPage(scene.tenant, scene.id, scene.fence, "charge", 1, ["2"])
     answer = await hand_over_page(database, page, released)
     return f"{answer.answer} {answer.handed}"
+
+
+async def complete_inside(database: Database, scene: Scene) -> str:
+    """The only task of the workflow that the scene's node has started."""
+    assert scene.inner_lease is not None
+    lease = scene.inner_lease
+    end = Settlement(lease.id, lease.fence, scene.holder, Outcome.COMPLETED)
+    (answer,) = await Settler(database, environment()).settle([end])
+    return settled(answer)
+
+
+async def stop_inside(database: Database, scene: Scene) -> str:
+    """What a stop of the one around does to it, or its owner by its id."""
+    return await stop(database, replace(scene, workflow=scene.inside))
 
 
 def new_node(scene: Scene) -> Append:

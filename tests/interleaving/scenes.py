@@ -7,11 +7,20 @@ from typing import Any, Never
 from uuid import UUID
 
 import asyncpg
+import msgspec
 
 from duly.domain.access import Access
 from duly.domain.ids import node_id_of, shard_of
 from duly.domain.lanes import Lane, Ticket
-from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, MapSpec, NodeKind, NodeSpec, WaitSpec
+from duly.domain.node_spec import (
+    PLAIN,
+    STAND_IN_TYPES,
+    MapSpec,
+    NodeKind,
+    NodeSpec,
+    WaitSpec,
+    WorkflowSpec,
+)
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Callback, Policy, Submission
@@ -24,6 +33,8 @@ from duly.store.lease import ACCEPTED_ASYNC, Beat, Lease, extend_leases, lease_t
 from duly.store.ready_tickets import publish_tickets
 from duly.store.settle import Settler
 from duly.store.submit import Stored, Submitter
+from duly.store.subworkflows import Subworkflows
+from duly.store.templates import InnerStart, workflow_template_of
 from duly.store.workflow_control import run_timer
 from duly.store.workflow_handovers import ItemPage, hand_over_page
 from duly.store.workflow_pauses import pause_workflow
@@ -36,6 +47,7 @@ NAMES = {number: name for name, number in HOLDERS.items()} | {
     ACCEPTED_ASYNC: "receiver",
 }
 LEASE_S = 60.0
+ENVIRONMENT = Environment()
 SIGNAL = "approved"
 FAR_S = 3600.0
 
@@ -47,25 +59,47 @@ SELECT id, fence, attempt, losses, holder, cancel_requested, confirmed, priority
            AND NOT EXISTS (SELECT FROM duly.workflow_timers AS armed
                             WHERE armed.shard = timers.shard
                               AND armed.workflow = duly.workflow_of(timers.id)
-                              AND armed.node = duly.node_number(timers.id)) AS is_stranded,
+                              AND armed.node = duly.node_number(timers.id))
+           OR started_at IS NOT NULL AND holder IS NULL
+              AND EXISTS (SELECT FROM duly.workflow_nodes AS node
+                           WHERE node.shard = timers.shard
+                             AND node.id = timers.id
+                             AND node.kind = 3)
+              AND NOT EXISTS (SELECT FROM duly.workflows AS inside
+                               WHERE inside.shard = timers.shard
+                                 AND inside.parent_node = timers.id
+                                 AND inside.ended_at IS NULL)
+              AND NOT EXISTS (SELECT FROM duly.workflow_timers AS armed
+                               WHERE armed.shard = timers.shard
+                                 AND armed.kind = 'child'
+                                 AND armed.workflow = duly.workflow_of(timers.id)
+                                 AND armed.node = duly.node_number(timers.id)) AS is_stranded,
        started_at IS NOT NULL AND holder IS NULL AS has_begun,
        held_due_at IS NOT NULL AS is_held, due_at IS NOT NULL AND holder IS NULL AS may_start,
        parents_pending, parents_completed, parents_failed, parents_skipped
   FROM duly.timers WHERE tenant = $1 ORDER BY id"""
 READ_ATTEMPTS = """
 SELECT id, fence, charged, holder, outcome, state, reason, error,
-       regexp_replace(result, '"received_at":"[^"]*"', '"received_at"') AS result
+       regexp_replace(result, '"(received_at|workflow)":"[^"]*"', '"\\1"') AS result
   FROM duly.attempts WHERE tenant = $1 ORDER BY id, fence"""
 READ_LETTERS = """
 SELECT id, reason, attempts, replayed_as IS NOT NULL AS is_replayed
   FROM duly.dead_letters WHERE tenant = $1 ORDER BY id"""
 READ_WORKFLOWS = """
 SELECT state, live, completed, failed, skipped, cancelled, stop_reason,
-       paused_at IS NOT NULL AS is_paused
-  FROM duly.workflows WHERE tenant = $1"""
+       paused_at IS NOT NULL AS is_paused, parent_node IS NOT NULL AS is_inside
+  FROM duly.workflows WHERE tenant = $1 ORDER BY parent_node IS NOT NULL"""
 READ_WORKFLOW_TIMERS = """
 SELECT kind, node, cursor, due_at <= duly.now() AS is_due
-  FROM duly.workflow_timers WHERE tenant = $1 ORDER BY kind, node"""
+  FROM duly.workflow_timers
+ WHERE tenant = $1
+   -- A stop that comes after the end does nothing, whenever it is done.
+   AND (kind <> 'stop' OR EXISTS (SELECT FROM duly.workflows
+                                   WHERE workflows.shard = workflow_timers.shard
+                                     AND workflows.id = workflow_timers.workflow
+                                     AND workflows.ended_at IS NULL))
+ ORDER BY kind, node"""
+FIND_INSIDE = "SELECT id FROM duly.workflows WHERE tenant = $1 AND parent_node = $2"
 READ_SIGNALS = """
 SELECT number, name, consumed_by FROM duly.workflow_signals WHERE tenant = $1 ORDER BY number"""
 READ_MAPS = """
@@ -97,6 +131,9 @@ class Scene:
     # Of a node: its workflow, and the lease of the other parent of its child.
     workflow: UUID | None = None
     sibling: Lease | None = None
+    # The workflow that the node has started, and the lease of the task inside.
+    inside: UUID | None = None
+    inner_lease: Lease | None = None
 
     @property
     def ticket(self) -> Ticket:
@@ -115,13 +152,22 @@ async def run_due_timer(database: Database, scene: Scene) -> Released | None:
     assert scene.workflow is not None
     for timer in await find_due_timers(database, [shard_of(scene.workflow)]):
         if timer.workflow == scene.workflow:
-            released, _ = await run_timer(database, timer, no_callback)
+            submitter = Submitter(database, ENVIRONMENT)
+            begin_inner = Subworkflows(submitter).begin
+            released, _ = await run_timer(database, timer, no_callback, begin_inner)
             return released
     return None
 
 
 async def no_callback(*_: object) -> Never:
     raise AssertionError("no scene has a callback")
+
+
+def inner_start(task: Submission) -> Submission:
+    """Of a node that starts a workflow of this one task."""
+    start = WorkflowStart(task.tenant, "inner", [NodeStart("x", task)])
+    payload = msgspec.json.encode(InnerStart(template=workflow_template_of(start))).decode()
+    return Submission(task.tenant, STAND_IN_TYPES[NodeKind.WORKFLOW], payload)
 
 
 @dataclass
@@ -218,10 +264,11 @@ class Stage:
         """One of two parents of a node of a workflow, both leased; its lease ran out at once."""
         tenant = next(self.tenants)
         task = Submission(tenant=tenant, type="email", url="https://example.org/")
+        own = task if spec.workflow is None else inner_start(task)
         nodes = [
             NodeStart("left", task, children=[3]),
             NodeStart("right", task, children=[3]),
-            NodeStart("join", task, [1, 2], [4] if spec.is_step else [], rule, spec),
+            NodeStart("join", own, [1, 2], [4] if spec.is_step else [], rule, spec),
             *([NodeStart("after", task, [3])] if spec.is_step else []),
         ]
         submitter = Submitter(self.database, self.environment)
@@ -262,6 +309,30 @@ class Stage:
         spec = NodeSpec(wait=WaitSpec(signal=SIGNAL, timeout_s=0.0))
         scene = await self.scene_of(spec)
         await run_due_timer(self.database, scene)
+        return scene
+
+    async def unbegun_inner(self) -> Scene:
+        """A node that is to start a workflow of one task by a step that is due; another runs."""
+        return await self.scene_of(NodeSpec(workflow=WorkflowSpec(name="inner")))
+
+    async def begun_inner(self) -> Scene:
+        """The same, and the task inside is leased."""
+        scene = await self.unbegun_inner()
+        await run_due_timer(self.database, scene)
+        inside = await self.owner.fetchval(FIND_INSIDE, scene.tenant, scene.id)
+        ticket = Ticket(node_id_of(inside, 1), 0)
+        (lease,) = await lease_tasks(
+            self.database, self.environment, scene.holder, [ticket], LEASE_S
+        )
+        return replace(scene, inside=inside, inner_lease=lease)
+
+    async def ended_inner(self) -> Scene:
+        """The same, and the workflow inside has ended: its node is to hear of it."""
+        scene = await self.begun_inner()
+        assert scene.inner_lease is not None
+        lease = scene.inner_lease
+        end = Settlement(lease.id, lease.fence, scene.holder, Outcome.COMPLETED)
+        await Settler(self.database, self.environment).settle([end])
         return scene
 
     async def unbegun_wait(self) -> Scene:
@@ -415,12 +486,15 @@ def assert_invariants(scene: Scene, facts: Facts) -> None:
             assert sorted(held) == sorted(scene.granted), f"granted {scene.granted}: {facts}"
     known = {task["id"] for task in facts.tasks}
     is_paused = any(workflow["is_paused"] for workflow in facts.workflows)
-    for timer in facts.timers:
+    # A pause of the one around is none of what is inside it.
+    outer = [] if len(facts.workflows) > 1 else facts.timers
+    for timer in outer:
         wrong = timer["may_start" if is_paused else "is_held"]
         assert not wrong, f"is due in a pause, or held without one: {facts}"
+    live = [workflow["live"] for workflow in facts.workflows]
+    assert not live or sum(live) == len(facts.timers), f"live nodes: {facts}"
+    assert not live or sum(live) or not facts.workflow_timers, f"has ended: {facts}"
     for workflow in facts.workflows:
-        assert workflow["live"] == len(facts.timers), f"live nodes: {facts}"
         assert (workflow["state"] is None) == (workflow["live"] > 0), f"how it stands: {facts}"
-        assert workflow["live"] or not facts.workflow_timers, f"has ended: {facts}"
     orphans = [row for row in facts.timers + facts.attempts if row["id"] not in known]
     assert not orphans, f"rows of no task: {facts}"

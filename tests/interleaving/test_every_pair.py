@@ -19,6 +19,7 @@ from tests.interleaving.calls import (
     cancel,
     cancel_map,
     complete_and_add,
+    complete_inside,
     complete_sibling,
     expire,
     go_on,
@@ -35,6 +36,7 @@ from tests.interleaving.calls import (
     settle_as,
     signal,
     stop,
+    stop_inside,
     take,
     unpause,
 )
@@ -72,6 +74,7 @@ RACED = {
     "close_map": {"expand"},
     "know_total": {"expand"},
     "note_failure": {"expand"},
+    "begin_inner": {"begin inside"},
     "hold_timers": {"pause workflow"},
     "release_timers": {"unpause workflow"},
 }
@@ -83,7 +86,10 @@ MAKES_NEW = {
 }
 
 # A reaper leaves what moved under its hands, and a taker what is in another's hand, to a next time.
-PASSING = {"reap", "reap node", "take", "go on", "time out", "expand"}
+PASSING = {
+    *("reap", "reap node", "take", "go on", "time out", "expand", "begin inside"),
+    "hear of the end",
+}
 UNHELD: dict[str, SceneCall] = {
     "lease": lease_by("second"),
     "take": take,
@@ -186,6 +192,13 @@ UNOPENED: dict[str, SceneCall] = {
     "stop workflow": stop,
     "pause workflow": pause,
 }
+# A node that starts a workflow; one whose workflow runs; and one whose workflow has ended.
+UNBEGUN: dict[str, SceneCall] = {
+    "begin inside": go_on,
+    "cancel node": cancel,
+    "stop workflow": stop,
+    "pause workflow": pause,
+}
 # A node that hands over items to a map.
 SOURCE: dict[str, SceneCall] = {
     "hand over items": hand_over,
@@ -197,6 +210,16 @@ SOURCE: dict[str, SceneCall] = {
     "stop workflow": stop,
     "pause workflow": pause,
 }
+INSIDE: dict[str, SceneCall] = {
+    "complete inside": complete_inside,
+    "stop inside": stop_inside,
+    "hear of the end": go_on,
+    "cancel node": cancel,
+    "stop workflow": stop,
+    "complete other parent": complete_sibling,
+    "pause workflow": pause,
+}
+INSIDE_ENDED = {name: INSIDE[name] for name in ("hear of the end", *UNBEGUN) if name in INSIDE}
 
 
 def every_pair(where: str, setting: Setting, calls: dict[str, SceneCall]) -> list[Pair]:
@@ -230,6 +253,11 @@ PAIRS = [
     *every_pair("unopened map", Stage.unopened_map, UNOPENED)[: len(UNOPENED)],
     *every_pair("source", Stage.paged_map, SOURCE)[: 2 * len(SOURCE) - 1],
     *every_pair("approved node", Stage.approved_node, WAIT)[: 2 * len(WAIT) - 1],
+    *every_pair("unbegun inside", Stage.unbegun_inner, UNBEGUN)[: len(UNBEGUN)],
+    *every_pair("inside", Stage.begun_inner, INSIDE)[: 3 * len(INSIDE) - 3],
+    *every_pair("ended inside", Stage.ended_inner, INSIDE)[
+        2 * len(INSIDE) - 1 : 3 * len(INSIDE) - 3
+    ],
 ]
 
 
@@ -252,5 +280,7 @@ def test_every_statement_that_writes_timers_is_raced() -> None:
         if WRITES.search(text)
     }
     assert written == RACED.keys() | MAKES_NEW
-    known = set().union(*(UNHELD, HELD, ENDED, TOLD, NODE, HELD_NODE, STEP, WAIT, ITEM, SOURCE))
+    known = set().union(
+        *(UNHELD, HELD, ENDED, TOLD, NODE, HELD_NODE, STEP, WAIT, ITEM, SOURCE, UNBEGUN, INSIDE)
+    )
     assert set().union(*RACED.values()) <= known

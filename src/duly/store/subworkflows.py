@@ -95,7 +95,7 @@ class Subworkflows:
     ) -> After | None:
         """From its step: under the lock of the workflow around, whose row this is."""
         key = shard_of(node.id), node.id
-        if not await session.fetch(SQL.begin_node, *key, node.run_at):
+        if not await session.fetch(SQL.begin_inner, *key, node.run_at):
             return None
         earlier = await self.find_earlier(session, node, row)
         if earlier is not None and await self.resume(session, node, *earlier, released):

@@ -4,7 +4,7 @@ SELECT tasks.payload
   FROM duly.tasks
  WHERE tasks.shard = $1 AND tasks.id = $2 AND tasks.tenant + 0 = $3
 
--- name: begin_node
+-- name: begin_inner
 -- Once and under the lock of the workflow: from now on it counts the workflow inside, as a node counts its
 -- parents, and ends with it.
 UPDATE duly.timers
