@@ -230,3 +230,66 @@ async def test_a_repeated_start_with_one_key_starts_once(front: Front) -> None:
     again = await front.call("POST", "/v1/bulk", body, headers=headers)
     assert first.json["id"] == again.json["id"]
     assert len(await front.database.fetch("SELECT FROM duly.bulk_operations")) == 1
+
+
+async def start_workflows(front: Front, count: int, **more: Any) -> list[str]:
+    ids = []
+    for _ in range(count):
+        body = {"name": "order.fulfil", "nodes": {"a": {"type": "x"}}} | more
+        reply = await front.call("POST", "/v1/workflows", body, key=front.producer)
+        assert reply.status == 201, reply.body
+        ids.append(reply.json["id"])
+    return ids
+
+
+async def test_workflows_are_paused_cancelled_and_resumed_by_filter(front: Front) -> None:
+    """An incident of one type of workflow is ended by one call, and nothing else is touched."""
+    ids = await start_workflows(front, 3)
+    (spared,) = await start_workflows(front, 1, name="other")
+    wanted = {"name": "order.fulfil"}
+    seen = await bulk(front, "pause_workflows", filter=wanted, dry_run=True)
+    assert (seen.status, seen.json["matched"]) == (200, 3)
+    assert {item["id"] for item in seen.json["sample"]} == set(ids)
+    for action, state in (
+        ("pause_workflows", "RUNNING"),
+        ("unpause_workflows", "RUNNING"),
+        ("cancel_workflows", "CANCELLED"),
+        ("resume_workflows", "CANCELLED"),
+    ):
+        started = await bulk(front, action, filter=wanted, key=front.producer)
+        await run_out(front)
+        ended = await show(front, started)
+        assert (ended["state"], ended["done"], ended["refused"]) == ("DONE", 3, 0), action
+        for each in ids:
+            found = (await front.call("GET", f"/v1/workflows/{each}")).json
+            assert found["state"] == state
+            assert ("paused_at" in found) == (action == "pause_workflows")
+    assert (await front.call("GET", f"/v1/workflows/{spared}")).json["state"] == "RUNNING"
+    listed = (await front.call("GET", "/v1/workflows?state=RUNNING")).json["items"]
+    assert {each.get("resumed_from") for each in listed} == {*ids, None}
+
+
+@pytest.mark.parametrize(
+    ("action", "wanted", "pointer"),
+    [
+        ("cancel_workflows", {"state": "FAILED"}, "/filter/state"),
+        ("resume_workflows", {"state": "RUNNING"}, "/filter/state"),
+        ("resume_workflows", {"state": "COMPLETED"}, "/filter/state"),
+        ("pause_workflows", {"type": "x"}, "/filter/type"),
+        ("cancel", {"name": "x"}, "/filter/name"),
+        ("replay", {"name": "x"}, "/filter/name"),
+    ],
+)
+async def test_a_filter_that_does_not_fit_is_refused(
+    front: Front, action: str, wanted: dict[str, str], pointer: str
+) -> None:
+    """A field that was left out without a word would match more than was meant."""
+    reply = await bulk(front, action, filter=wanted)
+    assert (reply.status, reply.json["errors"][0]["pointer"]) == (422, pointer)
+
+
+async def test_a_limited_key_changes_no_workflows_by_filter(front: Front) -> None:
+    """A workflow has tasks of many types."""
+    key = await front.make_key(front.tenant, "producer", types=["x"])
+    reply = await bulk(front, "cancel_workflows", key=key, filter={"name": "order.fulfil"})
+    assert reply.status == 403, reply.body

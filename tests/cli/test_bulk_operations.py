@@ -112,3 +112,20 @@ async def test_tasks_are_searched(duly: CommandLine) -> None:
     await duly("tasks", "search", "nothing-like-it")
     assert "no tasks" in duly.said_on_errors
     await duly("tasks", "search", code=2)
+
+
+async def test_workflows_are_changed_by_filter(duly: CommandLine, front: Front) -> None:
+    """After a wrong release, hundreds of runs are cancelled one by one."""
+    for _ in range(2):
+        body = {"name": "order.fulfil", "nodes": {"a": {"type": "x"}}}
+        assert (await front.call("POST", "/v1/workflows", body)).status == 201
+    named = ("--name", "order.fulfil")
+    assert "2 workflows match" in await duly("bulk", "pause-workflows", *named, "--dry-run")
+    async with leader(front):
+        for verb in ("pause", "unpause", "cancel"):
+            ended = await duly.json("bulk", f"{verb}-workflows", *named, "--yes")
+            assert (ended["state"], ended["done"]) == ("DONE", 2)
+        state = ("--state", "CANCELLED")
+        ended = await duly.json("bulk", "resume-workflows", *state, "--yes")
+        assert (ended["state"], ended["done"]) == ("DONE", 2)
+    await duly("bulk", "cancel-workflows", code=2)

@@ -19,7 +19,7 @@ from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.task_control import TaskFilter
 from duly.api.task_rules import permit_filter
-from duly.api.wire import Limit, Page, Seconds, page
+from duly.api.wire import Limit, Page, Seconds, TypeName, page
 from duly.domain.access import OPERATORS, PRODUCERS
 from duly.domain.limits import Problem
 from duly.domain.states import TERMINAL, FailureReason, State
@@ -49,16 +49,22 @@ TAG = "Bulk operations"
 OF_TASKS = frozenset({"state", "type", "tag", "created_after", "run_before"})
 OF_REPLAY = frozenset({"state", "type", "tag", "reason", "fingerprint"})
 OF_PURGE = OF_REPLAY | {"replayed"}
+OF_WORKFLOWS = frozenset({"state", "name", "tag", "created_after"})
+# States of workflows that an action can change.
+CHANGED_STATES = {BulkAction.RESUME_WORKFLOWS: (State.FAILED, State.CANCELLED)}
 
 
 class BulkFilterBody(TaskFilter, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Every field that is given must match. Cancel, reschedule and run_now take unfinished tasks by
     the fields of a task list; replay and purge take dead letters by `type`, `tag`, `reason`,
-    `fingerprint`, and purge by `replayed`."""
+    `fingerprint`, and purge by `replayed`; the actions on workflows take them by `state`, `name`,
+    `tag`, `created_after`: resume those that failed or were cancelled, the others those that have
+    not ended."""
 
     reason: FailureReason | None = None
     fingerprint: Fingerprint | None = None
     replayed: bool | None = None
+    name: TypeName | None = None
 
 
 class StartBulk(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -123,7 +129,7 @@ class BulkRoutes:
             change(
                 method="POST",
                 path="/v1/bulk",
-                summary="Cancel, reschedule, run, replay or purge all that match a filter",
+                summary="Change all tasks, dead letters or workflows that match a filter",
                 handler=self.start,
                 body=StartBulk,
                 answers={200: BulkPreviewView, 201: BulkView},
@@ -242,6 +248,8 @@ def check(asked: StartBulk) -> None:
     taken = OF_TASKS
     if asked.action.is_of_letters:
         taken = OF_PURGE if asked.action is BulkAction.PURGE else OF_REPLAY
+    if asked.action.is_of_workflows:
+        taken = OF_WORKFLOWS
     found = [
         Problem(f"/filter/{name}", f"does not go with {asked.action}")
         for name, value in msgspec.structs.asdict(asked.filter).items()
@@ -250,7 +258,12 @@ def check(asked: StartBulk) -> None:
     state = asked.filter.state
     if asked.action.is_of_letters and state not in (None, State.FAILED):
         found.append(Problem("/filter/state", f"{asked.action} takes FAILED tasks only"))
-    if not asked.action.is_of_letters and state in TERMINAL:
+    if asked.action.is_of_workflows:
+        states = CHANGED_STATES.get(asked.action, (State.RUNNING,))
+        if state is not None and state not in states:
+            reason = f"{asked.action} takes {' and '.join(states)} workflows only"
+            found.append(Problem("/filter/state", reason))
+    elif not asked.action.is_of_letters and state in TERMINAL:
         found.append(Problem("/filter/state", f"{state} tasks have ended and never change"))
     if (asked.action is BulkAction.RESCHEDULE) != (asked.delay_s is not None):
         reason = "is required" if asked.delay_s is None else "goes with reschedule only"

@@ -18,7 +18,7 @@ from duly.cli.options import (
 from duly.cli.output import confirm, note, print_card, print_table, progress
 from duly.cli.suggestions import BULK_IDS, TASK_TYPES
 from duly.cli.tasks import filter_of
-from duly.cli.values import duration
+from duly.cli.values import duration, instant
 
 COLUMNS = ("id", "action", "state", "matched", "done", "refused", "rate_per_s", "created_at")
 LEADING = ("id", "action", "state", "matched", "done", "refused", "error")
@@ -49,13 +49,19 @@ LETTER_FLAGS = [
     click.option("--reason", metavar="REASON", help="Failed for this reason."),
     click.option("--fingerprint", metavar="HEX", help="Dead letters of this cause."),
 ]
+WORKFLOW_FLAGS = [
+    click.option("--name", metavar="NAME", help="Workflows of this name."),
+    click.option("--tag", metavar="NAME:VALUE", help="Workflows with this tag."),
+    click.option("--created-after", type=instant, metavar="TIME", help="Started after it."),
+]
 start_flags = with_flags(START_FLAGS)
+workflow_flags = with_flags(WORKFLOW_FLAGS)
 letter_flags = with_flags(LETTER_FLAGS)
 
 
 @click.group("bulk")
 def command() -> None:
-    """Change all tasks or dead letters that match, in the server, at a rate.
+    """Change all tasks, dead letters or workflows that match, in the server, at a rate.
 
     An operation goes on when this command ends; stop it with `duly bulk stop`.
     """
@@ -108,6 +114,47 @@ def purge(session: ApiSession, **flags: Any) -> int:
     return start(session, "purge", "dead letter", flags, letter_filter)
 
 
+@command.command("cancel-workflows")
+@workflow_flags
+@start_flags
+@over_api
+def cancel_workflows(session: ApiSession, **flags: Any) -> int:
+    """Cancel workflows that have not ended; nodes that run are asked to stop."""
+    return start(session, "cancel_workflows", "workflow", flags, workflow_filter)
+
+
+@command.command("pause-workflows")
+@workflow_flags
+@start_flags
+@over_api
+def pause_workflows(session: ApiSession, **flags: Any) -> int:
+    """Pause workflows: nothing of them starts; nodes that run go on."""
+    return start(session, "pause_workflows", "workflow", flags, workflow_filter)
+
+
+@command.command("unpause-workflows")
+@workflow_flags
+@start_flags
+@over_api
+def unpause_workflows(session: ApiSession, **flags: Any) -> int:
+    """Go on with workflows that are paused."""
+    return start(session, "unpause_workflows", "workflow", flags, workflow_filter)
+
+
+@command.command("resume-workflows")
+@click.option(
+    "--state",
+    type=click.Choice(("FAILED", "CANCELLED"), case_sensitive=False),
+    help="Only those that ended so.",
+)
+@workflow_flags
+@start_flags
+@over_api
+def resume_workflows(session: ApiSession, **flags: Any) -> int:
+    """Resume workflows that failed or were cancelled, each as a new one that reuses the rest."""
+    return start(session, "resume_workflows", "workflow", flags, workflow_filter)
+
+
 @command.command("list")
 @list_flags
 @over_api
@@ -153,6 +200,10 @@ def letter_filter(flags: Json) -> Json:
     return given(type=flags["task_type"], **{name: flags.get(name) for name in names})
 
 
+def workflow_filter(flags: Json) -> Json:
+    return given(**{name: flags.get(name) for name in ("state", "name", "tag", "created_after")})
+
+
 def start(
     session: ApiSession,
     action: str,
@@ -170,7 +221,7 @@ def start(
     if flags["dry_run"] or not seen["matched"]:
         session.show(seen, lambda found: click.echo(matching(found, thing)))
         return 0
-    verb = action.replace("_", " ")
+    verb = action.removesuffix("_workflows").replace("_", " ")
     confirm(f"{verb} {number_of(seen, thing)}?", yes=flags["yes"], as_json=session.as_json)
     pace = given(rate_per_s=flags["rate"], canary=flags["canary"])
     operation = session.ask("POST", "/v1/bulk", {**body, **pace})

@@ -28,6 +28,15 @@ from duly.domain.states import State
 from duly.environment import CrashPoint, Environment
 from duly.events import TasksRescheduled, TasksStored
 from duly.store.audit import append_audit
+from duly.store.bulk_workflows import (
+    WORKFLOWS_AT_ONCE,
+    ChangedWorkflows,
+    cancel_workflows,
+    pause_workflows,
+    resume_workflows,
+    unpause_workflows,
+    walk_workflows,
+)
 from duly.store.control import (
     ControlAnswer,
     TimerChange,
@@ -51,6 +60,7 @@ from duly.store.load import Hint
 from duly.store.purge import purge_letters
 from duly.store.read import PAGE_MAX, Filter, Task, walk_live_tasks
 from duly.store.statements import statements_beside
+from duly.store.workflows import WorkflowFilter
 
 SQL = statements_beside(__file__)
 # Of a tenant, without those that have ended.
@@ -76,10 +86,18 @@ class BulkAction(StrEnum):
     RESCHEDULE = "reschedule"
     RUN_NOW = "run_now"
     PURGE = "purge"
+    CANCEL_WORKFLOWS = "cancel_workflows"
+    PAUSE_WORKFLOWS = "pause_workflows"
+    UNPAUSE_WORKFLOWS = "unpause_workflows"
+    RESUME_WORKFLOWS = "resume_workflows"
 
     @property
     def is_of_letters(self) -> bool:
         return self in (BulkAction.REPLAY, BulkAction.PURGE)
+
+    @property
+    def is_of_workflows(self) -> bool:
+        return self in WORKFLOW_CHANGES
 
 
 class BulkState(StrEnum):
@@ -91,8 +109,8 @@ class BulkState(StrEnum):
 
 
 class BulkFilter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Unfinished tasks by the first five fields; dead letters by type, tag and the last three.
-    `tag` is `name:value`."""
+    """Unfinished tasks by the first five fields; dead letters by type, tag and the next three;
+    workflows by state, name, tag and created_after. `tag` is `name:value`."""
 
     state: State | None = None
     type: str | None = None
@@ -102,6 +120,7 @@ class BulkFilter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     reason: str | None = None
     fingerprint: str | None = None
     replayed: bool | None = None
+    name: str | None = None
 
     @property
     def tag_pair(self) -> tuple[str, str] | None:
@@ -117,8 +136,13 @@ class BulkFilter(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
         is_replayed = False if action is BulkAction.REPLAY else self.replayed
         return LetterFilter(self.type, self.reason, self.fingerprint, is_replayed)
 
+    def of_workflows(self) -> WorkflowFilter:
+        return WorkflowFilter(self.state, self.name, self.tag_pair, self.created_after)
+
 
 class BulkItem(msgspec.Struct, frozen=True):
+    """Of a workflow, `type` is its name."""
+
     id: UUID
     type: str
 
@@ -170,7 +194,8 @@ class BulkRecord:
 
     @property
     def batch_size(self) -> int:
-        size = max(1, min(BATCH_MAX, int(self.rate_per_s * BATCH_S)))
+        most = WORKFLOWS_AT_ONCE if self.action.is_of_workflows else BATCH_MAX
+        size = max(1, min(most, int(self.rate_per_s * BATCH_S)))
         if self.canary is None:
             return size
         return max(1, min(size, self.canary - self.done - self.refused))
@@ -365,6 +390,12 @@ async def find(
         )
         items = [BulkItem(letter_id, task_type) for letter_id, task_type in letters]
         return Found(items, following), len(items)
+    if asked.action.is_of_workflows:
+        wanted, action = asked.filter.of_workflows(), asked.action.value
+        bounds = until, position, limit, LOOKED_AT_MAX
+        seen = await walk_workflows(session, tenant, action, wanted, *bounds)
+        items = [BulkItem(found.id, found.name) for found in seen.items]
+        return Found(items, seen.following), seen.looked_at
     page = await walk_live_tasks(
         *(session, tenant, asked.filter.of_tasks(), position, limit), searched_max=LOOKED_AT_MAX
     )
@@ -424,6 +455,25 @@ async def purge(
     return Changed(len(await purge_letters(session, operation.tenant, ids, operation.actor)), [])
 
 
+def of_workflows(change: "ChangeWorkflows") -> "Change":
+    async def changed(
+        session: Session, environment: Environment, operation: BulkRecord, ids: Sequence[UUID]
+    ) -> Changed:
+        asked = operation.tenant, operation.actor, ids
+        return Changed(*await change(session, environment, *asked))
+
+    return changed
+
+
+ChangeWorkflows = Callable[
+    [Session, Environment, int, str, Sequence[UUID]], Awaitable[ChangedWorkflows]
+]
+WORKFLOW_CHANGES: dict[BulkAction, ChangeWorkflows] = {
+    BulkAction.CANCEL_WORKFLOWS: cancel_workflows,
+    BulkAction.PAUSE_WORKFLOWS: pause_workflows,
+    BulkAction.UNPAUSE_WORKFLOWS: unpause_workflows,
+    BulkAction.RESUME_WORKFLOWS: resume_workflows,
+}
 Change = Callable[[Session, Environment, BulkRecord, Sequence[UUID]], Awaitable[Changed]]
 CHANGES: dict[BulkAction, Change] = {
     BulkAction.CANCEL: cancel,
@@ -431,6 +481,7 @@ CHANGES: dict[BulkAction, Change] = {
     BulkAction.RUN_NOW: run_all_now,
     BulkAction.REPLAY: replay,
     BulkAction.PURGE: purge,
+    **{action: of_workflows(change) for action, change in WORKFLOW_CHANGES.items()},
 }
 
 

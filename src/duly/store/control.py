@@ -98,6 +98,12 @@ def cancelled_tasks(
 
 def publish_released(events: TaskEvents, tenant: int, released: Released) -> None:
     """After the commit of a transaction that ended nodes of workflows, released or began them."""
+    for event in released_event(tenant, released):
+        events.publish(event)
+
+
+def released_event(tenant: int, released: Released) -> list[TasksFinished | NodesReleased]:
+    """What that commit is told by: nothing, if it did none of that."""
     ends = [unleased_end(node_id, end.outcome) for node_id, end in released.ended]
     ends += [unleased_end(node_id, Outcome.CANCELLED) for node_id in released.cancelled]
     answers = [
@@ -114,9 +120,10 @@ def publish_released(events: TaskEvents, tenant: int, released: Released) -> Non
     )
     if ends:
         answers[0] = told(answers[0], released)
-        events.publish(TasksFinished(ends, answers))
-    elif released.timers or released.workflows:
-        events.publish(NodesReleased(tuple(released.timers), tuple(released.workflows)))
+        return [TasksFinished(ends, answers)]
+    if released.timers or released.workflows:
+        return [NodesReleased(tuple(released.timers), tuple(released.workflows))]
+    return []
 
 
 async def reschedule_tasks(

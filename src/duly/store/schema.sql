@@ -1201,7 +1201,7 @@ CREATE TABLE duly.bulk_operations (
     actor text NOT NULL,
     "position" text,
     error text,
-    CONSTRAINT bulk_operations_action_check CHECK ((action = ANY (ARRAY['cancel'::text, 'replay'::text, 'reschedule'::text, 'run_now'::text, 'purge'::text]))),
+    CONSTRAINT bulk_operations_action_check CHECK ((action = ANY (ARRAY['cancel'::text, 'replay'::text, 'reschedule'::text, 'run_now'::text, 'purge'::text, 'cancel_workflows'::text, 'pause_workflows'::text, 'unpause_workflows'::text, 'resume_workflows'::text]))),
     CONSTRAINT bulk_operations_check CHECK (((ended_at IS NULL) = (state = ANY (ARRAY['RUNNING'::text, 'PAUSED_AFTER_CANARY'::text])))),
     CONSTRAINT bulk_operations_rate_per_s_check CHECK ((rate_per_s > (0)::double precision)),
     CONSTRAINT bulk_operations_state_check CHECK ((state = ANY (ARRAY['RUNNING'::text, 'PAUSED_AFTER_CANARY'::text, 'DONE'::text, 'STOPPED'::text, 'FAILED'::text])))

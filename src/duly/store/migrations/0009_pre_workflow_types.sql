@@ -41,7 +41,19 @@ BEGIN
 END
 $$;
 
+-- What is done to all workflows that match a filter.
+ALTER TABLE duly.bulk_operations
+    DROP CONSTRAINT bulk_operations_action_check,
+    ADD CONSTRAINT bulk_operations_action_check
+        CHECK (action IN ('cancel', 'replay', 'reschedule', 'run_now', 'purge', 'cancel_workflows',
+                          'pause_workflows', 'unpause_workflows', 'resume_workflows'));
+
 -- name: reverse
 -- Runs of types go on: their graphs are their own. Nodes that were held wait for a cancel.
+DELETE FROM duly.bulk_operations WHERE action LIKE '%workflows';
+ALTER TABLE duly.bulk_operations
+    DROP CONSTRAINT bulk_operations_action_check,
+    ADD CONSTRAINT bulk_operations_action_check
+        CHECK (action IN ('cancel', 'replay', 'reschedule', 'run_now', 'purge'));
 DROP FUNCTION duly.due_or_held;
 DROP TABLE duly.workflow_types;
