@@ -154,3 +154,32 @@ async def test_one_backfill_at_a_time(moving_front: Moving) -> None:
         busy = await backfill(front, made, since=first_at, until=first_at)
     assert (busy.status, busy.code) == (503, "overloaded")
     assert "Retry-After" in busy.headers
+
+
+async def test_runs_of_a_workflow_are_made_up_for_at_the_rate(moving_front: Moving) -> None:
+    """A month of runs at once, or runs that the ledger does not know."""
+    front, clock = moving_front
+    graph = {
+        "name": "invoice.month",
+        "nodes": {"a": {"type": "x"}, "b": {"type": "x", "after": ["a"]}},
+    }
+    made = await define(front, misfire="skip", task=None, workflow=graph)
+    first_at = datetime.fromisoformat(made["next_at"])
+    clock.advance(hours=5, minutes=30)
+    await fire_due(front)
+    assert await verdicts(front, made) == ["SKIPPED_MISFIRE"] * 5
+    span = {"since": first_at, "until": first_at + 2 * HOUR}
+    done = (await backfill(front, made, **span, rate_per_s=0.5)).json
+    assert (done["made"], done["known"]) == (3, 0)
+    assert await verdicts(front, made) == ["BACKFILLED"] * 3 + ["SKIPPED_MISFIRE"] * 2
+    ids = [entry["workflow_id"] for entry in (await ledger(front, made))[:3]]
+    runs = [(await front.call("GET", f"/v1/workflows/{each}")).json for each in ids]
+    assert [run["tags"]["nominal_at"] for run in runs] == [
+        (first_at + hours * HOUR).strftime("%Y-%m-%dT%H:%M:%SZ") for hours in range(3)
+    ]
+    nodes = [
+        (await front.call("GET", f"/v1/workflows/{each}/nodes")).json["items"][0] for each in ids
+    ]
+    assert {node["state"] for node in nodes[1:]} == {"SCHEDULED"}
+    again = (await backfill(front, made, **span)).json
+    assert (again["made"], again["known"]) == (0, 3)

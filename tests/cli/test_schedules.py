@@ -236,3 +236,22 @@ def test_what_can_be_said_is_all_there_is() -> None:
     for known, kind in ((MISFIRES, Misfire), (OVERLAPS, Overlap), (GAPS, Gap), (REPEATS, Repeat)):
         assert known == get_args(kind)
     assert set(VERDICTS) == set(OccurrenceDecision)
+
+
+async def test_a_schedule_starts_a_workflow(duly: CommandLine, front: Front) -> None:
+    """A type that is given as a task would be one, of that name."""
+    nodes = {"nodes": {"a": {"type": "x"}}}
+    put = await front.call("PUT", "/v1/workflow-types/invoice.month", nodes)
+    assert put.status == 201, put.body
+    daily = ("--every", "1h")
+    made = await duly.json("schedules", "create", "m", *daily, "--workflow", "invoice.month@1")
+    assert (made["workflow"]["type"], made.get("task")) == ("invoice.month@1", None)
+    assert await duly("schedules", "trigger", "m")
+    (run,) = (await front.call("GET", "/v1/workflows")).json["items"]
+    assert (run["type"], run["tags"]["schedule"]) == ("invoice.month@1", "m")
+    graph = msgspec.json.encode({"name": "own", **nodes}).decode()
+    changed = await duly.json("schedules", "edit", "m", "--workflow", graph)
+    assert changed["workflow"]["name"] == "own"
+    await duly("schedules", "create", "n", "x", *daily, "--workflow", "invoice.month", code=2)
+    await duly("schedules", "create", "n", *daily, code=2)
+    await duly.problem("schedules", "create", "n", *daily, "--workflow", "no.such")

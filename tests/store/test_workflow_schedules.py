@@ -26,10 +26,12 @@ from tests.store.recurring import (
     verdicts,
 )
 from tests.store.test_fire_schedules import Crash
+from tests.store.test_subworkflows import inner, template_of, with_inner
 from tests.store.test_workflows import graph_of, run_timers
 from tests.store.world import TENANT, World
 
 GRAPH = WorkflowStart(TENANT, "invoice.month", graph_of({"a": (), "b": ("a",)}))
+HOUR_S = 3600.0
 INLINE = ScheduledWorkflow("invoice.month", workflow_template_of(GRAPH))
 
 
@@ -183,3 +185,43 @@ async def test_missed_occurrences_are_coalesced_into_one_run(world: World) -> No
     assert (await verdicts(world, schedule_id)) == ["COALESCED"] * 4 + ["FIRED"]
     assert await world.count("workflows") == 1
     assert await due_ids(world) == []
+
+
+async def test_jitter_moves_the_run_and_never_its_name(world: World) -> None:
+    """A smeared time in the ledger would let one occurrence exist under two names."""
+    schedule_id = await schedule(world, cron="0 * * * *", jitter_s=600.0)
+    offset_s = (await read(world, schedule_id)).offset_s
+    assert 0 < offset_s < 600.0
+    world.advance(HOUR_S + offset_s - 0.5)
+    assert await fire_due(world) == 0
+    world.advance(1.0)
+    await fire_due(world)
+    (entry,) = await ledger(world, schedule_id)
+    (run,) = await runs(world, schedule_id)
+    assert entry.nominal_at.minute == 0
+    assert (run.created_at, run.counts["ready"]) == (world.now(), 1)
+
+
+async def test_a_run_that_is_cancelled_by_its_successor_takes_what_is_inside_along(
+    world: World,
+) -> None:
+    """The workflow inside would go on beside that of the next run."""
+    await world.submitter.pools.resolve({(TENANT, "default")})
+    nodes = with_inner({"close": ()}, {"close": inner(template_of())})
+    around = ScheduledWorkflow("invoice.month", workflow_template_of(replace(GRAPH, nodes=nodes)))
+    schedule_id = await schedule(world, around, every_s=60, overlap="cancel_previous")
+    world.advance(60)
+    await fire_due(world)
+    await run_timers(world)
+    (first,) = await runs(world, schedule_id)
+    assert first.counts["running"] == 1
+    world.advance(60)
+    await fire_due(world)
+    await run_timers(world)
+    states = [run.state for run in await runs(world, schedule_id)]
+    assert states == [State.CANCELLED, State.RUNNING]
+    # Of each, the workflow inside.
+    rows = await world.database.fetch(
+        "SELECT state FROM duly.workflows WHERE parent_node IS NOT NULL ORDER BY id"
+    )
+    assert [row["state"] for row in rows] == ["CANCELLED", None]

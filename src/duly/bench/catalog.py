@@ -57,6 +57,7 @@ FURTHER = (
     ("workflow-diamonds", "workflows", 40_000, 4_000, "diamonds of 4 nodes, as many as go"),
     ("workflow-signal", "signals", 300, 50, "a signal to the start of the handler behind it"),
     ("workflow-signal-http", "signals", 200, 30, "the same over HTTP, with an SDK worker"),
+    ("workflow-pause", "pauses", 20, 3, "pause of a workflow with 10,000 tasks that are due"),
     ("weights", "throughput", 40_000, 20_000, "share of a tenant with weight 3 beside weight 1"),
     ("workflow-map", "maps", 100_000, 10_000, "a task for each number, beside another tenant"),
     ("read", "over_http", 40_000, 5_000, "GET of a task over HTTP, from 64 callers"),

@@ -22,7 +22,17 @@ from duly.client.views import (
     TenantStats,
 )
 
-Action = Literal["cancel", "reschedule", "run_now", "replay", "purge"]
+Action = Literal[
+    "cancel",
+    "reschedule",
+    "run_now",
+    "replay",
+    "purge",
+    "cancel_workflows",
+    "pause_workflows",
+    "unpause_workflows",
+    "resume_workflows",
+]
 # `list` is a method's name below.
 Page = list
 LOOK_S = 0.5
@@ -40,16 +50,18 @@ class TaskMatch(TypedDict, total=False):
 
 
 class BulkMatch(TaskMatch, total=False):
-    """Of dead letters: `type`, `tag`, and these. `replayed`: of a purge only."""
+    """Of dead letters: `type`, `tag`, and these. `replayed`: of a purge only. Of workflows:
+    `state`, `name`, `tag`, `created_after`."""
 
     reason: str
     fingerprint: str
     replayed: bool
+    name: str
 
 
 class AsyncBulk(Operations):
     """Cancel, reschedule or run all unfinished tasks that match, replay or purge all dead letters
-    that do: carried out by the server, at a rate."""
+    that do, cancel, pause, unpause or resume workflows: carried out by the server, at a rate."""
 
     @operation
     async def preview(
