@@ -11,15 +11,18 @@ from duly.domain.lanes import Ticket
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
 from duly.store.control import TimerChange, reschedule_tasks
+from duly.store.database import Database
 from duly.store.lease import Lease, lease_tasks
 from duly.store.read import read_attempts, read_task
 from duly.store.submit import Mismatch, Replayed, Stored, Submitter
+from duly.store.workflow_timers import TimerKind, arm
 from tests.interleaving.calls import (
     NOTHING,
     add_node,
     beat,
     cancel,
     complete_and_add,
+    complete_inside,
     complete_sibling,
     expire,
     go_on,
@@ -396,6 +399,28 @@ async def a_signal_is_for_one_node_that_wants_its_sender(stage: Stage, race: Rac
             facts = await assert_true(stage, scene)
             assert [node_number(row["id"]) for row in facts.timers] == [last]
             assert [row["consumed_by"] for row in facts.signals] == [3 - last]
+
+
+async def a_node_ends_with_the_workflow_inside(stage: Stage, race: Race) -> None:
+    """Not before it, whether a cancel comes, or a look that is too early; and once it has ended."""
+    for call in (cancel, stop, look):
+        scene = await stage.begun_inner()
+        await call(stage.database, scene)
+        live = {row["id"] for row in (await assert_true(stage, scene)).timers}
+        assert scene.id in live, f"the node has ended before the workflow inside: {call}"
+        await complete_inside(stage.database, scene)
+        await go_on(stage.database, scene)
+        live = {row["id"] for row in (await assert_true(stage, scene)).timers}
+        assert scene.id not in live, f"the node lives on after the workflow inside: {call}"
+
+
+async def look(database: Database, scene: Scene) -> str:
+    """Whether the workflow inside has ended."""
+    assert scene.workflow is not None
+    async with database.transaction() as session:
+        asked = scene.tenant, scene.workflow, TimerKind.CHILD
+        await arm(session, *asked, node=node_number(scene.id))
+    return await go_on(database, scene)
 
 
 async def waiting_for(stage: Stage, scene: Scene) -> dict[int, tuple[int | None, int | None]]:

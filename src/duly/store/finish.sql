@@ -268,7 +268,7 @@ WITH workflows_locked AS MATERIALIZED (
 inside AS MATERIALIZED (
     SELECT node, workflow, shard
       FROM workflows_locked
-     CROSS JOIN LATERAL duly.stop_workflows_of($1, CASE WHEN is_locked THEN $3 END)
+     CROSS JOIN LATERAL duly.stop_workflows_of($1::integer, CASE WHEN is_locked THEN $3::uuid[] END)
 ),
 -- include: finish.cancelled allowed="(SELECT is_locked FROM workflows_locked)" stand="timers.id <> ALL (ARRAY(SELECT node FROM inside))"
 SELECT true AS is_end, id, 'cancelled' AS answer, tenant, NULL::smallint AS shard,

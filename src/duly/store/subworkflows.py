@@ -198,6 +198,7 @@ async def run_child(session: Session, timer: WorkflowTimer, released: Released) 
         return
     rows = await session.fetch(SQL.read_inside, shard_of(node.id), node.id)
     if rows:
+        assert rows[0]["state"] is not None, "a node ends before the workflow inside it"
         result = await result_of(session, rows[0])
         await end_node(session, node.id, end_of(rows[0], result), released)
 
