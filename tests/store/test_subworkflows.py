@@ -35,6 +35,7 @@ from duly.store.workflows import (
     read_nodes,
     read_workflow,
 )
+from tests.store.test_verify_workflows import verified
 from tests.store.test_workflow_maps import DyingDatabase, Killed
 from tests.store.test_workflows import Edges, Flow, graph_of, run_timers
 from tests.store.world import HOLDER, OTHER_TENANT, TENANT, World
@@ -530,3 +531,19 @@ async def test_both_are_kept_until_the_one_around_may_go(world: World) -> None:
     assert isinstance(await within.read(), Workflow)
     assert await delete_old_workflows(world.database, 1000) == 2
     assert await world.count("workflows") == 0
+
+
+async def test_the_checker_finds_a_node_whose_workflow_is_gone(
+    world: World, engine_url: str
+) -> None:
+    """It would run for ever; one whose workflow runs, or has just ended, is as it should be."""
+    await begun(world)
+    flow, within = await begun(world)
+    await within.end("x")
+    await within.end("y")
+    assert (await verified(engine_url)).counts["I7"] == 0
+    await world.database.fetch("DELETE FROM duly.workflow_timers WHERE workflow = $1", flow.id)
+    found = [each for each in (await verified(engine_url)).violations if each.invariant == "I7"]
+    assert [(each.task, each.problem) for each in found] == [
+        (flow.ids["close"], "waits for ever: nothing will decide what it does")
+    ]
