@@ -8,6 +8,7 @@
 | all tries used up | the last error is raised; the outcome of a write is then unknown |
 """
 
+import os
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -44,13 +45,18 @@ class Retrying:
             if not is_passing or not self.tries_left or asked_s > RETRY_AFTER_MAX_S:
                 raise error
         elif (distrust := distrust_of(error)) or not self.tries_left:
-            # Without "[Errno 111]", which says nothing more.
-            plain = error.strerror if isinstance(error, OSError) else None
-            problem = distrust or plain or str(error) or type(error).__name__
+            problem = distrust or plain_words(error) or str(error) or type(error).__name__
             raise Unreachable(url=self.url, problem=problem) from error
         pause_s = max(asked_s, jittered(self.pause_s))
         self.pause_s = min(self.pause_s * 2, PAUSE_MAX_S)
         return pause_s
+
+
+def plain_words(error: Exception) -> str | None:
+    """Of the system: without "[Errno 111]", and not "Connect call failed ('127.0.0.1', 3859)"."""
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)
+    return error.strerror if isinstance(error, OSError) else None
 
 
 def distrust_of(error: Exception) -> str | None:
