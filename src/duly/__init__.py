@@ -165,5 +165,9 @@ def __getattr__(name: str) -> Any:
     if name in MODULES:
         return importlib.import_module(MODULES[name])
     if name not in EXPORTS:
-        raise AttributeError(f"module 'duly' has no attribute {name!r}")
+        import difflib
+
+        close = difflib.get_close_matches(name, __all__, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        raise AttributeError(f"module 'duly' has no attribute {name!r}{hint}")
     return getattr(importlib.import_module(EXPORTS[name]), name)

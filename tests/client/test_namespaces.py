@@ -269,8 +269,10 @@ def test_both_clients_have_the_same_resources() -> None:
 
 async def test_an_unknown_resource_is_an_attribute_error(client: AsyncClient) -> None:
     """A typing error must not become a call."""
-    with pytest.raises(AttributeError, match="schedule"):
+    with pytest.raises(AttributeError, match="did you mean schedules"):
         client.schedule  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="did you mean Client"):
+        duly.Cleint  # noqa: B018
     assert isinstance(client.nodes.list(), AsyncIterator)
 
 

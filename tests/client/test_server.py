@@ -33,6 +33,12 @@ def test_what_is_named_wins_over_what_is_here(tmp_path: Path) -> None:
     assert find_server(HERE, "given", environ=named) == Server(HERE, "given")
 
 
+def test_an_address_without_a_scheme_is_no_address() -> None:
+    """It was looked up as a name, "localhost:3859"."""
+    with pytest.raises(ServerNotFound, match="'localhost:3859' is no address such as http://"):
+        find_server("localhost:3859", "duly_k", environ={})
+
+
 @pytest.mark.parametrize(
     ("environ", "problem"),
     [

@@ -51,6 +51,33 @@ class Booking:
     customer: Customer
 
 
+def without_context(to: str, copies: int) -> None: ...
+
+
+def record_first(order: dict[str, int]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("slip", "said"),
+    [
+        (lambda: Worker(pools="mail"), r"pools is a list of names: pools=\['mail'\]"),
+        (lambda: Worker(bands="high"), r"bands is a list"),
+        (lambda: TaskRegistry().task(print), r'with its type: @worker.task\("mail.send"\)'),  # type: ignore[arg-type]
+        (lambda: TaskRegistry().task("a.b")(without_context), r"\(ctx, to, ...\)"),
+        (lambda: TaskRegistry().task("a.b")(record_first), r"\(ctx, order, ...\)"),
+        (
+            lambda: TaskRegistry().task("a.b", retry={"max_attempt": 3})(computing.double),
+            r"no max_attempt; did you mean max_attempts",
+        ),
+    ],
+)
+def test_a_slip_is_said_where_it_is_made(slip: Callable[[], Any], said: str) -> None:
+    """All were taken: a worker of the pools m, a, i and l, a handler that was never registered,
+    one whose tasks all become dead letters."""
+    with pytest.raises(ConfigurationError, match=said):
+        slip()
+
+
 @pytest.fixture
 def tasks(duly: RunningDuly, pool: str) -> TaskRegistry:
     return TaskRegistry(pool=pool, url=duly.url, api_key=duly.ready["api_key"])

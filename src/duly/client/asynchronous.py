@@ -21,6 +21,7 @@ from duly.client.request import (
     calls_of,
     encode_spec,
     encode_task,
+    no_resource,
     task_call,
 )
 from duly.client.server import Current, find_server
@@ -138,7 +139,7 @@ class AsyncClient:
         def __getattr__(self, name: str) -> Any:
             """`schedules`, `dead_letters` and the others, made when they are first used."""
             if name not in RESOURCES:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                raise AttributeError(no_resource(self, name))
             from duly.client import namespaces
 
             found = getattr(namespaces, "Async" + RESOURCES[name])(self)

@@ -1,5 +1,6 @@
 """Handlers: the function for each task type, and how it runs. Errors are raised at the start."""
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Mapping
@@ -89,6 +90,11 @@ def policy_of(task_type: str, retry: Mapping[str, Any] | None) -> RetryPolicy | 
     if retry is None:
         return None
     given = dict(retry)
+    known = RetryPolicy.__dataclass_fields__
+    for name in given.keys() - known.keys():
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"it can have {', '.join(known)}"
+        refuse(task_type, f"its retry policy has no {name}; {hint}")
     if "non_retryable" in given:
         given["non_retryable"] = tuple(given["non_retryable"])
     try:

@@ -12,7 +12,8 @@
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, Never, NoReturn, get_type_hints
+from datetime import date, datetime
+from typing import Any, Never, NoReturn, get_origin, get_type_hints
 
 import msgspec
 
@@ -33,6 +34,8 @@ UNKNOWN_FIELD = "unknown field"
 AT = re.compile(r"^(?P<reason>.*?)(?P<paths>(?: - at `\$[^`]*`)*)$", re.DOTALL)
 PATH = re.compile(r" - at `\$([^`]*)`")
 STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
+# What a context is not.
+PLAIN = (str, int, float, bool, bytes, list, dict, tuple, set, datetime, date)
 POSITIONAL = (inspect.Parameter.POSITIONAL_OR_KEYWORD,)
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
@@ -174,6 +177,10 @@ def parameters_of(function: Callable[..., Any]) -> tuple[list[inspect.Parameter]
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     ):
         raise TypeError("needs a first parameter for the context: (ctx, ...)")
+    first = hints.get(parameters[0].name)
+    if get_origin(first) in PLAIN or first in PLAIN or is_record(first):
+        name = parameters[0].name
+        raise TypeError(f"has {name} first, before which comes the context: (ctx, {name}, ...)")
     for each in parameters[1:]:
         if each.kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL):
             raise TypeError(f"has the parameter {each.name}, which no field can be passed to")

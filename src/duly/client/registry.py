@@ -68,6 +68,11 @@ class TaskRegistry:
         from duly.client.handlers import make_handler
         from duly.client.task_handle import TaskHandle, function_of
 
+        if callable(type):
+            # `@worker.task` alone would register nothing.
+            problem = 'a task is decorated with its type: @worker.task("mail.send")'
+            raise ConfigurationError(problem=problem)
+
         def register(function: Callable[..., Any]) -> "TaskHandle[..., Any]":
             if type in self.handlers:
                 raise ConfigurationError(problem=f"there are two handlers of {type!r}")

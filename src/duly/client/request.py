@@ -34,6 +34,14 @@ RESOURCES = {
 }
 
 
+def no_resource(client: object, name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, RESOURCES, n=1)
+    hint = f"; did you mean {close[0]}?" if close else ""
+    return f"{type(client).__name__!r} object has no attribute {name!r}{hint}"
+
+
 class SubmitOptions(TypedDict, total=False):
     """Everything but type and payload. What is not given, the type's defaults say, then duly's.
 

@@ -61,6 +61,8 @@ def find_server(
         return Server("inline:", "")
     url = url or environ.get("DULY_URL") or Configured.url
     api_key = api_key or environ.get("DULY_API_KEY")
+    if url and not url.startswith(("http://", "https://")):
+        raise ServerNotFound(problem=f"{url!r} is no address such as http://127.0.0.1:3859")
     # A key goes to the server that it was written beside, and to no other.
     if not api_key and url == Configured.url:
         api_key = Configured.api_key

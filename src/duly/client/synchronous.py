@@ -22,6 +22,7 @@ from duly.client.request import (
     TaskSpec,
     WorkflowOptions,
     calls_of,
+    no_resource,
     task_call,
 )
 from duly.client.server import Current
@@ -153,7 +154,7 @@ class Client:
         def __getattr__(self, name: str) -> Any:
             """`schedules`, `dead_letters` and the others, made when they are first used."""
             if name not in RESOURCES:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+                raise AttributeError(no_resource(self, name))
             from duly.client import namespaces
 
             found = getattr(namespaces, RESOURCES[name])(self)

@@ -72,6 +72,11 @@ class Worker(TaskRegistry):
         version: str = "",
     ) -> None:
         super().__init__(url=url, api_key=api_key)
+        for name, given in (("pools", pools), ("bands", bands)):
+            if isinstance(given, str):
+                # Each of its letters would be one.
+                problem = f"{name} is a list of names: {name}=[{given!r}]"
+                raise ConfigurationError(problem=problem)
         self.pools = list(pools)
         self.bands = list(bands)
         self.concurrency = concurrency
