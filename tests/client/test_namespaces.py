@@ -301,7 +301,8 @@ def test_a_server_that_is_away_is_one_line() -> None:
 
 def test_an_import_of_the_client_loads_no_event_loop_and_no_http_library() -> None:
     """A command that only submits is over before these are loaded; a worker's program is not."""
-    heavy = "asyncio aiohttp ssl structlog duly.client.asynchronous duly.store duly.domain.limits"
+    heavy = "asyncio aiohttp ssl secrets hashlib structlog"
+    heavy += " duly.client.asynchronous duly.store duly.domain.limits"
     look = "import sys; from duly import Client, TaskRegistry; print(*sys.modules)"
     answer = subprocess.run(
         [sys.executable, "-c", look], capture_output=True, text=True, check=True

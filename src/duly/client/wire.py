@@ -9,7 +9,6 @@
 """
 
 import os
-import secrets
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -73,7 +72,8 @@ def distrust_of(error: Exception) -> str | None:
 
 def new_key() -> str:
     """A unique idempotency key."""
-    return secrets.token_hex(16)
+    # Not from `secrets`, which brings hashes and generators that most programs need for nothing.
+    return os.urandom(16).hex()
 
 
 def api_error(status: int, content: bytes, retry_after: str | None) -> ApiError:
@@ -94,4 +94,4 @@ def query_text(query: Mapping[str, object] | None) -> str:
 
 def jittered(pause_s: float) -> float:
     """Half of it for sure, the rest by chance, so that callers do not come back together."""
-    return pause_s * (0.5 + secrets.randbelow(1000) / 2000)
+    return pause_s * (0.5 + os.urandom(1)[0] / 510)
