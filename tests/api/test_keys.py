@@ -385,3 +385,21 @@ async def test_the_list_of_keys_pages(front: Front) -> None:
     texts = (front.admin, front.operator, front.producer, front.worker)
     assert seen == sorted(text.split("_")[1] for text in texts)
     assert (await front.call("GET", "/v1/keys?cursor=%00")).code == "invalid_query"
+
+
+async def test_a_viewer_reads_what_an_operator_reads_and_changes_nothing(front: Front) -> None:
+    """A screen on the wall has a key, too."""
+    viewer = await front.make_key(front.tenant, "viewer")
+    for path in ("/v1/tasks", "/v1/pauses", "/v1/workers", "/v1/audit", "/v1/stats/now"):
+        assert (await front.call("GET", path, key=viewer)).status == 200, path
+    for path in ("/v1/keys", "/v1/webhook-secrets", "/v1/nodes"):
+        assert (await front.call("GET", path, key=viewer)).status == 403, path
+    preview = {"cron": "0 2 * * *", "count": 1}
+    assert (await front.call("POST", "/v1/schedules/preview", preview, key=viewer)).status == 200
+    for endpoint in front.door.endpoints():
+        if endpoint.method != "GET" and endpoint.path not in LOOKS:
+            assert "viewer" not in endpoint.roles, f"{endpoint.method} {endpoint.path}"
+
+
+# Neither changes anything but who is signed in.
+LOOKS = ("/v1/schedules/preview", "/v1/session/links")

@@ -169,7 +169,7 @@ async def test_every_route_asks_for_its_role(front: Front, role: Access) -> None
     """A route that forgot to ask is open to whoever has any key."""
     key = await front.make_key(front.tenant, role.value)
     for endpoint in front.door.endpoints():
-        if endpoint.kind is Kind.OPEN or role in endpoint.access:
+        if endpoint.kind is Kind.OPEN or role in endpoint.roles:
             continue
         path = endpoint.path.replace("{id}", MISSING["id"]).replace("{name}", MISSING["name"])
         reply = await front.call(endpoint.method, path, key=key)

@@ -194,6 +194,28 @@ def test_a_producer_sees_no_buttons_of_operators(page: Page, installation: Insta
     assert page.get_by_role("button", name="Pause").count() == 0
 
 
+@pytest.mark.parametrize("role", ["viewer", "producer", "operator"])
+def test_no_view_asks_for_what_its_role_may_not_see(
+    page: Page, installation: Installation, role: str
+) -> None:
+    """A refused call is an error in the console, and a view that never comes."""
+    made = installation.call("POST", "/v1/keys", {"name": f"all of {role}", "role": role})
+    sign_in(page, installation.url, made["key"])
+    views = [link.get_attribute("href") for link in page.locator("#nav a").all()]
+    schedule = installation.call("GET", "/v1/schedules")["items"][0]["id"]
+    ids = installation.ids
+    inside = [f"tasks/{ids['FAILED']}", f"workflows/{ids['REVIEW']}", f"schedules/{schedule}"]
+    places = [*(str(href).removeprefix("#/") for href in views), *inside]
+    assert len(places) == len(inside) + (6 if role == "producer" else 7)
+    for place in places:
+        show(page, installation.url, place)
+        assert page.locator("main .problem").count() == 0, place
+        if role == "viewer":
+            shown = page.locator("main button:not(.plain)").all_text_contents()
+            assert set(shown) <= {"Copy", "Copy command", "Older →", "← Newer"}, place
+            assert page.locator("main input[type=checkbox]").count() == 0, place
+
+
 def test_the_keyboard_is_enough(operator: Page, installation: Installation) -> None:
     """Hands that stay on the keys, and people who have no mouse."""
     show(operator, installation.url, "now")

@@ -116,6 +116,12 @@ class Endpoint:
         return self.path.strip("/").split("/")
 
     @cached_property
+    def roles(self) -> frozenset[Access]:
+        """Who may call it: what an operator may read, a viewer may."""
+        is_look = self.method == "GET" and Access.OPERATOR in self.access
+        return self.access | {Access.VIEWER} if is_look else self.access
+
+    @cached_property
     def takes_cursor(self) -> bool:
         """Its query, or else its body, has a `cursor`, and its answer a `next_cursor`."""
         asked: Any = self.query or self.body
@@ -345,8 +351,8 @@ class AsgiApplication:
     async def authorise(self, endpoint: Endpoint, call: Call) -> None:
         """Check role and reach of the credential, and find the tenant that the request is about."""
         credential = call.credential
-        if credential.access not in endpoint.access:
-            needed = " or ".join(sorted(endpoint.access))
+        if credential.access not in endpoint.roles:
+            needed = " or ".join(sorted(endpoint.roles))
             raise ApiProblem(Code.FORBIDDEN, f"this call needs the role {needed}")
         if credential.types is not None and not (endpoint.checks_types or endpoint.method == "GET"):
             raise ApiProblem(

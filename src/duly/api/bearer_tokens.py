@@ -10,7 +10,7 @@ from typing import Any
 
 import jwt
 
-from duly.domain.access import OPERATORS, Access, Reach
+from duly.domain.access import OBSERVERS, Access, Reach
 from duly.domain.errors import ConfigurationError
 from duly.domain.limits import text_reason
 from duly.environment import Clock
@@ -78,7 +78,7 @@ class TokenReader:
             return None
         if not is_timely(found, self.clock.now().timestamp()):
             return None
-        if reach is Reach.INSTALLATION and access not in OPERATORS:
+        if reach is Reach.INSTALLATION and access not in OBSERVERS:
             return None
         subject, tenant_name = found["sub"], found["tenant"]
         if not (isinstance(subject, str) and isinstance(tenant_name, str)):

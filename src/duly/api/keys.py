@@ -16,7 +16,7 @@ from duly.api.request import Answer, Call
 from duly.api.task_rules import TaskRules
 from duly.api.wire import Limit, Page, TypeName, page
 from duly.domain import limits
-from duly.domain.access import ADMINS, OPERATORS, Access, Credential, Reach
+from duly.domain.access import ADMINS, OBSERVERS, Access, Credential, Reach
 from duly.domain.limits import Problem, text_reason, type_reason
 from duly.environment import Environment
 from duly.store.keys import (
@@ -287,8 +287,9 @@ class KeyRoutes:
 
 def key_problems(asked: KeyRequest) -> list[Problem]:
     found = [Problem("/name", text_reason(asked.name, limits.API_KEY_NAME_CHARACTERS_MAX) or "")]
-    if asked.reach is Reach.INSTALLATION and asked.role not in OPERATORS:
-        found.append(Problem("/reach", "of an installation is for the roles operator and admin"))
+    if asked.reach is Reach.INSTALLATION and asked.role not in OBSERVERS:
+        reason = "of an installation is for the roles viewer, operator and admin"
+        found.append(Problem("/reach", reason))
     if asked.types is not None and asked.role is Access.WORKER:
         reason = "are not for the role worker: a pool holds tasks of every type"
         found.append(Problem("/types", reason))

@@ -152,7 +152,7 @@ def describe_operation(endpoint: Endpoint, known: Known, queries: dict[type, Jso
     if endpoint.kind is not Kind.OPEN:
         operation["security"] = SECURITY
         operation["description"] = access_sentence(endpoint)
-        operation["x-duly-roles"] = sorted(endpoint.access)
+        operation["x-duly-roles"] = sorted(endpoint.roles)
     return operation
 
 
@@ -164,7 +164,7 @@ def operation_id(endpoint: Endpoint) -> str:
 
 
 def access_sentence(endpoint: Endpoint) -> str:
-    roles = ", ".join(sorted(endpoint.access))
+    roles = ", ".join(sorted(endpoint.roles))
     reach = " It must reach the installation." if endpoint.kind is Kind.INSTALLATION else ""
     return f"Needs a credential with one of the roles: {roles}.{reach}"
 

@@ -40,7 +40,7 @@ from duly.api.task_rules import TaskRules
 from duly.api.wire import LATEST, Page, TaskRequest, in_utc, page
 from duly.api.workflow_body import WorkflowChecks
 from duly.api.workflow_wire import OccurrenceWorkflow
-from duly.domain.access import OPERATORS, PRODUCERS
+from duly.domain.access import OBSERVERS, OPERATORS, PRODUCERS
 from duly.domain.clock_changes import describe_changes
 from duly.domain.limits import Problem
 from duly.domain.recurrence import Recurrence, next_occurrences
@@ -132,6 +132,7 @@ class ScheduleRoutes:
                 path="/v1/schedules/preview",
                 summary="Preview the next fires and clock changes of a definition",
                 handler=self.preview,
+                access=PRODUCERS | OBSERVERS,
                 checks_types=True,
                 prepare=self.check_payload,
                 body=PreviewRequest,

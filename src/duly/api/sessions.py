@@ -23,7 +23,16 @@ from duly.api.session_tokens import (
     TokenContent,
     TokenKind,
 )
-from duly.domain.access import ADMINS, OPERATORS, PRODUCERS, READERS, Access, Credential, Reach
+from duly.domain.access import (
+    ADMINS,
+    OBSERVERS,
+    OPERATORS,
+    PRODUCERS,
+    READERS,
+    Access,
+    Credential,
+    Reach,
+)
 from duly.domain.api_keys import read_key_text
 from duly.domain.limits import Problem
 
@@ -189,7 +198,12 @@ def cookie_of(value: str, lasts_s: float, *, is_secure: bool) -> str:
 
 
 def view_of(credential: Credential, expires_at: float | None) -> SessionView:
-    groups = {"submit": PRODUCERS, "operate": OPERATORS, "administer": ADMINS}
+    groups = {
+        "submit": PRODUCERS,
+        "observe": OBSERVERS,
+        "operate": OPERATORS,
+        "administer": ADMINS,
+    }
     can = [name for name, roles in groups.items() if credential.access in roles]
     return SessionView(
         actor=credential.actor,

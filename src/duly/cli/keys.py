@@ -19,7 +19,7 @@ LESS = ("signing", "created_at", "reach")
 LEADING = ("key", "id", "name", "role", "reach")
 DATABASE_FLAG_NAMES = ("config", "data_dir", "database_url", "log_level")
 COMMANDLINE = click.core.ParameterSource.COMMANDLINE
-ROLES = ("producer", "worker", "operator", "admin")
+ROLES = ("viewer", "producer", "worker", "operator", "admin")
 
 
 @click.group("keys")

@@ -354,7 +354,7 @@ class AsyncKeys(Operations):
         expires_in_s: float | None = None,
         request_rate: float | None = None,
     ) -> ApiKey:
-        """`role`: "producer", "worker", "operator" or "admin". `key` has the secret, this once."""
+        """`role`: "viewer", "producer", "worker", "operator", "admin". `key`: the secret, once."""
         body = {"name": name, "role": role, "reach": reach, "signing": signing}
         body |= given(types=types, expires_in_s=expires_in_s, request_rate=request_rate)
         return await self.ask(ApiKey, "POST", "/v1/keys", body)

@@ -5,8 +5,10 @@ from enum import StrEnum
 
 
 class Access(StrEnum):
-    """A credential's role. An admin may do everything; an operator is also a producer."""
+    """A credential's role. An admin may do everything; an operator is also a producer; a viewer
+    reads what an operator reads, and changes nothing."""
 
+    VIEWER = "viewer"
     PRODUCER = "producer"
     WORKER = "worker"
     OPERATOR = "operator"
@@ -17,6 +19,7 @@ PRODUCERS = frozenset({Access.PRODUCER, Access.OPERATOR, Access.ADMIN})
 WORKERS = frozenset({Access.WORKER, Access.ADMIN})
 READERS = frozenset(Access)
 OPERATORS = frozenset({Access.OPERATOR, Access.ADMIN})
+OBSERVERS = OPERATORS | {Access.VIEWER}
 ADMINS = frozenset({Access.ADMIN})
 
 

@@ -1114,10 +1114,10 @@ CREATE TABLE duly.api_keys (
     rotated_from text,
     request_rate double precision,
     CONSTRAINT api_keys_check CHECK (((secret_hash IS NULL) <> (signing_secret IS NULL))),
-    CONSTRAINT api_keys_check1 CHECK (((reach = 'tenant'::text) OR (role = ANY (ARRAY['operator'::text, 'admin'::text])))),
+    CONSTRAINT api_keys_check1 CHECK (((reach = 'tenant'::text) OR (role = ANY (ARRAY['viewer'::text, 'operator'::text, 'admin'::text])))),
     CONSTRAINT api_keys_reach_check CHECK ((reach = ANY (ARRAY['tenant'::text, 'installation'::text]))),
     CONSTRAINT api_keys_request_rate_check CHECK ((request_rate > (0)::double precision)),
-    CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['producer'::text, 'worker'::text, 'operator'::text, 'admin'::text])))
+    CONSTRAINT api_keys_role_check CHECK ((role = ANY (ARRAY['viewer'::text, 'producer'::text, 'worker'::text, 'operator'::text, 'admin'::text])))
 );
 
 ALTER TABLE ONLY duly.api_keys FORCE ROW LEVEL SECURITY;

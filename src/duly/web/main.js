@@ -29,7 +29,7 @@ const VIEWS = [
   { name: 'queues', title: 'Queues', key: '6', show: queuesView },
   { name: 'tenants', title: 'Tenants', key: '7', show: tenantsView, needs: (who) => who.reach === 'installation' },
   { name: 'cluster', title: 'Cluster', key: '8', show: clusterView, needs: (who) => who.reach === 'installation' },
-  { name: 'audit', title: 'Audit', key: '9', show: auditView, needs: (who) => who.can.includes('operate') },
+  { name: 'audit', title: 'Audit', key: '9', show: auditView, needs: (who) => who.can.includes('observe') },
 ];
 const KEYS = [
   ['/', 'search'], ['j / k', 'next / previous row'], ['Enter', 'open the row'], ['x', 'select the row'], ['1 to 9', 'views'], ['p', 'pause live refresh'], ['r', 'refresh'], ['Esc', 'close'], ['?', 'these keys'],

@@ -12,14 +12,14 @@ const OLD_S = 5;
 
 export async function nowView({ who }) {
   const isOperator = who.reach === 'installation';
-  const canOperate = who.can.includes('operate');
+  const canLook = who.can.includes('observe');
   const [now, hour, letters, pauses, tenants, workers] = await inTurns([
     () => get('/v1/stats/now'),
     () => get('/v1/stats'),
     () => get('/v1/dead-letters', { group_by: 'fingerprint', limit: 5 }),
-    () => (canOperate ? get('/v1/pauses', { limit: 20 }) : { items: [] }),
+    () => (canLook ? get('/v1/pauses', { limit: 20 }) : { items: [] }),
     () => (isOperator ? get('/v1/stats/tenants', { limit: 10 }) : null),
-    () => (canOperate ? get('/v1/workers', { limit: 200 }) : null),
+    () => (canLook ? get('/v1/workers', { limit: 200 }) : null),
   ]);
   const { ready, scheduled } = inAll(now);
   const oldest = Math.max(0, ...now.bands.map((band) => band.oldest_ready_s ?? 0));

@@ -9,11 +9,12 @@ import { link } from './place.js';
 const NOTHING = { items: [] };
 
 export async function queuesView({ who, refresh }) {
+  const canLook = who.can.includes('observe');
   const canOperate = who.can.includes('operate');
   const [now, workers, pauses, breakers] = await inTurns([
     () => get('/v1/stats/now'),
-    () => (canOperate ? get('/v1/workers', { limit: 200 }) : NOTHING),
-    () => (canOperate ? get('/v1/pauses', { limit: 200 }) : NOTHING),
+    () => (canLook ? get('/v1/workers', { limit: 200 }) : NOTHING),
+    () => (canLook ? get('/v1/pauses', { limit: 200 }) : NOTHING),
     () => get('/v1/breakers', { limit: 200 }),
   ]);
   const pools = new Map();
@@ -30,7 +31,7 @@ export async function queuesView({ who, refresh }) {
       { title: 'Scheduled', align: 'right', cell: (band) => count(band.scheduled, now.count_max) },
       { title: 'Oldest ready', align: 'right', cell: (band) => duration(band.oldest_ready_s) },
     ], now.bands, { rowKey: (band) => band.band })),
-    canOperate && panel('Pools', table('Pools', [
+    canLook && panel('Pools', table('Pools', [
       { title: 'Pool', cell: ([name]) => h('span', { class: 'mono' }, name) },
       { title: 'Workers', align: 'right', cell: ([name, list]) => (list.length ? count(list.length) : h('span', { class: waiting.has(name) ? 'tone-bad' : 'quiet' }, 'none')) },
       { title: 'Oldest ready', align: 'right', cell: ([name]) => duration(waiting.get(name)?.oldest_ready_s) },
@@ -39,13 +40,13 @@ export async function queuesView({ who, refresh }) {
         ? action('Resume', async () => { await post('/v1/pauses/resume', { kind: 'pool', name }); refresh(); return 'Resumed.'; }, { className: 'small' })
         : action('Pause', () => pause('pool', name, refresh), { className: 'small' })) }] : []),
     ], [...pools.entries()].sort(), { rowKey: ([name]) => name, empty: emptyState('No worker is connected, no pool is paused, and no task waits in one.', 'duly worker myapp:worker') })),
-    canOperate && panel('Workers', table('Workers', [
+    canLook && panel('Workers', table('Workers', [
       { title: 'Worker', cell: (worker) => h('span', { class: 'mono', title: worker.holder }, worker.id) },
       { title: 'Pools', cell: (worker) => worker.pools.join(', ') },
       { title: 'Since', cell: (worker) => when(worker.started_at) },
       { title: 'Seen', cell: (worker) => when(worker.seen_at) },
     ], workers.items, { rowKey: (worker) => worker.holder, empty: emptyState('No worker is connected.') })),
-    canOperate && panel('Pauses', table('Pauses', [
+    canLook && panel('Pauses', table('Pauses', [
       { title: 'What', cell: (each) => each.kind },
       { title: 'Name', cell: (each) => h('span', { class: 'mono' }, each.name ?? 'all of the tenant') },
       { title: 'Why', className: 'grow', cell: (each) => each.reason },
