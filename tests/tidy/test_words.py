@@ -20,6 +20,11 @@ HOMES = re.compile(r"/hom[e]/(?!you\b|user\b)\w+|/User[s]/\w+")
 
 # Subjects that name no component: a sentence about them is not found by those who search for one.
 VAGUE = re.compile(r"\b(whoever|somebody|nobody)\b", re.IGNORECASE)
+# Metaphors that were names once. Each has a word of the field now: batch, cursor, jitter, hint, ...
+RETIRED = re.compile(
+    r"(?<![a-z])(bites?|bookmarks?|desks?|hearts?|lookouts?|smear|rung|corridors?|bells?)(?![a-z])",
+    re.IGNORECASE,
+)
 # A user of the operating system has that name.
 VAGUE_ALLOWED = {"src/duly/store/server_user.py", "docs/operations.md"}
 
@@ -58,6 +63,23 @@ def test_sentences_name_the_component() -> None:
     ]
     found = {str(path.relative_to(PROJECT)) for path in pages if VAGUE.search(path.read_text())}
     assert found - VAGUE_ALLOWED == set()
+
+
+def test_retired_names_stay_away() -> None:
+    """A word that has to be learned before a search for it finds anything comes back unnoticed."""
+    pages = [
+        path
+        for path in project_files()
+        if path.suffix in {".py", ".sql", ".md"}
+        and path.relative_to(PROJECT).parts[0] in {"src", "docs", "README.md"}
+        and path.relative_to(PROJECT).parts[:2] != ("docs", "adr")
+    ]
+    found = {
+        str(path.relative_to(PROJECT)): sorted({hit[0] for hit in hits})
+        for path in pages
+        if (hits := list(RETIRED.finditer(path.read_text("utf-8"))))
+    }
+    assert found == {}
 
 
 def test_docstrings_of_tests_have_a_subject() -> None:

@@ -49,7 +49,7 @@ class CompensableNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Bite:
+class UndoBatch:
     """What is undone next, by number and in this order; one after the other, if it is a chain."""
 
     numbers: list[int]
@@ -62,15 +62,15 @@ async def run_compensation(
     """Under the lock of the workflow, whose row this is: no node of it is live."""
     assert row["live"] == 0
     assert row["ended_at"] is None
-    bite = await next_bite(session, timer.workflow, await read_position(session, row))
-    if bite is None:
+    batch = await next_batch(session, timer.workflow, await read_position(session, row))
+    if batch is None:
         await end_compensated(session, timer.workflow, released)
         return
-    count = len(bite.numbers)
+    count = len(batch.numbers)
     first = await number_generated(session, timer.tenant, timer.workflow, count)
     assert first is not None, "what is undone has not ended"
     assert first + count - 1 <= NODE_NUMBER_MAX
-    asked = timer.workflow, first, bite.numbers, bite.is_chain
+    asked = timer.workflow, first, batch.numbers, batch.is_chain
     released.note(await session.fetch(SQL.make_compensations, timer.shard, *asked))
 
 
@@ -81,14 +81,14 @@ async def read_position(session: Session, row: Any) -> CompensableNode | None:
     return ended_from(rows[0]) if rows else None
 
 
-async def next_bite(
+async def next_batch(
     session: Session, workflow_id: UUID, position: CompensableNode | None
-) -> Bite | None:
+) -> UndoBatch | None:
     """None: all that completed is undone."""
     if position is not None and position.map is not None:
         items = await list_items(session, workflow_id, position)
         if items:
-            return Bite(items, is_chain=False)
+            return UndoBatch(items, is_chain=False)
     while nodes := await list_ended(session, workflow_id, position):
         chain: list[int] = []
         for node in nodes:
@@ -97,9 +97,9 @@ async def next_bite(
             elif chain:
                 break
             elif items := await list_items(session, workflow_id, node):
-                return Bite(items, is_chain=False)
+                return UndoBatch(items, is_chain=False)
         if chain:
-            return Bite(chain, is_chain=True)
+            return UndoBatch(chain, is_chain=True)
         position = nodes[-1]
     return None
 
