@@ -12,7 +12,7 @@ from duly.store.ownership import (
     Assignment,
     Node,
     NodeReport,
-    Owned,
+    OwnershipClaim,
     View,
 )
 from duly.testing.clock import ManualClock
@@ -45,7 +45,9 @@ class MemoryOwnership:
         _, until = self.holders.get(assignment, (None, 0.0))
         return until <= self.clock.monotonic()
 
-    async def keep(self, node: Node, held: Mapping[Assignment, Owned], report: NodeReport) -> View:
+    async def keep(
+        self, node: Node, held: Mapping[Assignment, OwnershipClaim], report: NodeReport
+    ) -> View:
         self.nodes[node] = self.ask() + self.lease_s
         renewed = {
             assignment: owned
@@ -63,16 +65,18 @@ class MemoryOwnership:
         free = Counter(each.kind for each in self.all if self.is_free(each))
         return View(renewed, {each.id: slots[each.id] for each in others}, free, {}, None)
 
-    async def claim(self, node: Node, kind: str, most: int, view: View) -> dict[Assignment, Owned]:
+    async def claim(
+        self, node: Node, kind: str, most: int, view: View
+    ) -> dict[Assignment, OwnershipClaim]:
         until = self.ask() + self.lease_s
         claimed = [each for each in self.all if each.kind == kind and self.is_free(each)][:most]
         for assignment in claimed:
             self.epochs[assignment] += 1
             self.holders[assignment] = (node, until)
-        return {each: Owned(self.epochs[each], VOID_AT) for each in claimed}
+        return {each: OwnershipClaim(self.epochs[each], VOID_AT) for each in claimed}
 
     async def release(
-        self, node: Node, held: Mapping[Assignment, Owned], *, is_leaving: bool = False
+        self, node: Node, held: Mapping[Assignment, OwnershipClaim], *, is_leaving: bool = False
     ) -> None:
         self.ask()
         for assignment in held:

@@ -19,7 +19,7 @@ from duly.scheduler.ready_state import QUEUE_ENTRIES_MAX, ReadyState
 from duly.scheduler.wakeups import SchedulerWakeups
 from duly.store.database import Database
 from duly.store.load import SQL, Cursor, DueTimer, TimerQueue
-from duly.store.ownership import SLOT, Assignment, Owned
+from duly.store.ownership import SLOT, Assignment, OwnershipClaim
 
 PLACE = TimerQueue(1, 5, 2)
 EPOCH = datetime.fromtimestamp(0, UTC)
@@ -40,7 +40,7 @@ class Everything:
 
     def __init__(self) -> None:
         self.assignments = dict.fromkeys(
-            [Assignment(SLOT, slot) for slot in range(SLOTS)], Owned(1, EPOCH)
+            [Assignment(SLOT, slot) for slot in range(SLOTS)], OwnershipClaim(1, EPOCH)
         )
 
 

@@ -18,7 +18,7 @@ from duly.store.ownership import (
     SQL,
     Assignment,
     Node,
-    Owned,
+    OwnershipClaim,
     View,
     claim_assignments,
     delete_dead_nodes,
@@ -36,21 +36,21 @@ OTHER = Node(OTHER_HOLDER, "other", "1", ("scheduler",))
 
 
 async def keep(
-    world: World, node: Node, assignments: dict[Assignment, Owned] | None = None
+    world: World, node: Node, assignments: dict[Assignment, OwnershipClaim] | None = None
 ) -> View:
     return await keep_assignments(world.database, node, assignments or {}, LEASE_S, TICKET_S)
 
 
 async def claim(
     world: World, node: Node, most: int = SLOTS, strays: dict[Assignment, int] | None = None
-) -> dict[Assignment, Owned]:
+) -> dict[Assignment, OwnershipClaim]:
     return await claim_assignments(
         world.database, node.id, SLOT, most, strays or {}, LEASE_S, TICKET_S
     )
 
 
 async def release(
-    world: World, node: Node, assignments: dict[Assignment, Owned], **words: bool
+    world: World, node: Node, assignments: dict[Assignment, OwnershipClaim], **words: bool
 ) -> int:
     return await release_assignments(world.database, node.id, assignments, TICKET_S, **words)
 
@@ -108,7 +108,8 @@ async def test_a_renewal_must_name_holder_and_epoch(world: World) -> None:
     mine = await claim(world, ME)
     assert (await keep(world, OTHER, mine)).renewed == {}
     wrong = {
-        assignment: Owned(owned.epoch + 1, owned.void_at) for assignment, owned in mine.items()
+        assignment: OwnershipClaim(owned.epoch + 1, owned.void_at)
+        for assignment, owned in mine.items()
     }
     assert (await keep(world, ME, wrong)).renewed == {}
     world.advance(5)

@@ -45,16 +45,16 @@ class TooMany(ValueError):
     """More items than the list may have; msgspec stops at the one that raises it."""
 
 
-class Counted(msgspec.Struct, gc=False):
+class CountedItem(msgspec.Struct, gc=False):
     """An item whose content is skipped. Decoding is never interrupted, so one count is enough."""
 
     def __post_init__(self) -> None:
-        Counting.count += 1
-        if Counting.count > Counting.most:
+        ItemCounter.count += 1
+        if ItemCounter.count > ItemCounter.most:
             raise TooMany
 
 
-class Counting:
+class ItemCounter:
     count = 0
     most = 0
 
@@ -83,7 +83,7 @@ def shape_of(model: type[msgspec.Struct]) -> Shape:
     (list_name,) = (name for name, hint in hints.items() if is_list(hint))
     bounded, meta = get_args(hints[list_name])
     (item,) = get_args(bounded)
-    fields: list[Any] = [(list_name, Annotated[list[Counted], Meta(min_length=1)])]
+    fields: list[Any] = [(list_name, Annotated[list[CountedItem], Meta(min_length=1)])]
     for field in msgspec.structs.fields(model):
         if field.name != list_name and field.required:
             fields.append((field.name, msgspec.Raw))
@@ -119,10 +119,10 @@ async def decode_list(body: bytes, model: type[Model], pace: WorkSlicer) -> Mode
 
 
 def count_items(body: bytes, shape: Shape, model: Any) -> int:
-    Counting.count, Counting.most = 0, shape.most
+    ItemCounter.count, ItemCounter.most = 0, shape.most
     if coarsely(body, shape.counted, model) is None:
         raise invalid([Problem(f"/{shape.list_name}", f"has more than {shape.most} items")])
-    return Counting.count
+    return ItemCounter.count
 
 
 def members_of(body: bytes, model: Any) -> dict[str, msgspec.Raw]:

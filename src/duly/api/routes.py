@@ -42,7 +42,7 @@ from duly.api.tasks import TaskRoutes
 from duly.api.tenants import TenantRoutes
 from duly.api.webhook_secrets import WebhookSecretRoutes
 from duly.api.worker_protocol import WorkerRoutes
-from duly.api.workflow_appends import Appending, WorkflowAppendRoutes
+from duly.api.workflow_appends import AppendChecks, WorkflowAppendRoutes
 from duly.api.workflow_body import WorkflowChecks
 from duly.api.workflow_resumes import WorkflowResumeRoutes
 from duly.api.workflow_signals import WorkflowSignalRoutes
@@ -175,8 +175,8 @@ class ApiRoutes:
     def workflow_checks(self) -> WorkflowChecks:
         return WorkflowChecks(self.environment, self.rules)
 
-    def appending(self) -> Appending:
-        return Appending(self.workflow_checks(), self.admission, self.throttle, self.appends)
+    def appending(self) -> AppendChecks:
+        return AppendChecks(self.workflow_checks(), self.admission, self.throttle, self.appends)
 
     def working(self) -> list[Endpoint]:
         if self.workers is None:

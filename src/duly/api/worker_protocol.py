@@ -21,7 +21,7 @@ from duly.api.problems import ApiProblem, Code, ProblemDetails, invalid, not_fou
 from duly.api.request import Answer, Call
 from duly.api.tasks import TAG, task_id_of
 from duly.api.wire import NULL, PoolName, as_stored
-from duly.api.workflow_appends import Appending
+from duly.api.workflow_appends import AppendChecks
 from duly.api.workflow_wire import AppendRequest, ParentView
 from duly.domain import limits
 from duly.domain.access import PRODUCERS, WORKERS
@@ -173,7 +173,7 @@ class WorkerRoutes:
     worker_leases: WorkerLeases
     reading: ReadBatcher
     inputs: NodeInputs
-    appending: Appending
+    appending: AppendChecks
 
     def endpoints(self) -> list[Endpoint]:
         route = partial(Endpoint, access=WORKERS, tag=WORKER_TAG)

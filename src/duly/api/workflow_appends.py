@@ -19,7 +19,7 @@ from duly.store.workflow_appends import Append, AppendRefusal, RefusedAppend, Wo
 
 
 @dataclass(frozen=True)
-class Appending:
+class AppendChecks:
     """What is asked for is checked and admitted before a transaction begins."""
 
     checks: WorkflowChecks
@@ -50,7 +50,7 @@ class Appending:
 
 @dataclass(frozen=True)
 class WorkflowAppendRoutes:
-    appending: Appending
+    appending: AppendChecks
 
     def endpoints(self) -> list[Endpoint]:
         return [

@@ -32,7 +32,7 @@ from duly.store.load import hints_of
 from duly.store.partitions import placement_range
 from duly.store.workflow_resumes import (
     AlreadyResumed,
-    Earlier,
+    EarlierRun,
     NotResumable,
     Resume,
     ResumeAnswer,
@@ -76,10 +76,10 @@ class ResumePreview(msgspec.Struct, frozen=True):
     dry_run: bool = True
 
 
-class Prepared(NamedTuple):
+class PreparedResume(NamedTuple):
     """What was read of the ended workflow, which does not change any more."""
 
-    earlier: Earlier
+    earlier: EarlierRun
     plan: ResumePlan
     payloads: dict[int, str]
 
@@ -134,10 +134,10 @@ class WorkflowResumeRoutes:
         payloads = await self.payloads_of(call, asked, earlier, plan)
         if not asked.dry_run:
             await self.throttle.admit(call.tenant, len(plan.again))
-        call.prepared = Prepared(earlier, plan, payloads)
+        call.prepared = PreparedResume(earlier, plan, payloads)
 
     async def payloads_of(
-        self, call: Call, asked: ResumeWorkflow, earlier: Earlier, plan: ResumePlan
+        self, call: Call, asked: ResumeWorkflow, earlier: EarlierRun, plan: ResumePlan
     ) -> dict[int, str]:
         again = {
             earlier.nodes[number].name: number for number in plan.again if number in earlier.types
@@ -169,7 +169,7 @@ class WorkflowResumeRoutes:
         if workflow is None:
             raise await missing(call, workflow_id)
         prepared = call.prepared
-        if workflow.state not in TERMINAL or not isinstance(prepared, Prepared):
+        if workflow.state not in TERMINAL or not isinstance(prepared, PreparedResume):
             raise refusal(NotResumable.LIVES)
         if not prepared.plan.again:
             detail = "nothing of the workflow failed or was cancelled; name nodes in `from`"
@@ -192,7 +192,9 @@ class WorkflowResumeRoutes:
         assert made is not None, "it was stored in this transaction"
         return kept_without_tags(made, 201)
 
-    async def preview(self, call: Call, workflow: Workflow, prepared: Prepared) -> ResumePreview:
+    async def preview(
+        self, call: Call, workflow: Workflow, prepared: PreparedResume
+    ) -> ResumePreview:
         if prepared.earlier.is_erased:
             raise refusal(NotResumable.GONE)
         living = await find_living(call.session, call.tenant, workflow.id)

@@ -18,7 +18,7 @@ from typing import Any
 import click
 import msgspec
 
-from duly.cli.tables import Column, Drawn, Screen, draw_card, draw_table, folded
+from duly.cli.tables import Column, DrawnTable, Screen, draw_card, draw_table, folded
 from duly.environment import SystemClock
 
 CELL_CHARACTERS_MAX = 200
@@ -155,7 +155,7 @@ def cell(name: str, value: Any) -> str:
 
 def make_table(
     items: Sequence[Mapping[str, Any]], columns: Sequence[str], leave_out: Sequence[str] = ()
-) -> Drawn:
+) -> DrawnTable:
     """A column for each name, as far as they fit; `leave_out` go first, then from the right."""
     made = []
     for name in columns:
@@ -191,14 +191,14 @@ def print_table(
         note(none)
 
 
-def print_drawn(drawn: Drawn) -> None:
+def print_drawn(drawn: DrawnTable) -> None:
     show(drawn.lines)
     if drawn.left_out:
         for line in folded(left_out_text(drawn), screen_of_output().width):
             note(line)
 
 
-def left_out_text(drawn: Drawn) -> str:
+def left_out_text(drawn: DrawnTable) -> str:
     return f"left out: {', '.join(drawn.left_out)} (--wide or --json shows all)"
 
 

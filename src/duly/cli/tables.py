@@ -57,14 +57,14 @@ class Column(NamedTuple):
         )
 
 
-class Drawn(NamedTuple):
+class DrawnTable(NamedTuple):
     lines: list[str]
     left_out: list[str]
 
 
 def draw_table(
     columns: Sequence[Column], screen: Screen, now: datetime, leave_out: Sequence[str] = ()
-) -> Drawn:
+) -> DrawnTable:
     """`leave_out` names the columns that go first, the least important one at first."""
     kept, left_out = list(columns), []
     if screen.width is not None and total(kept) > screen.width:
@@ -80,7 +80,7 @@ def draw_table(
     rows = zip(*(column.cells for column in kept), strict=True)
     lines += [row_line(kept, row, widths, screen) for row in rows]
     order = [column.heading for column in columns if column.name in left_out]
-    return Drawn(lines, order)
+    return DrawnTable(lines, order)
 
 
 def names(columns: Sequence[Column]) -> list[str]:

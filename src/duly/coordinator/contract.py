@@ -14,7 +14,7 @@ today.
 from collections.abc import Mapping
 from typing import Protocol
 
-from duly.store.ownership import Assignment, Node, NodeReport, Owned, View
+from duly.store.ownership import Assignment, Node, NodeReport, OwnershipClaim, View
 
 
 class OwnershipStore(Protocol):
@@ -25,16 +25,20 @@ class OwnershipStore(Protocol):
     # How long a ticket of a former owner may still become a lease.
     ticket_s: float
 
-    async def keep(self, node: Node, held: Mapping[Assignment, Owned], report: NodeReport) -> View:
+    async def keep(
+        self, node: Node, held: Mapping[Assignment, OwnershipClaim], report: NodeReport
+    ) -> View:
         """Announce the node with what it reports, renew what it holds, and see the others."""
         ...
 
-    async def claim(self, node: Node, kind: str, most: int, view: View) -> dict[Assignment, Owned]:
+    async def claim(
+        self, node: Node, kind: str, most: int, view: View
+    ) -> dict[Assignment, OwnershipClaim]:
         """Up to `most` assignments of a kind that are free or strays of this node."""
         ...
 
     async def release(
-        self, node: Node, held: Mapping[Assignment, Owned], *, is_leaving: bool = False
+        self, node: Node, held: Mapping[Assignment, OwnershipClaim], *, is_leaving: bool = False
     ) -> None:
         """Give assignments back, if they are still this node's; a node that leaves is forgotten."""
         ...

@@ -31,7 +31,7 @@ from duly.domain.ids import slot_of
 from duly.environment import Environment
 from duly.events import SlotsChanged, TaskEvents
 from duly.role import Wakeup
-from duly.store.ownership import SLOT, Assignment, Node, NodeReport, Owned, View
+from duly.store.ownership import SLOT, Assignment, Node, NodeReport, OwnershipClaim, View
 from duly.telemetry import get_logger
 
 # The rest is for a monotonic clock that runs slower than the store's.
@@ -60,9 +60,9 @@ class Coordinator:
         self.node = node
         # Of this process: the node's row tells others.
         self.report = report
-        self.assignments: dict[Assignment, Owned] = {}
+        self.assignments: dict[Assignment, OwnershipClaim] = {}
         # Forgotten, but not yet known to be released.
-        self.releasing: dict[Assignment, Owned] = {}
+        self.releasing: dict[Assignment, OwnershipClaim] = {}
         self.trusted_until = environment.clock.monotonic()
         self.free: Mapping[str, int] = {}
         self.slots_free = 0
@@ -76,7 +76,7 @@ class Coordinator:
         return self.store.ticket_s
 
     @property
-    def owned(self) -> dict[int, Owned]:
+    def owned(self) -> dict[int, OwnershipClaim]:
         """Slots we believe to be ours; `owns` says whether the belief is still good."""
         return {
             assignment.number: owned
@@ -99,11 +99,11 @@ class Coordinator:
             return None
         return self.free.get(role, 0) > 0 and Assignment(role, 0) not in self.assignments
 
-    def owns(self, shard: int) -> Owned | None:
+    def owns(self, shard: int) -> OwnershipClaim | None:
         """Our claim to the shard's slot, or None as soon as another node might have it."""
         return self.assignments.get(Assignment(SLOT, slot_of(shard))) if self.is_trusted else None
 
-    def leads(self, role: str) -> Owned | None:
+    def leads(self, role: str) -> OwnershipClaim | None:
         """Our claim to a singleton role."""
         return self.assignments.get(Assignment(role, 0)) if self.is_trusted else None
 

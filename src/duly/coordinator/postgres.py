@@ -8,7 +8,7 @@ from duly.store.ownership import (
     Assignment,
     Node,
     NodeReport,
-    Owned,
+    OwnershipClaim,
     View,
     claim_assignments,
     keep_assignments,
@@ -28,18 +28,22 @@ class PostgresOwnership:
         self.lease_s = lease_s
         self.ticket_s = ticket_s
 
-    async def keep(self, node: Node, held: Mapping[Assignment, Owned], report: NodeReport) -> View:
+    async def keep(
+        self, node: Node, held: Mapping[Assignment, OwnershipClaim], report: NodeReport
+    ) -> View:
         return await keep_assignments(
             self.database, node, held, self.lease_s, self.ticket_s, report
         )
 
-    async def claim(self, node: Node, kind: str, most: int, view: View) -> dict[Assignment, Owned]:
+    async def claim(
+        self, node: Node, kind: str, most: int, view: View
+    ) -> dict[Assignment, OwnershipClaim]:
         return await claim_assignments(
             self.database, node.id, kind, most, view.strays, self.lease_s, self.ticket_s
         )
 
     async def release(
-        self, node: Node, held: Mapping[Assignment, Owned], *, is_leaving: bool = False
+        self, node: Node, held: Mapping[Assignment, OwnershipClaim], *, is_leaving: bool = False
     ) -> None:
         await release_assignments(
             self.database, node.id, held, self.ticket_s, is_leaving=is_leaving

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from duly.coordinator.ownership import Coordinator
 from duly.domain.ids import slot_of, tenant_shard
-from duly.store.ownership import SLOT, Assignment, Owned
+from duly.store.ownership import SLOT, Assignment, OwnershipClaim
 
 # How long another node may go on as before after this one learned of a changed limit.
 MOVE_NOTICE_S = 6.0
@@ -40,11 +40,11 @@ class DispatchScope:
         """The shard whose owner dispatches the queue."""
         return home_shard(tenant) if tenant in self.at_home else shard
 
-    def owns(self, tenant: int, shard: int) -> Owned | None:
+    def owns(self, tenant: int, shard: int) -> OwnershipClaim | None:
         """Our claim to dispatch it, or None as soon as another node might have one."""
         return self.coordinator.owns(self.shard_of(tenant, shard))
 
-    def believed(self, tenant: int, shard: int) -> Owned | None:
+    def believed(self, tenant: int, shard: int) -> OwnershipClaim | None:
         """What we believe to be our claim; `owns` says whether the belief is still good."""
         return self.coordinator.assignments.get(
             Assignment(SLOT, slot_of(self.shard_of(tenant, shard)))

@@ -210,14 +210,14 @@ class RunningBulk(NamedTuple):
     wait_s: float
 
 
-class Found(NamedTuple):
+class BulkMatches(NamedTuple):
     """A batch's worth of what matches, and where the next one starts; None at the end."""
 
     items: list[BulkItem]
     following: str | None
 
 
-class Changed(NamedTuple):
+class BulkChanges(NamedTuple):
     done: int
     events: list[Any]
 
@@ -334,7 +334,7 @@ async def apply_batch(
         *(session, operation.tenant, asked, operation.created_at),
         *(operation.position, operation.batch_size),
     )
-    changed = Changed(0, [])
+    changed = BulkChanges(0, [])
     if found.items:
         ids = [item.id for item in found.items]
         changed = await CHANGES[operation.action](session, environment, operation, ids)
@@ -380,7 +380,7 @@ async def find(
     until: datetime,
     position: str | None,
     limit: int,
-) -> tuple[Found, int]:
+) -> tuple[BulkMatches, int]:
     """What matches behind a position and is not newer than the instant; how many were looked at."""
     if asked.action.is_of_letters:
         letters, following = await walk_dead_letters(
@@ -389,18 +389,20 @@ async def find(
             with_nodes=asked.action is not BulkAction.REPLAY,
         )
         items = [BulkItem(letter_id, task_type) for letter_id, task_type in letters]
-        return Found(items, following), len(items)
+        return BulkMatches(items, following), len(items)
     if asked.action.is_of_workflows:
         wanted, action = asked.filter.of_workflows(), asked.action.value
         bounds = until, position, limit, LOOKED_AT_MAX
         seen = await walk_workflows(session, tenant, action, wanted, *bounds)
         items = [BulkItem(found.id, found.name) for found in seen.items]
-        return Found(items, seen.following), seen.looked_at
+        return BulkMatches(items, seen.following), seen.looked_at
     page = await walk_live_tasks(
         *(session, tenant, asked.filter.of_tasks(), position, limit), searched_max=LOOKED_AT_MAX
     )
     tasks = [task for task in page.items if is_meant(task, asked.action, until)]
-    return Found([BulkItem(task.id, task.type) for task in tasks], page.next_cursor), page.searched
+    return BulkMatches(
+        [BulkItem(task.id, task.type) for task in tasks], page.next_cursor
+    ), page.searched
 
 
 def is_meant(task: Task, action: BulkAction, until: datetime) -> bool:
@@ -411,18 +413,18 @@ def is_meant(task: Task, action: BulkAction, until: datetime) -> bool:
 
 async def cancel(
     session: Session, _environment: Environment, operation: BulkRecord, ids: Sequence[UUID]
-) -> Changed:
+) -> BulkChanges:
     released = Released()
     answers = await cancel_tasks(session, operation.tenant, ids, released)
     ended = ended_by_cancel(answers)
     asked_to_end = sum(each is ControlAnswer.CANCEL_REQUESTED for each in answers.values())
     event = cancelled_tasks(operation.tenant, ended, released)
-    return Changed(len(ended) + asked_to_end, [event])
+    return BulkChanges(len(ended) + asked_to_end, [event])
 
 
 async def reschedule(
     session: Session, _environment: Environment, operation: BulkRecord, ids: Sequence[UUID]
-) -> Changed:
+) -> BulkChanges:
     assert operation.delay_s is not None
     moves = [TimerChange(task_id, delay_s=operation.delay_s) for task_id in ids]
     return await move(session, operation, moves)
@@ -430,37 +432,41 @@ async def reschedule(
 
 async def run_all_now(
     session: Session, _environment: Environment, operation: BulkRecord, ids: Sequence[UUID]
-) -> Changed:
+) -> BulkChanges:
     return await move(session, operation, [run_now(task_id) for task_id in ids])
 
 
-async def move(session: Session, operation: BulkRecord, moves: Sequence[TimerChange]) -> Changed:
+async def move(
+    session: Session, operation: BulkRecord, moves: Sequence[TimerChange]
+) -> BulkChanges:
     hints: list[Hint] = []
     answers = await reschedule_tasks(session, operation.tenant, moves, hints)
     done = sum(each is ControlAnswer.MOVED for each in answers.values())
-    return Changed(done, [TasksRescheduled(hints)] if hints else [])
+    return BulkChanges(done, [TasksRescheduled(hints)] if hints else [])
 
 
 async def replay(
     session: Session, environment: Environment, operation: BulkRecord, ids: Sequence[UUID]
-) -> Changed:
+) -> BulkChanges:
     hints: list[Hint] = []
     made = await replay_dead_letters(session, environment, operation.tenant, ids, hints)
-    return Changed(len(made), [TasksStored(hints=hints)] if hints else [])
+    return BulkChanges(len(made), [TasksStored(hints=hints)] if hints else [])
 
 
 async def purge(
     session: Session, _environment: Environment, operation: BulkRecord, ids: Sequence[UUID]
-) -> Changed:
-    return Changed(len(await purge_letters(session, operation.tenant, ids, operation.actor)), [])
+) -> BulkChanges:
+    return BulkChanges(
+        len(await purge_letters(session, operation.tenant, ids, operation.actor)), []
+    )
 
 
 def of_workflows(change: "ChangeWorkflows") -> "Change":
     async def changed(
         session: Session, environment: Environment, operation: BulkRecord, ids: Sequence[UUID]
-    ) -> Changed:
+    ) -> BulkChanges:
         asked = operation.tenant, operation.actor, ids
-        return Changed(*await change(session, environment, *asked))
+        return BulkChanges(*await change(session, environment, *asked))
 
     return changed
 
@@ -474,7 +480,7 @@ WORKFLOW_CHANGES: dict[BulkAction, ChangeWorkflows] = {
     BulkAction.UNPAUSE_WORKFLOWS: unpause_workflows,
     BulkAction.RESUME_WORKFLOWS: resume_workflows,
 }
-Change = Callable[[Session, Environment, BulkRecord, Sequence[UUID]], Awaitable[Changed]]
+Change = Callable[[Session, Environment, BulkRecord, Sequence[UUID]], Awaitable[BulkChanges]]
 CHANGES: dict[BulkAction, Change] = {
     BulkAction.CANCEL: cancel,
     BulkAction.RESCHEDULE: reschedule,

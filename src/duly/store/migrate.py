@@ -43,7 +43,7 @@ class Migration:
 
 
 @dataclass(frozen=True)
-class Applied:
+class AppliedMigration:
     number: int
     name: str
     applied_at: datetime
@@ -71,7 +71,7 @@ class Migrator:
     def latest(self) -> int:
         return self.migrations[-1].number if self.migrations else 0
 
-    async def applied(self) -> list[Applied]:
+    async def applied(self) -> list[AppliedMigration]:
         connection = await connect(self.url)
         try:
             known = await read_applied(connection)
@@ -150,13 +150,13 @@ async def schema_version(database: Database) -> int:
     return int(row["number"])
 
 
-async def read_applied(connection: asyncpg.Connection) -> list[Applied]:
+async def read_applied(connection: asyncpg.Connection) -> list[AppliedMigration]:
     if not await connection.fetchval(SQL.has_ledger):
         return []
-    return [Applied(**dict(row)) for row in await connection.fetch(SQL.applied)]
+    return [AppliedMigration(**dict(row)) for row in await connection.fetch(SQL.applied)]
 
 
-def refuse_foreign(known: list[Applied], migrations: list[Migration], url: str) -> None:
+def refuse_foreign(known: list[AppliedMigration], migrations: list[Migration], url: str) -> None:
     """A ledger row under another name is another schema: nothing can run forward or back on it."""
     names = {migration.number: migration.name for migration in migrations}
     for entry in known:
@@ -168,7 +168,7 @@ def refuse_foreign(known: list[Applied], migrations: list[Migration], url: str) 
             raise DatabaseUnfit(address=address_of(url), problem=problem)
 
 
-def refuse_newer(known: list[Applied], latest: int, url: str) -> None:
+def refuse_newer(known: list[AppliedMigration], latest: int, url: str) -> None:
     if known and known[-1].number > latest:
         problem = (
             f"its schema is at version {known[-1].number}, and this duly knows {latest}; "

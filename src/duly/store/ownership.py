@@ -37,7 +37,7 @@ class Assignment(NamedTuple):
     number: int
 
 
-class Owned(NamedTuple):
+class OwnershipClaim(NamedTuple):
     """Our claim to an assignment. Before `void_at`, by the database's clock, capped work must
     wait."""
 
@@ -90,7 +90,7 @@ NOTHING_REPORTED = NodeReport()
 class View:
     """What the database said at a tick: ours, the others', and what is to be had."""
 
-    renewed: Mapping[Assignment, Owned]
+    renewed: Mapping[Assignment, OwnershipClaim]
     slots_of_others: Mapping[UUID, int]
     free: Mapping[str, int]
     # In our name, and we did not name them: a claim or release of unknown outcome.
@@ -101,7 +101,7 @@ class View:
 async def keep_assignments(
     database: Database,
     node: Node,
-    assignments: Mapping[Assignment, Owned],
+    assignments: Mapping[Assignment, OwnershipClaim],
     lease_s: float,
     ticket_s: float,
     report: NodeReport = NOTHING_REPORTED,
@@ -150,7 +150,7 @@ async def claim_assignments(
     strays: Mapping[Assignment, int],
     lease_s: float,
     ticket_s: float,
-) -> dict[Assignment, Owned]:
+) -> dict[Assignment, OwnershipClaim]:
     """Claim up to `most` assignments of a kind that are free, or ours by a claim of unknown
     outcome."""
     named = sorted(
@@ -170,7 +170,7 @@ async def claim_assignments(
         [epoch for _, epoch in named],
     )
     return {
-        Assignment(row["kind"], row["number"]): Owned(row["epoch"], row["void_at"])
+        Assignment(row["kind"], row["number"]): OwnershipClaim(row["epoch"], row["void_at"])
         for row in sorted(rows, key=lambda row: row["number"])
     }
 
@@ -178,7 +178,7 @@ async def claim_assignments(
 async def release_assignments(
     database: Database,
     holder: UUID,
-    assignments: Mapping[Assignment, Owned],
+    assignments: Mapping[Assignment, OwnershipClaim],
     ticket_s: float,
     *,
     is_leaving: bool = False,
@@ -204,7 +204,7 @@ async def delete_dead_nodes(
 
 
 def assignment_columns(
-    assignments: Mapping[Assignment, Owned],
+    assignments: Mapping[Assignment, OwnershipClaim],
 ) -> tuple[Sequence[str], Sequence[int], Sequence[int]]:
     """In the one order in which assignments are locked."""
     ordered = sorted(assignments)

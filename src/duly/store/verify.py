@@ -61,7 +61,7 @@ UNMIGRATED = (
 Key = tuple[int, UUID]
 
 
-class Reading(NamedTuple):
+class VerifyReader(NamedTuple):
     """The connection, and where to say how many tasks more are done."""
 
     connection: asyncpg.Connection
@@ -87,7 +87,7 @@ async def verify(
     """Fill `verification`; `since` leaves out tasks placed before."""
     first_id = NO_KEY if since is None else partition_bound(since)
     async with opened(url) as connection:
-        reading = Reading(connection, advance)
+        reading = VerifyReader(connection, advance)
         await verify_tasks(reading, verification, first_id)
         await verify_keys(reading, verification, first_id)
         await verify_ledger(reading, verification, first_id)
@@ -117,7 +117,7 @@ async def snapshot(connection: asyncpg.Connection) -> AsyncIterator[None]:
         yield
 
 
-async def verify_tasks(reading: Reading, verification: Verification, first_id: UUID) -> None:
+async def verify_tasks(reading: VerifyReader, verification: Verification, first_id: UUID) -> None:
     shard, after = BEFORE_ALL, NO_KEY
     while shard < SHARDS:
         async with snapshot(reading.connection):
@@ -224,7 +224,7 @@ async def with_purged_letters(connection: asyncpg.Connection, tables: Tables) ->
     return replace(tables, letters_purged=frozenset(row["id"] for row in rows))
 
 
-async def verify_keys(reading: Reading, verification: Verification, first_id: UUID) -> None:
+async def verify_keys(reading: VerifyReader, verification: Verification, first_id: UUID) -> None:
     start = (BEFORE_ALL, 0, "")
     async for rows in pages(reading, SQL.read_keys, "keys", ("shard", "tenant", "key"), start):
         verification.rows["keys"] += rows[0]["keys"]
@@ -232,7 +232,9 @@ async def verify_keys(reading: Reading, verification: Verification, first_id: UU
         verification.judge_keys(key_tables(judged, rows[0]["kept_from"]), rows[0]["now"])
 
 
-async def verify_workflows(reading: Reading, verification: Verification, first_id: UUID) -> None:
+async def verify_workflows(
+    reading: VerifyReader, verification: Verification, first_id: UUID
+) -> None:
     """Each page is read twice in one snapshot: the workflows, and all of their nodes."""
     shard, after = BEFORE_ALL, NO_KEY
     while True:
@@ -319,7 +321,7 @@ def workflow_tables(
 
 
 async def pages(
-    reading: Reading,
+    reading: VerifyReader,
     statement: str,
     counted: str,
     places: tuple[str, ...],
@@ -356,7 +358,7 @@ def key_tables(rows: list[Any], kept_from: UUID) -> Tables:
     )
 
 
-async def verify_ledger(reading: Reading, verification: Verification, first_id: UUID) -> None:
+async def verify_ledger(reading: VerifyReader, verification: Verification, first_id: UUID) -> None:
     places, start = ("shard", "schedule", "nominal_at"), (BEFORE_ALL, NO_KEY, EPOCH)
     async for rows in pages(reading, SQL.read_ledger, "occurrences", places, start):
         verification.rows["occurrences"] += rows[0]["occurrences"]
@@ -386,7 +388,7 @@ def ledger_tables(rows: list[Any], kept_from: UUID) -> Tables:
     )
 
 
-async def verify_standing(reading: Reading, verification: Verification) -> None:
+async def verify_standing(reading: VerifyReader, verification: Verification) -> None:
     """What is true of this instant only: who owns, and how much is held."""
     async with snapshot(reading.connection):
         slots = await reading.connection.fetch(SQL.read_slots, SHARDS, timeout=STATEMENT_TIMEOUT_S)

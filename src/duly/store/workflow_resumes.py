@@ -37,7 +37,7 @@ SQL = statements_beside(__file__)
 ENDS = (State.COMPLETED, State.FAILED, State.SKIPPED, State.CANCELLED)
 
 
-class Earlier(NamedTuple):
+class EarlierRun(NamedTuple):
     """The graph of a workflow, and how its nodes ended, by their numbers."""
 
     nodes: dict[int, EndedNode]
@@ -85,7 +85,7 @@ class NotResumable(StrEnum):
 ResumeAnswer = Resumed | AlreadyResumed | NotResumable
 
 
-async def read_earlier(session: Session, tenant: int, workflow_id: UUID) -> Earlier | None:
+async def read_earlier(session: Session, tenant: int, workflow_id: UUID) -> EarlierRun | None:
     """None: it is gone, with its nodes. Only of one that has ended."""
     last = node_id_of(workflow_id, NODES_MAX)
     rows = await session.fetch(SQL.read_earlier, tenant, shard_of(workflow_id), workflow_id, last)
@@ -104,11 +104,11 @@ async def read_earlier(session: Session, tenant: int, workflow_id: UUID) -> Earl
         for row in rows
     }
     types = {row["number"]: row["type"] for row in rows if row["kind"] == NodeKind.TASK}
-    return Earlier(nodes, types, any(row["is_erased"] for row in rows))
+    return EarlierRun(nodes, types, any(row["is_erased"] for row in rows))
 
 
 async def resume_workflow(
-    session: Session, environment: Environment, tenant: int, asked: Resume, earlier: Earlier
+    session: Session, environment: Environment, tenant: int, asked: Resume, earlier: EarlierRun
 ) -> ResumeAnswer:
     """In the caller's transaction; `released` is told once that has committed."""
     assert asked.plan.again, "something runs again"
@@ -143,7 +143,7 @@ async def resume_workflow(
     return Resumed(new_id, released)
 
 
-def begin_columns(tenant: int, asked: Resume, earlier: Earlier, new_id: UUID) -> list[object]:
+def begin_columns(tenant: int, asked: Resume, earlier: EarlierRun, new_id: UUID) -> list[object]:
     ends = Counter(earlier.nodes[number].state for number in asked.plan.reused)
     return [
         shard_of(asked.workflow),

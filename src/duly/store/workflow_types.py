@@ -39,7 +39,7 @@ class WorkflowType(NamedTuple):
     created_at: datetime
 
 
-class Put(NamedTuple):
+class DefinedVersion(NamedTuple):
     type: WorkflowType
     is_new: bool
 
@@ -54,13 +54,13 @@ class PinnedTemplate(NamedTuple):
 
 async def put_workflow_type(
     session: Session, tenant: int, definition: str, digest: bytes, template: WorkflowTemplate
-) -> Put | None:
+) -> DefinedVersion | None:
     """None: the tenant has too many, or this one too many versions."""
     written = msgspec.json.encode(template).decode()
     for _ in range(TRIES_MAX):
         known = await find_workflow_type(session, tenant, TypeReference(template.name))
         if known is not None and known.digest == digest:
-            return Put(known, is_new=False)
+            return DefinedVersion(known, is_new=False)
         (counted,) = await session.fetch(SQL.count_workflow_types, tenant, template.name)
         is_full = known is None and counted["types"] >= TYPES_PER_TENANT_MAX
         if is_full or counted["versions"] >= VERSIONS_MAX:
@@ -70,7 +70,7 @@ async def put_workflow_type(
             *(digest, definition, written),
         )
         if rows:
-            return Put(WorkflowType(*rows[0]), is_new=True)
+            return DefinedVersion(WorkflowType(*rows[0]), is_new=True)
     raise StatementRefused(problem="its versions change too fast", code=SERIALIZATION_FAILURE)
 
 
