@@ -448,10 +448,10 @@ def connect_metrics(metrics: Metrics, scheduler: Scheduler, lease_queue: LeaseQu
     metrics.slots_owned.set_function(
         lambda: len(coordinator.owned) if coordinator.is_trusted else None
     )
-    metrics.duty_leader.set_function(
+    metrics.singleton_role_leader.set_function(
         lambda: {(MAINTENANCE,): float(coordinator.leads(MAINTENANCE) is not None)}
     )
-    metrics.duty_without_leader.set_function(
+    metrics.singleton_role_without_leader.set_function(
         lambda: (
             None if (free := coordinator.is_free(MAINTENANCE)) is None else {(MAINTENANCE,): free}
         )

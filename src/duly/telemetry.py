@@ -85,17 +85,17 @@ class Metrics:
         self.slots_owned = ReadGauge(
             "duly_slots_owned", "Slots that this process owns.", self.known_to("scheduler")
         )
-        self.duty_leader = ReadGauge(
-            "duly_duty_leader",
-            "Whether this process leads a duty that one process of the installation has.",
+        self.singleton_role_leader = ReadGauge(
+            "duly_singleton_role_leader",
+            "Whether this process leads a role that one process of the installation has.",
             self.known_to("maintenance"),
-            ["duty"],
+            ["role"],
         )
-        self.duty_without_leader = ReadGauge(
-            "duly_duty_without_leader",
-            "Whether no process leads the duty.",
+        self.singleton_role_without_leader = ReadGauge(
+            "duly_singleton_role_without_leader",
+            "Whether no process leads that role.",
             self.registry,
-            ["duty"],
+            ["role"],
         )
         maintenance = self.known_to("maintenance")
         self.maintenance_runs = Counts(

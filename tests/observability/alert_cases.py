@@ -55,7 +55,7 @@ def healthy() -> dict[str, str]:
         "duly_workflow_timers_failing": constant(0),
         'duly_workflows_ended_total{state="COMPLETED"}': steady(20),
         'duly_workflows_ended_total{state="FAILED"}': steady(0),
-        'duly_duty_without_leader{duty="maintenance"}': constant(0),
+        'duly_singleton_role_without_leader{role="maintenance"}': constant(0),
         "duly_slots_without_owner": constant(0),
         'duly_role_failing{role="loader",instance="a"}': constant(0),
         'duly_carrier_up{instance="a"}': constant(1),
@@ -113,7 +113,7 @@ LETTERS = 'duly_dead_letters_total{reason="exhausted"}'
 READY = 'duly_backlog{tenant="(all)",state="ready"}'
 LOST = "duly_leases_lost_total"
 LOW_AGE = 'duly_oldest_ready_seconds{tenant="(all)",band="low"}'
-LEADER = 'duly_duty_without_leader{duty="maintenance"}'
+LEADER = 'duly_singleton_role_without_leader{role="maintenance"}'
 ERRORS = f'duly_http_requests_total{{{ROUTE},status="500"}}'
 FAILING = 'duly_role_failing{role="loader",instance="a"}'
 CARRIER = 'duly_carrier_up{instance="a"}'

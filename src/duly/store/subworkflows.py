@@ -42,7 +42,7 @@ from duly.store.templates import INNER, start_from
 from duly.store.workflow_nodes import LiveNode, read_live_node
 from duly.store.workflow_resumes import (
     AlreadyResumed,
-    Earlier,
+    EarlierRun,
     Resume,
     Resumed,
     read_earlier,
@@ -121,7 +121,7 @@ class Subworkflows:
 
     async def find_earlier(
         self, session: Session, node: LiveNode, row: Any
-    ) -> tuple[UUID, ResumePlan, Earlier] | None:
+    ) -> tuple[UUID, ResumePlan, EarlierRun] | None:
         """What it started in an earlier workflow of a chain of resumes, and what of that runs
         again; None: nothing, or it is kept no more."""
         if row["root"] is None:
@@ -145,7 +145,7 @@ class Subworkflows:
         node: LiveNode,
         workflow_id: UUID,
         plan: ResumePlan,
-        earlier: Earlier,
+        earlier: EarlierRun,
         released: Released,
     ) -> bool:
         """False: it cannot be resumed, and starts anew."""
