@@ -24,8 +24,10 @@ from duly.api.json_body import (
     ERRORS_MAX,
     check_framing,
     decode,
+    escape,
     malformed,
     problem_from,
+    unknown_reason,
 )
 from duly.api.problems import ApiProblem, Code, invalid
 from duly.domain.limits import Problem
@@ -63,6 +65,14 @@ class MemberName(str):
     """A name of the body, seen while it is decoded: a dict would hide that it was there twice."""
 
     __slots__ = ()
+
+
+class MemberRefused(ValueError):
+    """A member of the body that is none of its model's, or comes again; msgspec stops there."""
+
+    def __init__(self, problem: ApiProblem) -> None:
+        super().__init__()
+        self.problem = problem
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -126,18 +136,22 @@ def count_items(body: bytes, shape: Shape, model: Any) -> int:
 
 
 def members_of(body: bytes, model: Any) -> dict[str, msgspec.Raw]:
-    """All of them are known ones by now."""
-    names: list[str] = []
+    """Unread. A million unknown names cost no more than the first of them."""
+    known = {field.encode_name for field in msgspec.structs.fields(model)}
+    names: set[str] = set()
 
     def seen(kind: type[MemberName], name: str) -> MemberName:
-        names.append(name)
+        if name not in known:
+            reason = unknown_reason(name, dict.fromkeys(known))
+            raise MemberRefused(invalid([Problem(f"/{escape(name)}", reason)]))
+        if name in names:
+            detail = f"the body has an object with two members {name!r}"
+            raise MemberRefused(ApiProblem(Code.MALFORMED_BODY, detail))
+        names.add(name)
         return kind(name)
 
     kind = dict[MemberName, msgspec.Raw]
     members: dict[str, msgspec.Raw] = coarsely(body, kind, model, seen)
-    if len(members) != len(names):
-        twice = next(name for at, name in enumerate(names) if name in names[:at])
-        raise ApiProblem(Code.MALFORMED_BODY, f"the body has an object with two members {twice!r}")
     return {str(name): raw for name, raw in members.items()}
 
 
@@ -150,22 +164,40 @@ def coarsely(
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, TooMany):
             return None
+        if isinstance(error.__cause__, MemberRefused):
+            raise error.__cause__.problem from None
         raise invalid([problem_from(str(error), model)]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         malformed(error)
 
 
-def decode_member(raw: msgspec.Raw, kind: Any, name: str) -> Any:
+def decode_member(raw: msgspec.Raw, kind: Any, name: str, most: int = REST_BYTES_MAX) -> Any:
     """Everything but the list is short, and as sound as a body of its own."""
     member = bytes(raw)
-    if len(member) > REST_BYTES_MAX:
-        raise invalid([Problem(f"/{name}", f"is longer than {REST_BYTES_MAX} bytes")])
+    if len(member) > most:
+        raise invalid([Problem(f"/{name}", f"is longer than {most} bytes")])
     check_framing(member)
     try:
         return msgspec.json.decode(member, type=kind)
     except msgspec.ValidationError as error:
         found = problem_from(str(error), kind)
         raise invalid([Problem(f"/{name}{found.pointer}", found.reason)]) from None
+
+
+async def decode_values(
+    body: bytes, model: type[Model], list_name: str, most: int, pace: WorkSlicer
+) -> Model:
+    """Of a body whose list has values of any kind, which are carried unread."""
+    if len(body) <= SHORT_BYTES_MAX:
+        return decode(body, model)
+    members = members_of(body, model)
+    await pace.step(len(body))
+    raw = memoryview(members.get(list_name, msgspec.Raw()))
+    values = coarsely(raw, list[msgspec.Raw], model) if raw[:1].tobytes() == b"[" else []
+    if not 1 <= len(values) <= most:
+        raise invalid([Problem(f"/{list_name}", f"has not from 1 to {most} items")])
+    await pace.step(len(body))
+    return decode(body, model)
 
 
 async def decode_chunks(

@@ -7,7 +7,9 @@ from uuid import UUID
 import msgspec
 from msgspec import Meta
 
+from duly.api.admission import WorkSlicer
 from duly.api.asgi import Endpoint, Kind
+from duly.api.list_body import decode_values
 from duly.api.problems import ApiProblem, Code, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.worker_protocol import Fence
@@ -42,6 +44,10 @@ class HandedOverView(msgspec.Struct, frozen=True):
     handed: int
 
 
+async def decode_items(_call: Call, raw: bytes, pace: WorkSlicer) -> ItemsRequest:
+    return await decode_values(raw, ItemsRequest, "items", PAGE_ITEMS_MAX, pace)
+
+
 @dataclass(frozen=True)
 class MapItemRoutes:
     database: Database
@@ -60,6 +66,7 @@ class MapItemRoutes:
                 answers={200: HandedOverView},
                 refusals=(Code.NOT_FOUND, Code.INVALID, Code.STALE, Code.ALREADY_TERMINAL),
                 body_bytes_max=BODY_BYTES_MAX,
+                decode=decode_items,
                 is_for_suspended=True,
                 tag=TAG,
             )

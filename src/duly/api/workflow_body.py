@@ -7,9 +7,11 @@
 | follow the edges: unknown parents, cycles, depth | in slices |
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import islice
 from typing import TypeVar, get_type_hints
 
 import msgspec
@@ -18,8 +20,9 @@ from duly.api.admission import WorkSlicer
 from duly.api.inner_workflows import InnerWorkflows, nesting_problems
 from duly.api.json_body import ERRORS_MAX, decode, malformed, problem_from
 from duly.api.list_body import (
-    WHOLE_BYTES_MAX,
+    REST_BYTES_MAX,
     MemberName,
+    MemberRefused,
     TooMany,
     decode_chunks,
     decode_member,
@@ -31,9 +34,11 @@ from duly.api.task_rules import TaskRules
 from duly.api.tasks import target_problems
 from duly.api.wire import NULL, TaskDefaults, TaskRequest
 from duly.api.workflow_nodes import (
+    NODE_NAME_PATTERN,
     InnerGraph,
     NodeRequest,
     kind_problems,
+    predicate_text,
     spec_of,
     spec_problems,
 )
@@ -43,7 +48,13 @@ from duly.api.workflow_wire import (
     WorkflowRequest,
     WorkflowTypeRequest,
 )
-from duly.domain.limits import Problem, key_reason, submission_problems, tags_reason
+from duly.domain.limits import (
+    PAYLOAD_BYTES_MAX,
+    Problem,
+    key_reason,
+    submission_problems,
+    tags_reason,
+)
 from duly.domain.task import Policy, Submission
 from duly.domain.workflow import (
     APPENDED_MAX,
@@ -64,10 +75,19 @@ from duly.store.workflow_types import WorkflowType, find_workflow_type, read_def
 from duly.store.workflows import NodeStart, WorkflowStart
 
 NODES = "nodes"
+NODE_NAME = re.compile(NODE_NAME_PATTERN)
 # How a decoder points at a member whose name it was not told.
 NAMELESS = "/..."
 # A payload that many nodes share is stored with each of them.
 SHARED_BYTES_MAX = 16 * 1024 * 1024
+# Up to here a body is decoded at once: no more than two or three thousand nodes.
+WHOLE_GRAPH_BYTES_MAX = 64 * 1024
+# Nodes that are checked together.
+NODES_AT_ONCE = 500
+# To check a byte of an `if` takes as long as to look at so many of a payload.
+IF_COST = 8
+# Members of a long body that may be longer than most.
+MEMBER_BYTES_MAX = {"payload": PAYLOAD_BYTES_MAX}
 
 Model = TypeVar("Model", WorkflowRequest, WorkflowTypeRequest, AppendRequest)
 
@@ -86,7 +106,7 @@ async def decode_append(_call: Call, raw: bytes, pace: WorkSlicer) -> AppendRequ
 
 async def decode_graph(raw: bytes, model: type[Model], pace: WorkSlicer) -> Model:
     """Of a body whose `nodes` may be many. A node that is wrong is read apart, to be named."""
-    if len(raw) <= WHOLE_BYTES_MAX:
+    if len(raw) <= WHOLE_GRAPH_BYTES_MAX:
         try:
             return decode(raw, model)
         except ApiProblem as refused:
@@ -99,7 +119,10 @@ async def decode_graph(raw: bytes, model: type[Model], pace: WorkSlicer) -> Mode
     named = split_nodes(members.pop(NODES), model)
     await pace.step(len(raw))
     types = get_type_hints(model, include_extras=True)
-    fields = {name: decode_member(raw, types[name], name) for name, raw in members.items()}
+    fields = {
+        name: decode_member(raw, types[name], name, MEMBER_BYTES_MAX.get(name, REST_BYTES_MAX))
+        for name, raw in members.items()
+    }
     try:
         nodes = await decode_chunks(list(named.values()), NodeRequest, "/nodes", pace)
     except ApiProblem as refused:
@@ -116,6 +139,9 @@ def split_nodes(raw: msgspec.Raw, model: type[msgspec.Struct]) -> dict[str, msgs
         names.append(name)
         if len(names) > most:
             raise TooMany
+        if not NODE_NAME.match(name):
+            reason = f"has the name {name[:64]!r}, which does not match {NODE_NAME_PATTERN}"
+            raise MemberRefused(invalid([Problem("/nodes", reason)]))
         return kind(name)
 
     try:
@@ -124,6 +150,8 @@ def split_nodes(raw: msgspec.Raw, model: type[msgspec.Struct]) -> dict[str, msgs
     except msgspec.ValidationError as error:
         if isinstance(error.__cause__, TooMany):
             raise invalid([Problem("/nodes", f"has more than {most} nodes")]) from None
+        if isinstance(error.__cause__, MemberRefused):
+            raise error.__cause__.problem from None
         problem = problem_from(str(error), model)
         raise invalid([Problem(f"/nodes{problem.pointer}", problem.reason)]) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -239,7 +267,7 @@ class WorkflowChecks:
         return WorkflowStart(
             tenant=call.tenant,
             name=name,
-            nodes=node_starts(request, tasks, graph),
+            nodes=await node_starts(request, tasks, graph, pace),
             on_failure=request.on_failure,
             deadline_s=request.deadline_s,
             callback=None if told is None else encode_callback(told.callback()),
@@ -256,7 +284,7 @@ class WorkflowChecks:
         request, tasks = await self.tasks_of(call, request, pace, is_open=False)
         if problems := key_problems(request, tasks):
             raise invalid(problems)
-        nodes = node_starts(request, tasks, graph)
+        nodes = await node_starts(request, tasks, graph, pace)
         return Append(call.tenant, nodes, [node.after for node in asked.nodes.values()])
 
     async def graph_of(
@@ -277,7 +305,11 @@ class WorkflowChecks:
     ) -> tuple[WorkflowRequest, list[Submission]]:
         """Of each node its task, or the one that stands for it. In the request, types that nodes
         start have their versions."""
-        refuse_kinds(request)
+        for part in parts_of(request):
+            await pace.step(pace.SLICE)
+            if found := kind_problems_of(part):
+                # Of nodes that do not say what they run, nothing else can be checked.
+                raise invalid(found[:ERRORS_MAX])
         inner = InnerWorkflows(self.rules.database, call, pace)
         pinned = {
             name: await inner.pinned(name, node, is_open=is_open)
@@ -286,8 +318,29 @@ class WorkflowChecks:
         }
         if pinned:
             request = msgspec.structs.replace(request, nodes=request.nodes | pinned)
-        runs = [node for node in request.nodes.values() if node.is_task]
-        requests = [node.task_request(request.defaults) for node in runs]
+        problems: list[Problem] = []
+        tasks: list[Submission] = []
+        for part in parts_of(request):
+            await pace.step(pace.SLICE)
+            problems += await self.check_part(inner, part, tasks, is_open=is_open)
+            if len(problems) >= ERRORS_MAX:
+                break
+        if problems:
+            raise invalid(problems[:ERRORS_MAX])
+        return request, tasks
+
+    async def check_part(
+        self,
+        inner: InnerWorkflows,
+        part: WorkflowRequest,
+        tasks: list[Submission],
+        *,
+        is_open: bool,
+    ) -> list[Problem]:
+        """Adds the tasks of a few nodes to the others; what is wrong with these nodes."""
+        call, pace = inner.call, inner.pace
+        runs = [node for node in part.nodes.values() if node.is_task]
+        requests = [node.task_request(part.defaults) for node in runs]
         answers = await self.rules.check_all(call.credential, call.tenant, requests)
         # A payload that is given at the start is checked there; that of an item, by its handler.
         unchecked = [node.map is not None or (is_open and node.payload == NULL) for node in runs]
@@ -295,9 +348,8 @@ class WorkflowChecks:
         checked = zip(requests, answers, strict=True)
         now = self.environment.clock.now()
         problems: list[Problem] = []
-        tasks: list[Submission] = []
-        for name, node in request.nodes.items():
-            await pace.step(len(node.payload))
+        for name, node in part.nodes.items():
+            await pace.step(len(node.payload) + IF_COST * predicate_bytes(node))
             found = list(spec_problems(node, now))
             if node.is_task:
                 found += self.task_of(call.tenant, node, *next(checked), now, tasks)
@@ -305,13 +357,10 @@ class WorkflowChecks:
                 found += await self.inner_task_of(inner, name, node, tasks, is_open=is_open)
             elif not found:
                 tasks.append(node.stand_in(call.tenant))
-            at = f"/nodes/{pointer_name(name)}"
-            problems += [Problem(at + each.pointer, each.reason) for each in found]
+            problems += problems_at(name, found)
             if len(problems) >= ERRORS_MAX:
                 break
-        if problems:
-            raise invalid(problems[:ERRORS_MAX])
-        return request, tasks
+        return problems
 
     async def inner_task_of(
         self,
@@ -375,27 +424,41 @@ class WorkflowChecks:
         ]
 
 
-def node_starts(
-    request: WorkflowRequest, tasks: Sequence[Submission], graph: Graph
+async def node_starts(
+    request: WorkflowRequest, tasks: Sequence[Submission], graph: Graph, pace: WorkSlicer
 ) -> list[NodeStart]:
+    starts: list[NodeStart] = []
+    for (name, node), task, parents, children in zip(
+        request.nodes.items(), tasks, graph.parents, graph.children, strict=True
+    ):
+        await pace.step(predicate_bytes(node))
+        rule = WAIT_RULES[node.when]
+        starts.append(NodeStart(name, task, parents, children, rule, spec_of(node)))
+    return starts
+
+
+def parts_of(request: WorkflowRequest) -> Iterator[WorkflowRequest]:
+    """The request with some of its nodes, and with the next of them."""
+    nodes = iter(request.nodes.items())
+    while some := dict(islice(nodes, NODES_AT_ONCE)):
+        yield msgspec.structs.replace(request, nodes=some)
+
+
+def kind_problems_of(part: WorkflowRequest) -> list[Problem]:
     return [
-        NodeStart(name, task, parents, children, WAIT_RULES[node.when], spec_of(node))
-        for (name, node), task, parents, children in zip(
-            request.nodes.items(), tasks, graph.parents, graph.children, strict=True
-        )
+        problem
+        for name, node in part.nodes.items()
+        for problem in problems_at(name, kind_problems(node))
     ]
 
 
-def refuse_kinds(request: WorkflowRequest) -> None:
-    """Of nodes that do not say what they run, nothing else can be checked."""
-    problems: list[Problem] = []
-    for name, node in request.nodes.items():
-        at = f"/nodes/{pointer_name(name)}"
-        problems += [Problem(at + each.pointer, each.reason) for each in kind_problems(node)]
-        if len(problems) >= ERRORS_MAX:
-            break
-    if problems:
-        raise invalid(problems[:ERRORS_MAX])
+def problems_at(name: str, found: Sequence[Problem]) -> list[Problem]:
+    at = f"/nodes/{pointer_name(name)}" if found else ""
+    return [Problem(at + each.pointer, each.reason) for each in found]
+
+
+def predicate_bytes(node: NodeRequest) -> int:
+    return 0 if node.if_ is None else len(predicate_text(node.if_))
 
 
 def with_payload(request: WorkflowRequest) -> WorkflowRequest:

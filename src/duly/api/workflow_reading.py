@@ -1,5 +1,6 @@
 """What a workflow's rows say about it: pages of nodes, graph, critical path, explanations."""
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -108,8 +109,7 @@ class WorkflowReading:
             tenant = self.workflow.tenant
             found = await read_items(self.session, tenant, map_node.id, after, asked)
             for node in found:
-                assert node.map_index is not None
-                after = node.map_index
+                after = node.number
                 if state is None or node.state is state:
                     kept.append(node)
                 if len(kept) == limit:
@@ -124,18 +124,10 @@ class WorkflowReading:
     async def graph(self) -> GraphView:
         nodes = await self.all_nodes()
         names = {node.number: node.name for node in nodes}
-        views = [
-            GraphNode(
-                node.name,
-                node.state,
-                [names[p] for p in node.parents],
-                when_of(node),
-                kind_of(node),
-                map_view(node),
-                inner_view(node),
-            )
-            for node in nodes
-        ]
+        views: list[GraphNode] = []
+        for some in stretches(nodes):
+            await asyncio.sleep(0)
+            views += [graph_node(node, names) for node in some]
         return GraphView(self.workflow.id, self.workflow.name, self.workflow.state, views)
 
     async def estimated(self) -> WorkflowView:
@@ -210,6 +202,16 @@ class WorkflowReading:
                 return "its parents let it run; GET /v1/tasks/{id}/explain says more"
             case _:
                 return "has ended"
+
+
+def stretches(nodes: Sequence[WorkflowNode]) -> Iterator[Sequence[WorkflowNode]]:
+    return (nodes[at : at + STRETCH] for at in range(0, len(nodes), STRETCH))
+
+
+def graph_node(node: WorkflowNode, names: Mapping[int, str]) -> GraphNode:
+    after = [names[number] for number in node.parents]
+    kinds = kind_of(node), map_view(node), inner_view(node)
+    return GraphNode(node.name, node.state, after, when_of(node), *kinds)
 
 
 def waiting_for(node: WorkflowNode) -> WaitingFor | None:

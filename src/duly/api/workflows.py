@@ -324,7 +324,7 @@ class WorkflowRoutes:
             found = await reading.named(query.map)
             if found is None or found.spec.map is None:
                 raise not_found("map", query.map)
-            after = -1 if query.cursor is None else int(query.cursor)
+            after = 0 if query.cursor is None else int(query.cursor)
             nodes, following = await reading.items(found, after, query.limit, query.state)
         return Answer(200, page(list(map(node_view, nodes)), following))
 

@@ -6,6 +6,7 @@ them.
 
 from collections.abc import Iterator, Mapping, Sequence
 from enum import IntEnum, StrEnum
+from itertools import islice
 from typing import NamedTuple
 
 from duly.domain.limits import Problem
@@ -149,7 +150,7 @@ def build_graph(
         edges += len(given)
         if edges > EDGES_MAX:
             raise GraphRefused([Problem("/nodes", f"have more than {EDGES_MAX} edges in all")])
-        problems += edge_problems(name, given, numbers, is_open)
+        problems += islice(edge_problems(name, given, numbers, is_open), PROBLEMS_MAX)
         if len(problems) >= PROBLEMS_MAX:
             break
         own = [numbers[parent] for parent in given if parent in numbers]

@@ -12,6 +12,7 @@
 Ends and releases of nodes are part of the finish move (`finish.sql`, `duly.release_children`).
 """
 
+import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -58,6 +59,8 @@ from duly.store.workflow_nodes import decode_spec, encode_spec
 
 SQL = statements_beside(__file__)
 PAGE_MAX = 200
+# Nodes of a workflow that is started, before other calls have their turn.
+PLACED_AT_ONCE = 1000
 # Parents that a handler is given; more are read in pages.
 PARENTS_GIVEN_MAX = 1000
 SEARCHED_MAX = 20_000
@@ -164,6 +167,8 @@ class WorkflowStarter:
     ) -> tuple[list[PlacedStart], datetime]:
         keyed = [each for each in placed if each.start.idempotency_key is not None]
         graphs = [*node_columns(placed), *step_columns(placed), *workflow_columns(placed)]
+        # Of a large graph, each of these and what the driver makes of them takes long enough.
+        await asyncio.sleep(0)
         if keyed:
             claims = sorted((*key_of(each.start), each.start.asked, each.id) for each in keyed)
             ttls = [KEY_TTL_S] * len(claims)
@@ -194,10 +199,11 @@ class WorkflowStarter:
         for ordinal, start in enumerate(starts):
             shard = self.shard_for(start)
             workflow_id = make_workflow_id(placed_ms, shard, environment.random)
-            rows = [
-                self.row_of(next(ordinals), node, workflow_id, number, shard, pools)
-                for number, node in enumerate(start.nodes, 1)
-            ]
+            rows: list[InsertRow] = []
+            for number, node in enumerate(start.nodes, 1):
+                rows.append(self.row_of(next(ordinals), node, workflow_id, number, shard, pools))
+                if number % PLACED_AT_ONCE == 0:
+                    await asyncio.sleep(0)
             placed.append(PlacedStart(ordinal, start, workflow_id, shard, rows))
         placed.sort(key=lambda each: (each.shard, each.id.bytes))
         return placed
@@ -538,8 +544,9 @@ async def read_nodes(
 async def read_items(
     session: Session, tenant: int, map_id: UUID, after: int, limit: int
 ) -> list[WorkflowNode]:
-    """The items of a map after that place, in their order; from the first, after -1."""
-    rows = await session.fetch(SQL.read_items, tenant, shard_of(map_id), map_id, after, limit)
+    """The items of a map after the node of that number, in their order."""
+    start = node_id_of(map_id, max(after, NODES_MAX))
+    rows = await session.fetch(SQL.read_items, tenant, shard_of(map_id), map_id, start, limit)
     return [node_from(row) for row in rows]
 
 

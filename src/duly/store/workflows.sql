@@ -119,6 +119,13 @@ SELECT id, looked_at, is_match
 -- fragment: standing
 -- Nodes of the graph, or items, that were `chosen`, and how each stands at one instant; of a map, how far
 -- it is; of one that stands for a workflow, how that stands. One that is reused ended as its source did.
+-- What is joined by is worked out before: for a tenant's session an expression is a filter on all rows, and
+-- only a column a condition of an index.
+, placed AS MATERIALIZED (
+    SELECT *, coalesce(chosen.source, chosen.id) AS ran, duly.workflow_of(chosen.id) AS workflow,
+           duly.node_number(chosen.id) AS number
+      FROM chosen
+)
 SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.children, node.spec,
        node.map_index, timers.id IS NOT NULL AS is_live, timers.due_at, timers.holder, timers.attempt,
        timers.parents_pending, timers.held_due_at, timers.started_at AS live_started_at, tasks.type,
@@ -128,12 +135,12 @@ SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.chi
        timers.parents_failed, timers.parents_skipped, timers.items_mark IS NOT NULL AS is_open,
        CASE WHEN node.kind = 1 THEN last.result END AS map_result, waiting.until,
        inside.id AS inside_id, inside.name AS inside_name, inside.state AS inside_state, duly.now() AS now
-  FROM chosen AS node
-  LEFT JOIN duly.tasks ON tasks.shard = node.shard AND tasks.id = coalesce(node.source, node.id)
+  FROM placed AS node
+  LEFT JOIN duly.tasks ON tasks.shard = node.shard AND tasks.id = node.ran
   LEFT JOIN duly.timers ON timers.shard = node.shard AND timers.id = node.id
   LEFT JOIN LATERAL (
        SELECT * FROM duly.attempts
-        WHERE attempts.shard = node.shard AND attempts.id = coalesce(node.source, node.id)
+        WHERE attempts.shard = node.shard AND attempts.id = node.ran
         ORDER BY attempts.fence DESC
         LIMIT 1) AS last ON true
   LEFT JOIN LATERAL (
@@ -141,21 +148,21 @@ SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.chi
          FROM duly.workflow_timers
         WHERE node.kind = 2
           AND workflow_timers.shard = node.shard
-          AND workflow_timers.workflow = duly.workflow_of(node.id)
+          AND workflow_timers.workflow = node.workflow
           AND workflow_timers.kind = 'wait'
-          AND workflow_timers.node = duly.node_number(node.id)) AS waiting ON true
+          AND workflow_timers.node = node.number) AS waiting ON true
   LEFT JOIN LATERAL (
        SELECT * FROM duly.workflow_maps
         WHERE node.kind = 1
           AND workflow_maps.shard = node.shard
-          AND workflow_maps.workflow = duly.workflow_of(node.id)
-          AND workflow_maps.node = duly.node_number(node.id)) AS maps ON true
+          AND workflow_maps.workflow = node.workflow
+          AND workflow_maps.node = node.number) AS maps ON true
   LEFT JOIN LATERAL (
        SELECT workflows.id, workflows.name, workflows.state
          FROM duly.workflows
         WHERE node.kind = 3
           AND workflows.shard = node.shard
-          AND workflows.parent_node = coalesce(node.source, node.id)) AS inside ON true
+          AND workflows.parent_node = node.ran) AS inside ON true
 
 -- name: read_nodes
 -- Nodes of one workflow after a number, in that order: the graph, and what undoes; no items.
@@ -182,19 +189,19 @@ WITH chosen AS (
  LIMIT $5
 
 -- name: read_items
--- Items of one map behind a place, in their order.
+-- Items of one map behind a node, in their order, in which they were numbered.
 WITH chosen AS (
     SELECT * FROM duly.workflow_nodes
      WHERE workflow_nodes.shard = $2
-       AND duly.workflow_of(workflow_nodes.id) = duly.workflow_of($3)
+       AND workflow_nodes.id > $4
+       AND workflow_nodes.id <= duly.node_id($3, 16777215)
        AND workflow_nodes.map_number = duly.node_number($3)
-       AND workflow_nodes.map_index > $4
        AND workflow_nodes.tenant + 0 = $1
-     ORDER BY workflow_nodes.map_index
+     ORDER BY workflow_nodes.shard, workflow_nodes.id
      LIMIT $5
 )
 -- include: workflows.standing
- ORDER BY node.map_index
+ ORDER BY node.id
 
 -- name: read_names
 -- Of which workflow these nodes are, and what they are called there.
