@@ -106,8 +106,8 @@ class WorkflowReading:
         kept: list[WorkflowNode] = []
         asked = limit if state is None else STRETCH
         for _ in range(SEARCHED_MAX // STRETCH):
-            tenant = self.workflow.tenant
-            found = await read_items(self.session, tenant, map_node.id, after, asked)
+            tenant, map_id = self.workflow.tenant, map_node.source or map_node.id
+            found = await read_items(self.session, tenant, map_id, after, asked)
             for node in found:
                 after = node.number
                 if state is None or node.state is state:

@@ -1737,6 +1737,7 @@ CREATE TABLE duly.workflow_maps (
     handed integer DEFAULT 0 NOT NULL,
     total integer,
     workflow uuid NOT NULL,
+    earlier uuid,
     reason text,
     detail text,
     CONSTRAINT workflow_maps_check CHECK ((made <= COALESCE(total, handed)))

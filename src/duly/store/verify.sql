@@ -272,7 +272,8 @@ SELECT asked.id AS workflow, item.map_number, count(*) FILTER (WHERE timers.id I
   LEFT JOIN LATERAL (
        SELECT max(attempts.state) AS state
          FROM duly.attempts
-        WHERE attempts.shard = item.shard AND attempts.id = item.id) AS record ON true
+        WHERE attempts.shard = item.shard
+          AND attempts.id = coalesce(item.source, item.id)) AS record ON true
  GROUP BY asked.id, item.map_number
 
 -- name: read_given_signals

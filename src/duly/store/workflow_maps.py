@@ -18,11 +18,14 @@ come. `workflow_maps` says how far it is, and `map` timers drive it.
 | the workflow is paused | nothing is made until the pause ends |
 | the workflow is stopped | its cancel ends the map and its items |
 | the map alone is cancelled | its items are cancelled after it |
+| its workflow is a resume | items that completed in the earlier map stand for its own; if what it |
+| | runs over or is given may be another, all run again |
 """
 
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any
+from itertools import zip_longest
+from typing import Any, NamedTuple
 from uuid import UUID
 
 import msgspec
@@ -63,6 +66,18 @@ CANCELLED_AT_ONCE = 1000
 ITEMS = msgspec.json.Decoder(list[msgspec.Raw])
 
 
+class NextItems(NamedTuple):
+    """Their contents as JSON, none where the place of an item is all that it is; and whose run
+    stands for each, none where all of them run."""
+
+    contents: list[str]
+    sources: list[UUID | None]
+
+    @property
+    def reused(self) -> int:
+        return len(self.sources) - self.sources.count(None)
+
+
 @dataclass(frozen=True, slots=True)
 class OpenMap:
     """A map that has begun, as it stands under the lock of its workflow."""
@@ -83,6 +98,8 @@ class OpenMap:
     pending: int | None
     completed: int
     failed: int
+    # Of an earlier workflow, whose completed items it reuses.
+    earlier: UUID | None = None
 
     @property
     def progress(self) -> Progress:
@@ -95,6 +112,7 @@ async def begin_map(session: Session, node: LiveNode, row: Any, released: Releas
     """From its step: under the lock of the workflow, whose row this is."""
     spec = node.spec.map
     assert spec is not None
+    earlier = await find_earlier(session, node.id)
     try:
         total = await count_items(session, node.id, spec)
     except NoItems as refused:
@@ -103,13 +121,18 @@ async def begin_map(session: Session, node: LiveNode, row: Any, released: Releas
     if total > spec.max_items:
         detail = f"there are {total} items, and {spec.max_items} are the most"
         await end_node(session, node.id, invalid(detail, total), released)
-    elif await open_map(session, node.id, spec, total, node.run_at):
+    elif await open_map(session, node.id, spec, total, node.run_at, earlier):
         await advance(session, await read_map(session, node.id), row, released)
 
 
 def invalid(detail: str, total: int) -> NodeEnd:
     counts = counts_text(total, 0, 0)
     return NodeEnd(Outcome.FAILED, State.FAILED, FailureReason.INVALID_ITEMS, detail, counts)
+
+
+async def find_earlier(session: Session, map_id: UUID) -> UUID | None:
+    rows = await session.fetch(SQL.find_earlier, shard_of(map_id), map_id)
+    return rows[0]["id"] if rows else None
 
 
 async def count_items(session: Session, map_id: UUID, spec: MapSpec) -> int:
@@ -137,12 +160,18 @@ async def read_list(session: Session, map_id: UUID, spec: MapSpec) -> list[str]:
 
 
 async def open_map(
-    session: Session, map_id: UUID, spec: MapSpec, total: int | None, run_at: datetime | None
+    session: Session,
+    map_id: UUID,
+    spec: MapSpec,
+    total: int | None,
+    run_at: datetime | None,
+    earlier: UUID | None = None,
 ) -> bool:
     """False: it has begun, or ended. Without a total its parent still runs, and hands over items;
     without an instant it was to begin now."""
     bounds = items_mark(spec), failed_max(spec, total), total, total is None
-    return bool(await session.fetch(SQL.open_map, shard_of(map_id), map_id, run_at, *bounds))
+    asked = shard_of(map_id), map_id, run_at, *bounds, earlier
+    return bool(await session.fetch(SQL.open_map, *asked))
 
 
 async def read_map(session: Session, map_id: UUID) -> OpenMap:
@@ -173,6 +202,7 @@ def map_from(row: Any) -> OpenMap:
         pending=row["parents_pending"],
         completed=row["parents_completed"] or 0,
         failed=row["parents_failed"] or 0,
+        earlier=row["earlier"],
     )
 
 
@@ -203,13 +233,17 @@ async def advance(session: Session, found: OpenMap, row: Any, released: Released
             await give_up(session, found, FailureReason.INVALID_ITEMS, detail, released)
             return
         try:
-            contents = await read_contents(session, found, count)
+            items = await next_of(session, found, count)
         except NoItems as erased:
             await give_up(session, found, FailureReason.INVALID_ITEMS, erased.detail, released)
             return
-        await make_items(session, found, count, contents, released)
-        pending = (found.pending or 0) + count
-        found = replace(found, made=found.made + count, pending=pending)
+        await make_items(session, found, count, items, released)
+        found = replace(
+            found,
+            made=found.made + count,
+            pending=(found.pending or 0) + count - items.reused,
+            completed=found.completed + items.reused,
+        )
     if found.is_open and found.made == found.total:
         rows = await session.fetch(SQL.close_map, shard_of(found.id), found.id)
         if rows and rows[0]["parents_pending"] is None:
@@ -300,12 +334,14 @@ async def arm_map(session: Session, found: OpenMap, released: Released) -> None:
 
 
 async def make_items(
-    session: Session, found: OpenMap, count: int, contents: list[str], released: Released
+    session: Session, found: OpenMap, count: int, items: NextItems, released: Released
 ) -> None:
     workflow, shard = workflow_of(found.id), shard_of(found.id)
-    first = await number_generated(session, found.tenant, workflow, count)
+    reused = items.reused
+    first = await number_generated(session, found.tenant, workflow, count, reused=reused)
     assert first is not None, "a map is live in a workflow that has ended"
-    rows = await session.fetch(SQL.make_items, shard, found.id, found.made, first, count, contents)
+    asked = shard, found.id, found.made, first, count, *items, reused
+    rows = await session.fetch(SQL.make_items, *asked)
     assert rows, "a map went on while its workflow was locked"
     (row,) = rows
     released.timers += [
@@ -323,12 +359,23 @@ async def make_items(
             row["concurrency_limit"],
             row["host"],
         )
-        for number in range(first, first + count)
+        for number, source in zip_longest(range(first, first + count), items.sources)
+        if source is None
     ]
 
 
+async def next_of(session: Session, found: OpenMap, count: int) -> NextItems:
+    contents = await read_contents(session, found, count)
+    if found.earlier is None:
+        return NextItems(contents, [])
+    last = found.made + count
+    asked = shard_of(found.id), found.earlier, found.made, last
+    rows = await session.fetch(SQL.read_earlier_items, *asked)
+    done = {row["map_index"]: row["source"] for row in rows}
+    return NextItems(contents, [done.get(place) for place in range(found.made, last)])
+
+
 async def read_contents(session: Session, found: OpenMap, count: int) -> list[str]:
-    """The next items as JSON; none where the place of an item is all that it is."""
     if found.spec.count is not None:
         return []
     if not found.spec.is_paged:

@@ -87,16 +87,17 @@ async def number_nodes(
     """The first of so many numbers for new nodes of the graph, whose rows follow in this
     transaction. None: the workflow has ended."""
     rows = await session.fetch(
-        SQL.number_nodes, shard_of(workflow_id), workflow_id, tenant, count, 0, edges
+        SQL.number_nodes, shard_of(workflow_id), workflow_id, tenant, count, 0, edges, 0
     )
     return rows[0]["first_node"] if rows else None
 
 
 async def number_generated(
-    session: Session, tenant: int, workflow_id: UUID, count: int, edges: int = 0
+    session: Session, tenant: int, workflow_id: UUID, count: int, edges: int = 0, reused: int = 0
 ) -> int | None:
-    """The same for nodes that duly makes itself: items of maps, and what undoes."""
+    """The same for nodes that duly makes itself: items of maps, of which so many are reused, and
+    what undoes."""
     rows = await session.fetch(
-        SQL.number_nodes, shard_of(workflow_id), workflow_id, tenant, 0, count, edges
+        SQL.number_nodes, shard_of(workflow_id), workflow_id, tenant, 0, count, edges, reused
     )
     return NODES_MAX + rows[0]["first_generated"] if rows else None

@@ -66,11 +66,13 @@ SELECT workflows.id, workflows.tenant, workflows.ended_at, workflows.stop_reason
 
 -- name: number_nodes
 -- Numbers for nodes that come later, under the lock of the row itself: of the graph, and of those that duly
--- makes itself. All live until they end, which each of them does. An ended workflow gets none.
+-- makes itself. All live until they end, which each of them does, but for those ($7) that have completed in
+-- an earlier workflow. An ended workflow gets none.
 UPDATE duly.workflows
    SET nodes = workflows.nodes + $4 + $5,
        generated = workflows.generated + $5,
-       live = workflows.live + $4 + $5,
+       live = workflows.live + $4 + $5 - $7,
+       completed = workflows.completed + $7,
        edges = workflows.edges + $6
  WHERE workflows.shard = $1
    AND workflows.id = $2

@@ -86,6 +86,7 @@ ALTER TABLE duly.dead_letters
 
 -- Of each map that was opened: how far it is. `total`: how many items it has, once that is known. `handed`:
 -- items that its running parent has handed over. `reason`, `detail`: why it makes no more and will fail.
+-- `earlier`: of a resumed workflow, the map of an earlier one whose completed items it reuses.
 CREATE TABLE duly.workflow_maps (
     shard    smallint NOT NULL,
     tenant   integer NOT NULL,
@@ -94,6 +95,7 @@ CREATE TABLE duly.workflow_maps (
     handed   integer NOT NULL DEFAULT 0,
     total    integer,
     workflow uuid NOT NULL,
+    earlier  uuid,
     reason   text,
     detail   text,
     PRIMARY KEY (shard, workflow, node),
