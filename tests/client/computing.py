@@ -1,5 +1,6 @@
 """Handlers that run in processes of their own: such a process must be able to import them."""
 
+import logging
 import os
 import time
 from typing import Any
@@ -37,3 +38,9 @@ tasks = TaskRegistry()
 @tasks.task("double", run="process")
 def double(ctx: Context, number: int) -> int:
     return 2 * number
+
+
+def talk(ctx: Context) -> None:
+    print("printed in a process")
+    logging.getLogger("of.the.program").warning("logged in a process")
+    ctx.log.info("by its context")

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import threading
 import time
 from typing import Any
@@ -10,8 +11,9 @@ import msgspec
 import pytest
 
 import duly as duly_package
-from duly import AsyncClient, Context
+from duly import AsyncClient, Context, Worker
 from duly.client import leased_tasks, worker_api
+from duly.client.attempt_logs import PrintedOutput
 from duly.client.errors import Unauthenticated
 from duly.domain.errors import ConfigurationError
 from tests.client import computing
@@ -459,6 +461,61 @@ async def test_what_a_handler_logs_is_kept_with_its_attempt(
     ]
     page = await client.call("GET", f"/v1/tasks/{second.id}/logs")
     assert [(line["level"], line["text"]) for line in page["items"]] == [("error", "from a thread")]
+
+
+async def kept_lines(client: AsyncClient, task_id: str) -> list[tuple[str, str]]:
+    page = await client.call("GET", f"/v1/tasks/{task_id}/logs")
+    return [(line["level"], line["text"]) for line in page["items"]]
+
+
+async def test_what_a_handler_prints_is_kept_with_its_attempt(
+    client: AsyncClient, make_worker: MakeWorker, pool: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Most programs print: their output was with a container that is gone."""
+    worker = make_worker(redact=[r"\b\d{13,19}\b"])
+
+    @worker.task("printing")
+    async def printing(ctx: Context) -> None:
+        print("two\nlines, and", end=" ")
+        print("an end")
+        await asyncio.sleep(0)
+        print("card 4111111111111111, unfinished", end="")
+        ctx.log.info("paid", card_token="4111", amount=7)
+
+    @worker.task("plainly.printing")
+    def plainly(ctx: Context) -> None:
+        print("from a thread")
+
+    worker.task("computing.printing", run="process")(computing.talk)
+    ids = {}
+    async with at_work(worker):
+        print("not of any attempt")
+        for name in ("printing", "plainly.printing", "computing.printing"):
+            ids[name] = (await client.submit(name, pool=pool)).id
+        for task_id in ids.values():
+            await client.wait(task_id, WAIT_S)
+    assert await kept_lines(client, ids["printing"]) == [
+        ("stdout", "two"),
+        ("stdout", "lines, and an end"),
+        ("info", "paid card_token=[redacted] amount=7"),
+        ("stdout", "card [redacted], unfinished"),
+    ]
+    assert await kept_lines(client, ids["plainly.printing"]) == [("stdout", "from a thread")]
+    assert await kept_lines(client, ids["computing.printing"]) == [
+        ("stdout", "printed in a process"),
+        ("warning", "logged in a process"),
+        ("info", "by its context"),
+    ]
+    assert "card 4111111111111111" in capsys.readouterr().out, "the program's own output stays"
+    assert not isinstance(sys.stdout, PrintedOutput), "no worker is left that captures"
+
+
+def test_an_expression_that_is_none_is_refused_at_the_start() -> None:
+    """A rule that silently matches nothing leaks what it was written for."""
+    worker = Worker(redact=["(unclosed"])
+    worker.task("a")(computing.add)
+    with pytest.raises(ConfigurationError, match="redact"):
+        worker.plan()
 
 
 @pytest.mark.parametrize("way", ["async", "thread"])

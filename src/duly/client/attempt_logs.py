@@ -1,5 +1,5 @@
-"""Lines that handlers log, on their way to the server: of `ctx.log`, and `logging` records made in
-a handler; in bounded chunks. A log never stops or slows a handler.
+"""Lines that handlers log, on their way to the server: of `ctx.log`, `logging` records made in a
+handler, and what it prints; in bounded chunks. A log never stops or slows a handler.
 
 | event | what happens |
 |---|---|
@@ -7,13 +7,16 @@ a handler; in bounded chunks. A log never stops or slows a handler.
 | more than CHUNKS_MAX chunks of an attempt | the last line says so, and the rest is dropped |
 | a server before these calls | the first answer 404 ends sending |
 | the worker is killed | what was not sent yet, at most a second's worth, is missing |
+| a handler in a process is killed | the same, of the line that it was at |
 """
 
 import asyncio
 import logging
+import re
+import sys
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import datetime
@@ -37,10 +40,15 @@ CHUNKS_PER_CALL = 50
 WAITING_CHUNKS_MAX = 1000
 FLUSH_S = 0.5
 LEVELS = {"critical": "error", "fatal": "error", "exception": "error", "warn": "warning"}
-KNOWN_LEVELS = frozenset({"debug", "info", "warning", "error"})
+LOGGED_LEVELS = frozenset({"debug", "info", "warning", "error"})
+STDOUT = "stdout"
+KNOWN_LEVELS = LOGGED_LEVELS | {STDOUT}
 CUT = "more was logged than is kept of one attempt"
+REDACTED = "[redacted]"
+# Of `ctx.log.info("paid", card_token=...)`: names whose values are never kept.
+SECRET_NAME = re.compile(r"passw|secret|token|authorization|api_?key|credential", re.IGNORECASE)
 
-current: ContextVar["AttemptLog | None"] = ContextVar("duly_attempt_log", default=None)
+current: ContextVar["LineLog | None"] = ContextVar("duly_attempt_log", default=None)
 
 
 class Line(msgspec.Struct):
@@ -56,12 +64,52 @@ class Chunk(msgspec.Struct):
     lines: list[Line]
 
 
-class AttemptLog:
+class LineLog:
+    """Where the lines of one attempt go."""
+
+    __slots__ = ("printed",)
+
+    def __init__(self) -> None:
+        # What was printed of a line that has not ended yet.
+        self.printed = ""
+
+    def add(self, level: str, text: str) -> None:
+        raise NotImplementedError
+
+    def add_printed(self, text: str) -> None:
+        *lines, self.printed = (self.printed + text).split("\n")
+        for line in lines:
+            self.add(STDOUT, line)
+        if len(self.printed) > LINE_CHARACTERS_MAX:
+            self.end_printed()
+
+    def end_printed(self) -> None:
+        """What comes next is another line."""
+        rest, self.printed = self.printed, ""
+        if rest:
+            self.add(STDOUT, rest)
+
+
+class PipedLog(LineLog):
+    """Of a handler in a process: its worker keeps the lines."""
+
+    __slots__ = ("send",)
+
+    def __init__(self, send: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.send = send
+
+    def add(self, level: str, text: str) -> None:
+        self.send(("log", (level, text[:LINE_CHARACTERS_MAX])))
+
+
+class AttemptLog(LineLog):
     """The lines of one attempt that were not sent yet. Any thread adds to it."""
 
     __slots__ = ("lines", "seq", "shipper", "size", "task")
 
     def __init__(self, task: LeasedTask, shipper: "LogShipper") -> None:
+        super().__init__()
         self.task = task
         self.shipper = shipper
         self.lines: list[Line] = []
@@ -72,6 +120,8 @@ class AttemptLog:
         if self.seq >= CHUNKS_MAX:
             return
         level = LEVELS.get(level, level)
+        for pattern in self.shipper.redactions:
+            text = pattern.sub(REDACTED, text)
         text = text[:LINE_CHARACTERS_MAX].replace("\x00", "\ufffd")
         # A JSON escape can take six bytes.
         size = len(text.encode(errors="replace")) + 60
@@ -98,8 +148,9 @@ class AttemptLog:
 class LogShipper:
     """Sends chunks half a second after the first line of them, off the handlers' way."""
 
-    def __init__(self, worker_api: WorkerApi) -> None:
+    def __init__(self, worker_api: WorkerApi, redactions: Sequence[re.Pattern[str]] = ()) -> None:
         self.worker_api = worker_api
+        self.redactions = redactions
         self.loop = asyncio.get_running_loop()
         self.lock_of_lines = threading.Lock()
         self.waiting: deque[Chunk] = deque(maxlen=WAITING_CHUNKS_MAX)
@@ -107,8 +158,8 @@ class LogShipper:
         self.flight: asyncio.Task[None] | None = None
         self.is_woken = False
         self.is_off = False
-        self.handler = CapturingHandler()
-        logging.getLogger().addHandler(self.handler)
+        self.is_detached = False
+        capture.begin()
 
     def wake(self, log: AttemptLog) -> None:
         """From any thread."""
@@ -156,8 +207,9 @@ class LogShipper:
 
     def detach(self) -> None:
         """No further line is taken."""
-        self.is_off = True
-        logging.getLogger().removeHandler(self.handler)
+        if not self.is_detached:
+            self.is_off = self.is_detached = True
+            capture.end()
 
 
 class CapturingHandler(logging.Handler):
@@ -178,20 +230,71 @@ class CapturingHandler(logging.Handler):
             self.handleError(record)
 
 
+class PrintedOutput:
+    """Standard output: whatever else becomes of it, what a handler prints is kept."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> Any:
+        log = current.get()
+        if log is not None:
+            log.add_printed(text)
+        return self.stream.write(text)
+
+    def writelines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+class Capture:
+    """What is taken of a program as long as it has a worker, and once where it has several."""
+
+    def __init__(self) -> None:
+        self.users = 0
+        self.handler = CapturingHandler()
+        self.lock = threading.Lock()
+
+    def begin(self) -> None:
+        with self.lock:
+            self.users += 1
+            if self.users == 1:
+                logging.getLogger().addHandler(self.handler)
+            if sys.stdout is not None and not isinstance(sys.stdout, PrintedOutput):
+                sys.stdout = PrintedOutput(sys.stdout)  # type: ignore[assignment]
+
+    def end(self) -> None:
+        with self.lock:
+            self.users -= 1
+            if self.users:
+                return
+            logging.getLogger().removeHandler(self.handler)
+            if isinstance(sys.stdout, PrintedOutput):
+                sys.stdout = sys.stdout.stream
+
+
+capture = Capture()
+
+
 @contextmanager
-def capturing(log: AttemptLog | None) -> Iterator[None]:
+def capturing(log: LineLog | None) -> Iterator[None]:
     """What is logged inside belongs to this attempt."""
     token = current.set(log)
     try:
         yield
     finally:
         current.reset(token)
+        if log is not None:
+            log.end_printed()
 
 
 class AttemptLogger:
     """`ctx.log`: a structlog logger whose lines are kept with the attempt, too."""
 
-    def __init__(self, logger: Any, log: AttemptLog | None) -> None:
+    def __init__(self, logger: Any, log: LineLog | None) -> None:
         self.logger = logger
         self.attempt_log = log
 
@@ -201,12 +304,16 @@ class AttemptLogger:
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.logger, name)
         log = self.attempt_log
-        if log is None or (name not in KNOWN_LEVELS and name not in LEVELS):
+        if log is None or (name not in LOGGED_LEVELS and name not in LEVELS):
             return method
 
         def write(event: object = "", *arguments: Any, **values: Any) -> Any:
             words = [str(event) % arguments if arguments else str(event)]
-            words += [f"{key}={value!r}" for key, value in values.items() if key != "exc_info"]
+            words += [
+                f"{key}={REDACTED if SECRET_NAME.search(key) else repr(value)}"
+                for key, value in values.items()
+                if key != "exc_info"
+            ]
             log.add(name, " ".join(words))
             # It may end up in `logging`: once is enough.
             with capturing(None):

@@ -13,7 +13,7 @@ from duly.client.outcomes import Snooze
 from duly.domain.limits import DELAY_S_MAX, NUL_REASON, PROGRESS_BYTES_MAX, has_nul
 
 if TYPE_CHECKING:
-    from duly.client.attempt_logs import AttemptLog
+    from duly.client.attempt_logs import LineLog
     from duly.client.inbox import Once
     from duly.client.map_items import ItemHandover
 
@@ -70,7 +70,7 @@ class Context:
     def __init__(self, task: LeasedTask, report: Callable[[bytes], None] | None = None) -> None:
         self.task = task
         # Where a worker keeps the lines of this attempt.
-        self.attempt_log: AttemptLog | None = None
+        self.attempt_log: LineLog | None = None
         # Of a worker: how items of maps go to the server, made at its first use.
         self.make_handover: Callable[[LeasedTask], ItemHandover] | None = None
         self.handover: ItemHandover | None = None
@@ -146,6 +146,9 @@ class Context:
         logger = get_logger().bind(
             task_id=task.id, type=task.type, attempt=task.attempt, fence=task.fence
         )
+        # W3C: version, trace, span, flags.
+        if (trace := task.traceparent.split("-"))[1:]:
+            logger = logger.bind(trace_id=trace[1])
         return AttemptLogger(logger, self.attempt_log)
 
     def progress(self, value: Any) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from duly.client.attempt_logs import PipedLog, capture, capturing
 from duly.client.context import Context
 from duly.client.handlers import Handler, perform
 from duly.client.leased_tasks import LeasedTask
@@ -50,6 +51,9 @@ class Child:
                 kind, value = self.pipe.recv()
                 if kind == "progress":
                     run.context.reported = value
+                elif kind == "log":
+                    if run.context.attempt_log is not None:
+                        run.context.attempt_log.add(*value)
                 else:
                     return HandlerOutcome(*value)
         except (EOFError, ConnectionError):
@@ -125,6 +129,14 @@ def serve(pipe: Connection) -> None:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=end_with_parent, daemon=True).start()
     binders: dict[Any, Binder] = {}
+    capture.begin()
+    lock = threading.Lock()
+
+    def send(message: Any) -> None:
+        """A handler may log in threads of its own."""
+        with lock:
+            pipe.send(message)
+
     while True:
         try:
             function, encoded = pipe.recv()
@@ -134,7 +146,7 @@ def serve(pipe: Connection) -> None:
             reason = f"the handler cannot be found in a new process: {error}"
             pipe.send(("done", tuple(rejected(reason, "InvalidHandler"))))
             continue
-        pipe.send(("done", tuple(answer(function, encoded, binders, pipe.send))))
+        pipe.send(("done", tuple(answer(function, encoded, binders, send))))
 
 
 def answer(
@@ -151,8 +163,10 @@ def answer(
     except ConfigurationError as error:
         return rejected(str(error), "InvalidHandler")
     context = Context(task, lambda progress: send(("progress", progress)))
+    context.attempt_log = PipedLog(send)
     binder = binders[function]
-    return perform(lambda: function(context, **binder.arguments(task.payload)), task)
+    with capturing(context.attempt_log):
+        return perform(lambda: function(context, **binder.arguments(task.payload)), task)
 
 
 def end_with_parent() -> None:

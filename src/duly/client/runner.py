@@ -5,8 +5,9 @@ thread calls, and `post`, which handler threads call.
 """
 
 import asyncio
+import re
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from duly.client.attempt_logs import AttemptLog, LogShipper, capturing
@@ -53,6 +54,7 @@ class Runner:
         processes: int,
         book: LeaseBook,
         settling: Settling,
+        redactions: Sequence[re.Pattern[str]] = (),
     ) -> None:
         self.handlers = handlers
         self.caller = caller
@@ -73,7 +75,7 @@ class Runner:
         self.unknown: set[str] = set()
         self.log = get_logger()
         self.completions = CompletionLog()
-        self.shipper = LogShipper(settling.worker_api)
+        self.shipper = LogShipper(settling.worker_api, redactions)
 
     def room(self) -> int:
         """How many more leases may be asked for."""
@@ -146,7 +148,7 @@ class Runner:
         self.ended(run, verdict)
 
     def in_thread(self, run: Run, handler: Handler, _job: ThreadJob) -> HandlerOutcome:
-        with capturing(run.context.attempt_log):
+        with handler_span(run.task), capturing(run.context.attempt_log):
             return perform(lambda: self.caller.call(handler, run.context), run.task)
 
     def in_process(self, run: Run, handler: Handler, job: ThreadJob) -> HandlerOutcome:

@@ -9,6 +9,7 @@
 """
 
 import asyncio
+import re
 from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,7 @@ class Plan:
     lease_s: float
     drain_s: float
     origin: WorkerOrigin
+    redactions: Sequence[re.Pattern[str]] = ()
 
 
 class Session:
@@ -78,6 +80,7 @@ class Session:
             plan.processes,
             self.book,
             self.settling,
+            plan.redactions,
         )
         clock = ServerClock()
         self.heartbeat_loop = HeartbeatLoop(

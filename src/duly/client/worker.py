@@ -53,7 +53,8 @@ class Worker(TaskRegistry):
     `apply_schedules`: whether its start creates and changes the schedules of `cron` and `every`.
     `drain_s`: what running handlers get when it is told to stop; 1.5 s after them a process that
     got SIGTERM in `run` is gone, unless its program itself goes on after `run`. `version`: of your
-    program, for `duly workers history`.
+    program, for `duly workers history`. `redact`: regular expressions; what they match in a line
+    that a handler logs or prints is not kept.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Worker(TaskRegistry):
         drain_s: float = DRAIN_S,
         apply_schedules: bool = True,
         version: str = "",
+        redact: Sequence[str] = (),
     ) -> None:
         super().__init__(url=url, api_key=api_key)
         for name, given in (("pools", pools), ("bands", bands)):
@@ -86,6 +88,7 @@ class Worker(TaskRegistry):
         self.drain_s = drain_s
         self.apply_schedules = apply_schedules
         self.version = version
+        self.redact = list(redact)
         self.session: Session | None = None
         # By when a SIGTERM must have ended everything.
         self.leaves_at: float | None = None
@@ -229,6 +232,7 @@ class Worker(TaskRegistry):
             self.lease_s,
             max(self.drain_s, 0.0),
             WorkerOrigin(f"duly-python/{version('duly')}", self.version, self.concurrency),
+            redactions(self.redact),
         )
 
 
@@ -249,6 +253,13 @@ def leave_after_program(leaves_at: float) -> None:
     threading.main_thread().join()
     left_s = leaves_at - monotonic()
     faulthandler.dump_traceback_later(left_s if left_s > 0 else LEAVE_S, exit=True, file=STDERR)
+
+
+def redactions(patterns: Sequence[str]) -> list[re.Pattern[str]]:
+    try:
+        return [re.compile(pattern) for pattern in patterns]
+    except re.error as error:
+        raise ConfigurationError(problem=f"redact has no regular expression: {error}") from None
 
 
 def worker_id(chance: str) -> str:
