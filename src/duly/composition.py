@@ -78,12 +78,14 @@ from duly.store.partitions import RETENTION_S
 from duly.store.settle import SettleQueue
 from duly.store.stats import StatsBook
 from duly.store.submit import Submitter
+from duly.store.task_logs import RETENTION_S as LOG_RETENTION_S
 from duly.store.task_metrics import note_ended
 from duly.telemetry import Metrics
 from duly.tenant_changes import TenantChanges
 from duly.tracing import Tracing, open_tracing
 
 DAY_S = 86_400.0
+MEBIBYTE = 1024**2
 # For heartbeats alone, beside the pool that everything else shares.
 HEARTBEAT_CONNECTIONS_MAX = 2
 # The connection pools: for everything, for heartbeats, for reads and bulk changes.
@@ -101,10 +103,14 @@ class Tuning(NamedTuple):
     aging_s: float = AGING_S
     lane_depth: int = LANE_DEPTH_MAX
     retention_s: float = RETENTION_S
+    log_retention_s: float = LOG_RETENTION_S
 
 
 def tuning_of(settings: Settings) -> Tuning:
-    return Tuning(settings.aging_s, settings.lane_depth, settings.retention_days * DAY_S)
+    return Tuning(
+        *(settings.aging_s, settings.lane_depth, settings.retention_days * DAY_S),
+        settings.log_retention_days * DAY_S,
+    )
 
 
 @dataclass(frozen=True)
@@ -272,7 +278,9 @@ def make_maintenance(
         environment,
         metrics,
         is_owner=leads,
-        make=lambda: make_services(database, metrics, scheduler.submitter, tuning.retention_s),
+        make=lambda: make_services(
+            database, metrics, scheduler.submitter, tuning.retention_s, tuning.log_retention_s
+        ),
     )
 
 
@@ -362,6 +370,7 @@ def make_api(
         is_secure=bool(settings.tls_certificate_file),
         changes=parts.changes,
         tracing=tracing,
+        log_quota=settings.log_quota_mb * MEBIBYTE,
         has_relay=bool(settings.smtp_url),
         has_command=bool(settings.notification_command),
     )

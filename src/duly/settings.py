@@ -172,6 +172,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     retention_days: Annotated[
         int, Meta(description="Days for which finished tasks are kept.", ge=1, le=36_500)
     ] = 30
+    log_retention_days: Annotated[
+        int, Meta(description="Days for which lines of handlers are kept.", ge=1, le=36_500)
+    ] = 7
+    log_quota_mb: Annotated[
+        int,
+        Meta(description="Mebibytes that handlers of a tenant may log a day.", ge=0, le=1_000_000),
+    ] = 1024
     otlp_endpoint: Annotated[
         str,
         Meta(description="OpenTelemetry collector (OTLP over HTTP); empty: off.", max_length=2048),

@@ -3,10 +3,12 @@
 import asyncio
 from typing import Any
 
+import msgspec
 import pytest
 
 from duly.api.task_logs import LINE_CHARACTERS_MAX
-from duly.store.task_logs import CHUNKS_MAX
+from duly.store.task_logs import CHUNKS_MAX, LOOK_S, LogQuota, delete_old_logs
+from duly.testing.clock import MovableClock
 from tests.api.conftest import Front, Reply
 from tests.api.test_worker_protocol import lease, ready_task, settle
 
@@ -137,3 +139,29 @@ async def test_an_erasure_takes_the_logs_along(front: Front) -> None:
     erased = await front.call("POST", "/v1/erasures", {"task": task_id})
     assert erased.json["erased"] == 1
     assert (await front.database.fetch("SELECT id FROM duly.task_logs")) == []
+
+
+async def test_past_the_quota_of_its_day_a_tenants_lines_are_dropped(
+    moving_front: tuple[Front, MovableClock],
+) -> None:
+    """A handler that logs in a loop fills the disk that everybody shares."""
+    front, clock = moving_front
+    task_id = await ready_task(front)
+    (task,) = await lease(front)
+    size = len(msgspec.json.encode([{"at": AT, "level": "info", "text": "x" * 100}]))
+    elsewhere = LogQuota(front.database, front.environment, 0)
+    await elsewhere.look(front.tenant.id, 0.0)
+    elsewhere.usages[front.tenant.id].untold = size
+    await elsewhere.look(front.tenant.id, 0.0)
+    front.door.log_quota.quota = 2 * size
+    assert (await write(front, task, "x" * 100)).json == {"stored": 1}
+    over = {"stored": 0, "is_over_quota": True}
+    assert (await write(front, task, "x", seq=1)).json == over
+    clock.advance(LOOK_S)
+    assert (await write(front, task, "x", seq=1)).json == over
+    assert len((await read(front, task_id)).json["items"]) == 1
+    clock.advance(86400.0)
+    assert await front.door.log_quota.has_room(front.tenant.id, size), "a new day"
+    assert await front.door.log_quota.has_room(front.other.id, 2 * size), "of each tenant"
+    await delete_old_logs(front.database, 10)
+    assert len(await front.database.fetch("SELECT FROM duly.log_usage WHERE bytes > 0")) == 0

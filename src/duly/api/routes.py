@@ -59,6 +59,7 @@ from duly.store.fire_schedules import ScheduleFirer
 from duly.store.read import ReadBatcher
 from duly.store.settle import Settler
 from duly.store.submit import GroupCommit, Submitter
+from duly.store.task_logs import QUOTA_BYTES, LogQuota
 from duly.store.workflow_appends import WorkflowAppends
 from duly.store.workflow_inputs import NodeInputs
 from duly.store.workflow_starts import WorkflowStarts
@@ -87,6 +88,7 @@ class ApiRoutes:
         admission: Admission | None = None,
         bulk: Database | None = None,
         tracing: Tracing = OFF,
+        log_quota: int = QUOTA_BYTES,
         *,
         has_relay: bool = False,
         has_command: bool = False,
@@ -121,6 +123,7 @@ class ApiRoutes:
         # Where the ready queue is in memory, the database cannot tell.
         self.lane_depth, self.lane_depth_max = lane_depth, lane_depth_max
         self.workers = workers
+        self.log_quota = LogQuota(database, environment, log_quota)
 
     def endpoints(self) -> list[Endpoint]:
         tasks = TaskRoutes(
@@ -184,7 +187,9 @@ class ApiRoutes:
         inputs = NodeInputs(self.database)
         return [
             *WorkerRoutes(self.workers, self.reading, inputs, self.appending()).endpoints(),
-            *TaskLogRoutes(self.database, self.reading, self.environment).endpoints(),
+            *TaskLogRoutes(
+                self.database, self.reading, self.environment, self.log_quota
+            ).endpoints(),
         ]
 
     def schedules(self) -> ScheduleRoutes:

@@ -26,6 +26,7 @@ from duly.store.task_logs import (
     CHUNK_BYTES_MAX,
     CHUNKS_MAX,
     LogChunk,
+    LogQuota,
     StoredChunk,
     append_logs,
     read_logs,
@@ -64,8 +65,11 @@ class LogsRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     chunks: Annotated[list[ChunkItem], Meta(min_length=1, max_length=CHUNKS_PER_CALL)]
 
 
-class LogsStored(msgspec.Struct, frozen=True):
+class LogsStored(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`is_over_quota`: the tenant has logged as much today as it may; nothing was stored."""
+
     stored: int
+    is_over_quota: bool = False
 
 
 class LogsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -97,6 +101,7 @@ class TaskLogRoutes:
     database: Database
     reading: ReadBatcher
     environment: Environment
+    quota: LogQuota
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -140,10 +145,12 @@ class TaskLogRoutes:
         ]
         if problems:
             raise invalid(problems)
+        size = sum(len(chunk.lines) for chunk in chunks)
+        if not await self.quota.has_room(call.tenant, size):
+            return Answer(200, LogsStored(0, is_over_quota=True))
         holder = holder_of(call.tenant, asked.worker_id)
-        return Answer(
-            200, LogsStored(await append_logs(self.database, call.tenant, holder, chunks))
-        )
+        stored = await append_logs(self.database, call.tenant, holder, chunks)
+        return Answer(200, LogsStored(stored))
 
     async def read(self, call: Call, query: LogsQuery) -> Answer:
         task_id = task_id_of(call)

@@ -17,6 +17,7 @@ from duly.store.partitions import RETENTION_S
 from duly.store.retention import delete_closed_breakers
 from duly.store.stats import delete_old_stats
 from duly.store.submit_throttles import delete_passed_throttles
+from duly.store.task_logs import RETENTION_S as LOG_RETENTION_S
 from duly.store.task_logs import delete_old_logs
 from duly.store.worker_history import delete_old_worker_history
 from duly.store.workflows import delete_old_workflows
@@ -41,9 +42,12 @@ class ExpiredRows:
         return Report(deleted, deleted >= self.batch_size)
 
 
-def make_expired_rows(database: Database, retention_s: float) -> list[ExpiredRows]:
+def make_expired_rows(
+    database: Database, retention_s: float, log_retention_s: float = LOG_RETENTION_S
+) -> list[ExpiredRows]:
     occurrences_keep_s = max(retention_s, OCCURRENCES_KEEP_S_MIN)
     delete_workflows = partial(delete_old_workflows, retention_s=retention_s)
+    delete_logs = partial(delete_old_logs, retention_s=log_retention_s)
     delete_workers = partial(delete_old_worker_history, retention_s=retention_s)
     delete_occurrences = partial(delete_old_occurrences, retention_s=occurrences_keep_s)
     return [
@@ -56,7 +60,7 @@ def make_expired_rows(database: Database, retention_s: float) -> list[ExpiredRow
         ExpiredRows("dead_nodes", 600.0, 1000, delete_dead_nodes, database),
         ExpiredRows("closed_breakers", 3600.0, 1000, delete_closed_breakers, database),
         ExpiredRows("bulk_operations", 3600.0, 1000, delete_old_operations, database),
-        ExpiredRows("old_logs", 600.0, 5000, delete_old_logs, database),
+        ExpiredRows("old_logs", 600.0, 5000, delete_logs, database),
         ExpiredRows("old_stats", 3600.0, 5000, delete_old_stats, database),
         ExpiredRows("worker_history", 3600.0, 1000, delete_workers, database),
         ExpiredRows("old_occurrences", 3600.0, 5000, delete_occurrences, database),

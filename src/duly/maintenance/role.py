@@ -26,6 +26,7 @@ from duly.maintenance.workflow_counts import WorkflowFigures
 from duly.store.database import Database
 from duly.store.partitions import RETENTION_S
 from duly.store.submit import Submitter
+from duly.store.task_logs import RETENTION_S as LOG_RETENTION_S
 from duly.telemetry import Metrics, get_logger
 
 OWNER_POLL_S = 5.0
@@ -47,6 +48,7 @@ def make_services(
     metrics: Metrics,
     submitter: Submitter,
     retention_s: float = RETENTION_S,
+    log_retention_s: float = LOG_RETENTION_S,
 ) -> list[Service]:
     """Every service, the urgent first."""
     partitions = Partitions(database, retention_s)
@@ -59,7 +61,7 @@ def make_services(
         InstallationCounts(database, metrics),
         WorkflowFigures(database, metrics),
         PinnedPartitions(database, lambda: partitions.pinned, retention_s),
-        *make_expired_rows(database, retention_s),
+        *make_expired_rows(database, retention_s, log_retention_s),
     ]
 
 

@@ -1271,6 +1271,15 @@ ALTER TABLE duly.lease_expiry_batches ALTER COLUMN number ADD GENERATED ALWAYS A
     CACHE 1
 );
 
+CREATE TABLE duly.log_usage (
+    tenant integer NOT NULL,
+    day date NOT NULL,
+    bytes bigint NOT NULL,
+    CONSTRAINT log_usage_bytes_check CHECK ((bytes >= 0))
+);
+
+ALTER TABLE ONLY duly.log_usage FORCE ROW LEVEL SECURITY;
+
 CREATE TABLE duly.migrations (
     number integer NOT NULL,
     name text NOT NULL,
@@ -1894,6 +1903,9 @@ ALTER TABLE ONLY duly.installation_secrets
 ALTER TABLE ONLY duly.lease_expiry_batches
     ADD CONSTRAINT lease_expiry_batches_pkey PRIMARY KEY (tenant, shard, expires_at, number);
 
+ALTER TABLE ONLY duly.log_usage
+    ADD CONSTRAINT log_usage_pkey PRIMARY KEY (tenant, day);
+
 ALTER TABLE ONLY duly.migrations
     ADD CONSTRAINT migrations_pkey PRIMARY KEY (number);
 
@@ -2096,6 +2108,8 @@ CREATE POLICY every_row ON duly.dead_letters TO duly_owner, duly_engine, duly_pu
 
 CREATE POLICY every_row ON duly.lease_expiry_batches TO duly_owner, duly_engine USING (true) WITH CHECK (true);
 
+CREATE POLICY every_row ON duly.log_usage TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
+
 CREATE POLICY every_row ON duly.notification_events TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
 
 CREATE POLICY every_row ON duly.notifications TO duly_owner, duly_engine, duly_purger USING (true) WITH CHECK (true);
@@ -2152,6 +2166,8 @@ CREATE POLICY every_row ON duly.workflows TO duly_owner, duly_engine, duly_purge
 
 ALTER TABLE duly.lease_expiry_batches ENABLE ROW LEVEL SECURITY;
 
+ALTER TABLE duly.log_usage ENABLE ROW LEVEL SECURITY;
+
 ALTER TABLE duly.notification_events ENABLE ROW LEVEL SECURITY;
 
 ALTER TABLE duly.notifications ENABLE ROW LEVEL SECURITY;
@@ -2171,6 +2187,8 @@ CREATE POLICY own_rows ON duly.bulk_operations TO duly_tenant USING (((tenant + 
 CREATE POLICY own_rows ON duly.dead_letters TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.lease_expiry_batches TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
+
+CREATE POLICY own_rows ON duly.log_usage TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
 CREATE POLICY own_rows ON duly.notification_events TO duly_tenant USING (((tenant + 0) = duly.current_tenant())) WITH CHECK (((tenant + 0) = duly.current_tenant()));
 
@@ -2337,6 +2355,9 @@ GRANT SELECT ON TABLE duly.installation_secrets TO duly_engine;
 
 GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.lease_expiry_batches TO duly_engine;
 GRANT SELECT ON TABLE duly.lease_expiry_batches TO duly_tenant;
+
+GRANT SELECT,INSERT,DELETE,UPDATE ON TABLE duly.log_usage TO duly_engine;
+GRANT SELECT ON TABLE duly.log_usage TO duly_tenant;
 
 GRANT SELECT ON TABLE duly.migrations TO duly_engine;
 GRANT SELECT ON TABLE duly.migrations TO duly_tenant;

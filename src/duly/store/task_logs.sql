@@ -31,3 +31,21 @@ DELETE FROM duly.task_logs
         WHERE at < duly.now() - make_interval(secs => $1)
         LIMIT $2)
 RETURNING id
+
+-- name: add_log_usage
+-- What this process stored for tenants since it last said so; every process adds its part of a day (UTC).
+-- The answer is that of all processes together.
+INSERT INTO duly.log_usage AS kept (tenant, day, bytes)
+VALUES ($1, (duly.now() AT TIME ZONE 'UTC')::date, $2)
+    ON CONFLICT (tenant, day) DO UPDATE
+   SET bytes = kept.bytes + excluded.bytes
+RETURNING bytes
+
+-- name: delete_old_log_usage
+-- A day that is over decides nothing.
+DELETE FROM duly.log_usage
+ WHERE (tenant, day) IN (
+       SELECT tenant, day FROM duly.log_usage
+        WHERE day < (duly.now() AT TIME ZONE 'UTC')::date
+        LIMIT $1)
+RETURNING tenant
