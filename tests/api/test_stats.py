@@ -175,7 +175,7 @@ async def test_now_says_what_waits_runs_and_failed(front: Front) -> None:
     await open_breaker(front.database, front.tenant.id, "example.com", 60, "500 500 500")
     await open_breaker(front.database, front.tenant.id, "closed.example.com", 0, "x")
     minute = datetime.now(UTC).replace(second=0, microsecond=0)
-    await add_minute(front, minute, (0, 60, 0, 0, 0))
+    await add_minute(front, minute, (30, 60, 6, 0, 0))
     now = (await front.call("GET", "/v1/stats/now", key=front.producer)).json
     bands = [(band["band"], band["ready"], band["scheduled"]) for band in now["bands"]]
     assert bands == [("high", 3, 0), ("normal", 2, 0), ("low", 0, 2)]
@@ -186,6 +186,9 @@ async def test_now_says_what_waits_runs_and_failed(front: Front) -> None:
     # Five minutes and a part of one.
     assert 60 / 360 <= now["started_per_s"] <= 60 / 300
     assert now["drain_s"] == pytest.approx(5 / now["started_per_s"])
+    assert now["submitted_per_s"] == pytest.approx(now["started_per_s"] / 2)
+    assert now["ended_per_s"] == pytest.approx(now["started_per_s"] / 10)
+    assert now["workflow_overdue_s"] == 0.0
     assert now["lag_p50_s"] == pytest.approx(1.0, rel=0.5)
 
 

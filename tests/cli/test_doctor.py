@@ -81,6 +81,46 @@ async def test_a_role_that_fails_on_any_node_is_broken(
     assert line.remedy
 
 
+async def test_a_maintenance_without_leader_is_told(
+    owner_url: str, owner: asyncpg.Connection
+) -> None:
+    """Every alert on a figure of the installation is silent then, because nothing exports it."""
+    await owner.execute(
+        """
+        INSERT INTO duly.nodes (id, name, version, roles, started_at, seen_at, expires_at)
+        VALUES (gen_random_uuid(), 'n', '1', '{maintenance}', duly.now(), duly.now(),
+                duly.now() + interval '1 hour')
+        """
+    )
+    (line,) = [each for each in diagnose(await facts_of(owner_url)) if each.check == "leader"]
+    assert line.severity == "warning"
+    assert "no process leads the maintenance" in line.found
+    await owner.execute(
+        "UPDATE duly.ownership SET expires_at = duly.now() + interval '1 hour',"
+        " holder = (SELECT id FROM duly.nodes) WHERE kind = 'maintenance'"
+    )
+    (line,) = [each for each in diagnose(await facts_of(owner_url)) if each.check == "leader"]
+    assert (line.severity, line.found) == (
+        "ok",
+        "n leads the maintenance, and serves its metrics",
+    )
+
+
+async def test_a_workflow_that_nothing_goes_on_with_is_told(
+    owner_url: str, owner: asyncpg.Connection
+) -> None:
+    """Its deadline passed, its callback is due, and every process is well."""
+    await owner.execute(
+        """
+        INSERT INTO duly.workflow_timers (shard, tenant, workflow, kind, due_at)
+        VALUES (0, 1, gen_random_uuid(), 'deadline', duly.now() - interval '90 s')
+        """
+    )
+    (line,) = [each for each in diagnose(await facts_of(owner_url)) if each.check == "overdue"]
+    assert line.severity == "error"
+    assert line.found.startswith("overdue: something that a workflow has to do for 9")
+
+
 async def test_a_database_without_duly_is_told_so(empty_url: str) -> None:
     """Half of the checks have nothing to look at, and that is said instead of a traceback."""
     findings = {finding.check: finding for finding in diagnose(await facts_of(empty_url))}

@@ -150,8 +150,14 @@ def test_problems_are_told_in_a_sentence_each() -> None:
             {"name": "slow", "workers": 2, "oldest_ready_s": BEHIND_S},
             {"name": "quick", "workers": 2, "oldest_ready_s": BEHIND_S - 1},
         ],
-        "bands": [{"ready": 7}, {"ready": 4}],
+        "bands": [
+            {"ready": 7, "oldest_ready_s": BEHIND_S},
+            {"ready": 4, "oldest_ready_s": None},
+        ],
+        "submitted_per_s": 3.0,
         "started_per_s": 0.0,
+        "ended_per_s": 1.0,
+        "workflow_overdue_s": BEHIND_S,
     }
     status = {
         "nodes": [
@@ -178,9 +184,18 @@ def test_problems_are_told_in_a_sentence_each() -> None:
         "2 of 64 slots have no owner",
         "acme: the breaker of host h is open until 2026-11-18 12:00:00Z: 500s",
         "acme: pool slow is 1m 0s behind, with 2 workers",
+        "acme: workflows have had something to do for 1m 0s, and no scheduler does it",
         "acme: 11 or more due, and nothing started lately",
     ]
-    calm = {**tenant, "breakers": [], "pools": [], "bands": [], "tenant": OWN}
+    growing = {**tenant, "breakers": [], "pools": [], "started_per_s": 1.0}
+    growing["workflow_overdue_s"] = 0.0
+    assert list(problems_of({"nodes": None, "slots": None, "tenants": [growing]})) == [
+        "acme: the backlog grows by 120 tasks a minute: 180 come, 60 end"
+    ]
+    for calming in ({"ended_per_s": 2.9}, {"bands": [{"ready": 9, "oldest_ready_s": 1.0}]}):
+        well = {**growing, **calming}
+        assert list(problems_of({"nodes": None, "slots": None, "tenants": [well]})) == []
+    calm = {**growing, "bands": [], "tenant": OWN}
     assert list(problems_of({"nodes": None, "slots": None, "tenants": [calm]})) == []
 
 

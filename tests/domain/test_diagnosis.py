@@ -32,12 +32,23 @@ FINE = Facts(
     slot_owners=1,
     nodes=2,
     roles={"api": ["a", "b"], "scheduler": ["a"], "executor": ["a"], "maintenance": ["a"]},
+    leader="a",
+    schedule_overdue_s=0.0,
+    workflow_overdue_s=0.0,
 )
 WRONG: list[tuple[str, Severity, dict[str, Any]]] = [
     ("version", Severity.ERROR, {"version": 130011}),
     ("durability", Severity.ERROR, {"is_fsync": False}),
     ("durability", Severity.ERROR, {"is_full_page_writes": False}),
     ("durability", Severity.ERROR, {"is_synchronous": False}),
+    ("standby", Severity.WARNING, {"standby_states": ["async"]}),
+    ("standby", Severity.WARNING, {"standby_states": [""]}),
+    ("standby", Severity.ERROR, {"waits_for_standby": True}),
+    ("standby", Severity.ERROR, {"waits_for_standby": True, "standby_states": ["async"]}),
+    ("leader", Severity.WARNING, {"leader": ""}),
+    ("overdue", Severity.ERROR, {"schedule_overdue_s": 61.0}),
+    ("overdue", Severity.ERROR, {"workflow_overdue_s": 61.0}),
+    ("overdue", Severity.WARNING, {"workflow_timers_failing": 1}),
     ("clock", Severity.ERROR, {"is_clock_overridden": True}),
     ("clock", Severity.WARNING, {"clock_offset_s": -3600.0}),
     ("connections", Severity.WARNING, {"connections": 90}),
@@ -60,7 +71,7 @@ WRONG: list[tuple[str, Severity, dict[str, Any]]] = [
 def test_a_healthy_installation_has_no_complaint() -> None:
     """A doctor that always finds something is not asked twice."""
     findings = diagnose(FINE)
-    assert len(findings) == 11
+    assert len(findings) == 14
     assert {finding.severity for finding in findings} == {Severity.OK}
 
 

@@ -137,7 +137,8 @@ class NowAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """A count that has reached `count_max` means that many or more.
 
     `drain_s` is how long the counted ready work lasts at the pace of the last minutes, and a lower
-    bound like a count is one; None if nothing was started in them.
+    bound like a count is one; None if nothing was started in them. `workflow_overdue_s` is how
+    long what workflows have to do waits for its scheduler.
     """
 
     at: datetime
@@ -147,10 +148,13 @@ class NowAnswer(msgspec.Struct, frozen=True, kw_only=True):
     dead_letters: int
     breakers: list[BreakerView]
     pools: list[PoolView]
+    submitted_per_s: float
     started_per_s: float
+    ended_per_s: float
     lag_p50_s: float | None
     lag_p99_s: float | None
     drain_s: float | None
+    workflow_overdue_s: float
 
 
 @dataclass(frozen=True)
@@ -215,7 +219,8 @@ class StatsRoutes:
         points = await read_points(call.session, call.tenant, first, now + HOUR, 3600)
         standing = await read_tenant_status(call.session, call.tenant, query.count_max)
         recent = added_up(points or [], first)
-        pace = recent.counts.started / (now - first).total_seconds()
+        counts, span_s = recent.counts, (now - first).total_seconds()
+        pace = counts.started / span_s
         answer = NowAnswer(
             at=now,
             count_max=query.count_max,
@@ -233,10 +238,13 @@ class StatsRoutes:
                 for each in standing.breakers
             ],
             pools=[PoolView(**each._asdict()) for each in standing.pools],
+            submitted_per_s=counts.submitted / span_s,
             started_per_s=pace,
+            ended_per_s=(counts.completed + counts.failed) / span_s,
             lag_p50_s=quantile(recent.lag, 0.5),
             lag_p99_s=quantile(recent.lag, 0.99),
             drain_s=drain_s(standing, pace),
+            workflow_overdue_s=standing.workflow_overdue_s,
         )
         return Answer(200, answer)
 

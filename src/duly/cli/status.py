@@ -43,6 +43,8 @@ HISTORY_COLUMNS = ("figure", "now", "over_time")
 COUNTED_MIN = 1_000
 # A due task that waits so long behind live workers means that they do not keep up.
 BEHIND_S = 60.0
+# A backlog that grows by so much, while tasks wait so long: more comes than is done.
+GROWING_PER_MIN = 10
 # What a key that may not list the tenants sees.
 OWN = "(this key's)"
 NODE_COLUMNS = ("name", "version", "roles", "slots", "failing", "seen_at")
@@ -253,9 +255,22 @@ def tenant_problems(tenant: Json) -> Iterator[str]:
             yield f"{name}: pool {pool['name']} has due tasks ({waits} old) and no worker"
         elif pool["oldest_ready_s"] >= BEHIND_S:
             yield f"{name}: pool {pool['name']} is {waits} behind, with {pool['workers']} workers"
+    if tenant["workflow_overdue_s"] >= BEHIND_S:
+        late = worded_seconds(tenant["workflow_overdue_s"])
+        yield f"{name}: workflows have had something to do for {late}, and no scheduler does it"
+    yield from growth_problems(tenant)
     ready = sum(band["ready"] for band in tenant["bands"])
     if ready and not tenant["started_per_s"]:
         yield f"{name}: {counted(ready, tenant['count_max'])} due, and nothing started lately"
+
+
+def growth_problems(tenant: Json) -> Iterator[str]:
+    """Tasks for later come in, too: a backlog grows where those that are due wait."""
+    oldest_s = max((band["oldest_ready_s"] or 0.0 for band in tenant["bands"]), default=0.0)
+    came, done = (tenant[name] * 60 for name in ("submitted_per_s", "ended_per_s"))
+    if oldest_s >= BEHIND_S and tenant["started_per_s"] and came - done >= GROWING_PER_MIN:
+        more = f"{came - done:,.0f} tasks a minute"
+        yield f"{tenant['tenant']}: the backlog grows by {more}: {came:,.0f} come, {done:,.0f} end"
 
 
 def print_status(status: Json) -> None:

@@ -16,6 +16,7 @@ SNAPSHOT_AGE_S_MAX = 300.0
 DEAD_SHARE_MAX = 0.5
 DEAD_ROWS_MIN = 10_000
 MONTHS_AHEAD_MIN = 1
+OVERDUE_S_MAX = 60.0
 NAMES_SHOWN = 3
 # What is left undone without a node of this role.
 ROLES_NEEDED = {
@@ -58,6 +59,10 @@ class Facts:
     sessions: int
     schema_wanted: int
     snapshots: list[Snapshot] = field(default_factory=list)
+    # Whether commits wait for a standby; and the `sync_state` of each that is connected, empty if
+    # we may not know it.
+    waits_for_standby: bool = False
+    standby_states: list[str] = field(default_factory=list)
     # What settings say of a pooler, if anybody asked them.
     is_told_pooled: bool = False
     schema_version: int | None = None
@@ -73,6 +78,12 @@ class Facts:
     nodes: int | None = None
     # The names of living nodes by what they do.
     roles: dict[str, list[str]] | None = None
+    # Who leads the maintenance; empty: no process does.
+    leader: str | None = None
+    # How long what schedules and workflows have to do is overdue, and how much of it fails.
+    schedule_overdue_s: float | None = None
+    workflow_overdue_s: float | None = None
+    workflow_timers_failing: int = 0
     # Roles of living nodes that do not do their work: node, role, why.
     failing: list[tuple[str, str, str]] | None = None
     # Carriers of living nodes: node, kind with address, why it takes no tickets.
@@ -111,6 +122,23 @@ def durability(facts: Facts) -> Finding:
         return ok("durability", "what is committed survives a crash")
     remedy = f"set {' and '.join(off)} to on, and reload the server"
     return Finding("durability", Severity.ERROR, f"{' and '.join(off)} off", remedy)
+
+
+def standby(facts: Facts) -> Finding:
+    """An asynchronous standby loses what was acknowledged, at the worst moment."""
+    states = facts.standby_states
+    count = f"{len(states)} standby{'s' if len(states) > 1 else ''}"
+    is_known = bool(states) and all(states)
+    if not facts.waits_for_standby:
+        if not states:
+            return ok("standby", "none: what is committed is on this server alone")
+        remedy = "set synchronous_standby_names: what it has not received is lost at a fail-over"
+        return Finding("standby", Severity.WARNING, f"{count}, none of them synchronous", remedy)
+    if not states or (is_known and not {"sync", "quorum"}.intersection(states)):
+        found = "commits wait for a synchronous standby, and none is connected"
+        remedy = "start the standby, or take it out of synchronous_standby_names"
+        return Finding("standby", Severity.ERROR, found, remedy)
+    return ok("standby", f"{count}, and commits wait for it")
 
 
 def clock(facts: Facts) -> Finding:
@@ -221,6 +249,42 @@ def roles(facts: Facts) -> Finding | None:
     return ok("roles", "; ".join(f"{role} on {named(facts.roles[role])}" for role in ROLES_NEEDED))
 
 
+def leader(facts: Facts) -> Finding | None:
+    """Its figures are absent elsewhere: alerts on them stay silent."""
+    if not facts.nodes or facts.leader is None:
+        return None
+    if facts.leader:
+        return ok("leader", f"{facts.leader} leads the maintenance, and serves its metrics")
+    found = (
+        "no process leads the maintenance: metrics of backlog, pools and schedules have no source"
+    )
+    remedy = "if it lasts longer than a lease (10 s), see the log of a process with that role"
+    return Finding("leader", Severity.WARNING, found, remedy)
+
+
+def overdue(facts: Facts) -> Finding | None:
+    if facts.schedule_overdue_s is None or facts.workflow_overdue_s is None:
+        return None
+    found = [
+        f"{what} for {late_s:.0f} s"
+        for what, late_s in (
+            ("an occurrence of a schedule", facts.schedule_overdue_s),
+            ("something that a workflow has to do", facts.workflow_overdue_s),
+        )
+        if late_s > OVERDUE_S_MAX
+    ]
+    if found:
+        remedy = (
+            "the scheduler that owns its slot does not get to it: see failing roles, and its log"
+        )
+        return Finding("overdue", Severity.ERROR, f"overdue: {'; '.join(found)}", remedy)
+    if facts.workflow_timers_failing:
+        said = f"{facts.workflow_timers_failing} steps of workflows fail again and again"
+        remedy = "the log of the scheduler names workflow and cause (`workflow timer failed`)"
+        return Finding("overdue", Severity.WARNING, said, remedy)
+    return ok("overdue", "schedules and workflows are on time")
+
+
 def failing(facts: Facts) -> Finding | None:
     """A role that fails at every tick is an outage, although its process lives."""
     if not facts.nodes or facts.failing is None:
@@ -260,6 +324,7 @@ def named(names: list[str]) -> str:
 CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     version,
     durability,
+    standby,
     clock,
     connections,
     pooler,
@@ -269,7 +334,9 @@ CHECKS: tuple[Callable[[Facts], Finding | None], ...] = (
     partitions,
     slots,
     roles,
+    leader,
     failing,
+    overdue,
     carrier,
 )
 

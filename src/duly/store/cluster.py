@@ -91,6 +91,8 @@ class TenantStatus(NamedTuple):
     dead_letters: int
     breakers: Sequence[OpenBreaker]
     pools: Sequence[PoolStatus]
+    # Of what workflows have to do; 0 if nothing is due.
+    workflow_overdue_s: float = 0.0
 
 
 async def list_nodes(session: Session, after: UUID = FIRST_NODE, limit: int = 50) -> list[NodeRow]:
@@ -122,6 +124,7 @@ async def read_tenant_status(
     (letters,) = await session.fetch(SQL.count_letters, tenant, count_max)
     breakers = await session.fetch(SQL.list_open_breakers, tenant, BREAKERS_MAX)
     pools = await session.fetch(SQL.read_pools, tenant, PLACES_MAX, POOLS_SHOWN_MAX)
+    (late,) = await session.fetch(SQL.read_workflow_overdue, tenant, COUNT_MAX)
     return TenantStatus(
         [Depth(*row) for row in depths],
         in_flight[tenant],
@@ -131,4 +134,5 @@ async def read_tenant_status(
             for row in breakers
         ],
         [PoolStatus(*row) for row in pools],
+        late["overdue_s"] or 0.0,
     )

@@ -120,6 +120,17 @@ SELECT pools.name, extract(epoch FROM duly.now() - ready.due_at)::double precisi
  ORDER BY ready.due_at, pools.name
  LIMIT $3
 
+-- name: read_workflow_overdue
+-- How long what a tenant's workflows had to do longest waits for its scheduler, among a bounded number of
+-- what is due.
+SELECT extract(epoch FROM duly.now() - min(due.due_at))::double precision AS overdue_s
+  FROM (SELECT workflow_timers.tenant, workflow_timers.due_at
+          FROM duly.workflow_timers
+         WHERE workflow_timers.due_at <= (SELECT duly.now())
+         ORDER BY workflow_timers.due_at
+         LIMIT $2) AS due
+ WHERE due.tenant = $1
+
 -- name: count_letters
 -- Letters that were not replayed, among a bounded number of the newest.
 SELECT count(*) FILTER (WHERE replayed_as IS NULL) AS letters

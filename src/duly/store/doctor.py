@@ -13,7 +13,10 @@ from duly.store.statements import statements_beside
 SQL = statements_beside(__file__)
 SNAPSHOTS_MAX = 5
 NODES_MAX = 1000
+TIMERS_MAX = 10_000
 PROOFS = 20
+# Of `synchronous_commit`: those that wait for a standby, if any is to be waited for.
+WAITING_COMMITS = ("on", "remote_write", "remote_apply")
 
 
 async def read_facts(url: str, environment: Environment, *, schema_wanted: int) -> Facts:
@@ -38,6 +41,9 @@ async def look(
         is_fsync=server["fsync"] == "on",
         is_full_page_writes=server["full_page_writes"] == "on",
         is_synchronous=server["synchronous_commit"] != "off",
+        waits_for_standby=server["synchronous_commit"] in WAITING_COMMITS
+        and bool(server["standby_names"]),
+        standby_states=list(server["standby_states"]),
         connections=server["connections"],
         connections_max=server["connections_max"] - server["connections_reserved"],
         is_clock_overridden=bool(server["test_now"]),
@@ -68,6 +74,12 @@ async def look(
     facts.roles = {
         row["role"]: row["names"] for row in await connection.fetch(SQL.read_roles, NODES_MAX)
     }
+    leader = await connection.fetchrow(SQL.read_leader)
+    facts.leader = "" if leader is None else leader["name"] or "a node that is gone"
+    overdue = await connection.fetchrow(SQL.read_overdue, TIMERS_MAX)
+    facts.schedule_overdue_s = overdue["schedule_s"]
+    facts.workflow_overdue_s = overdue["workflow_s"]
+    facts.workflow_timers_failing = overdue["failing"]
     facts.failing = [tuple(row) for row in await connection.fetch(SQL.read_failing, NODES_MAX)]
     facts.carriers = [tuple(row) for row in await connection.fetch(SQL.read_carriers, NODES_MAX)]
     return facts

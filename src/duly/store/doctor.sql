@@ -9,6 +9,9 @@ SELECT current_setting('server_version_num')::integer AS version,
        current_setting('superuser_reserved_connections')::integer AS connections_reserved,
        (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::integer
            AS connections,
+       current_setting('synchronous_standby_names') AS standby_names,
+       ARRAY(SELECT coalesce(sync_state, '') FROM pg_stat_replication ORDER BY pid LIMIT 100)
+           AS standby_states,
        coalesce(current_setting('duly.test_now', true), '') AS test_now,
        extract(epoch FROM clock_timestamp())::double precision AS now_s
 
@@ -68,6 +71,33 @@ SELECT (SELECT count(*) FROM duly.ownership
          WHERE kind = 'slot' AND expires_at > duly.now()) AS owners,
        (SELECT count(*) FROM duly.ownership WHERE kind = 'slot') AS slots,
        (SELECT count(*) FROM duly.nodes WHERE expires_at > duly.now()) AS nodes
+
+-- name: read_leader
+-- Which living node leads the maintenance. It alone knows the figures of the installation.
+SELECT nodes.name
+  FROM duly.ownership
+  LEFT JOIN duly.nodes ON nodes.id = ownership.holder
+ WHERE ownership.kind = 'maintenance' AND ownership.number = 0
+   AND ownership.holder IS NOT NULL AND ownership.expires_at > duly.now()
+
+-- name: read_overdue
+-- How long what schedules and workflows had to do longest waits for the owners of their slots, and how
+-- much of it was tried in vain.
+SELECT coalesce((SELECT extract(epoch FROM duly.now() - schedule_timers.due_at)
+                   FROM duly.schedule_timers
+                   JOIN duly.schedules
+                     ON schedules.shard = schedule_timers.shard AND schedules.id = schedule_timers.id
+                  WHERE schedule_timers.due_at <= duly.now() AND schedules.paused_at IS NULL
+                  ORDER BY schedule_timers.due_at
+                  LIMIT 1), 0)::double precision AS schedule_s,
+       coalesce((SELECT extract(epoch FROM duly.now() - workflow_timers.due_at)
+                   FROM duly.workflow_timers
+                  WHERE workflow_timers.due_at <= duly.now()
+                  ORDER BY workflow_timers.due_at
+                  LIMIT 1), 0)::double precision AS workflow_s,
+       (SELECT count(*)
+          FROM (SELECT workflow_timers.tries FROM duly.workflow_timers LIMIT $1) AS kept
+         WHERE kept.tries > 0) AS failing
 
 -- name: read_roles
 -- Which living nodes do which part of the work: each role needs a live node.
