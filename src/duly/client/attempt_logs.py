@@ -264,7 +264,7 @@ class Capture:
             if self.users == 1:
                 logging.getLogger().addHandler(self.handler)
             if sys.stdout is not None and not isinstance(sys.stdout, PrintedOutput):
-                sys.stdout = PrintedOutput(sys.stdout)  # type: ignore[assignment]
+                sys.stdout = PrintedOutput(sys.stdout)
 
     def end(self) -> None:
         with self.lock:
