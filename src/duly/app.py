@@ -142,11 +142,13 @@ async def run_until(
             tuning=tuning_of(settings),
             problems=problems,
         )
-        sender = make_targets(database, environment, outbound, parts.breakers, settings, metrics)
+        tracing = start_tracing(stack, settings, environment, parts.events)
+        sender = make_targets(
+            *(database, environment, outbound, parts.breakers, settings, metrics), tracing
+        )
         stack.push_async_callback(sender.close)
         key = await provide_key(database, environment, is_alone=is_alone)
         health = HealthRoutes(heartbeat_database, metrics, migrator.latest, problems)
-        tracing = start_tracing(stack, settings, environment, parts.events)
         shared = (pools, environment, metrics, parts, health, tokens, outbound, settings, tracing)
         api = make_api(*shared, is_alone=is_alone)
         roles = [*parts.roles, *server_watches(target, pools)]

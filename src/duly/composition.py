@@ -295,6 +295,7 @@ def make_targets(
     breakers: Breakers,
     settings: Settings,
     metrics: Metrics,
+    tracing: Tracing,
 ) -> Targets:
     """How this process delivers."""
     webhooks = WebhookSender(
@@ -305,6 +306,7 @@ def make_targets(
         on_outcome=breakers.on_outcome,
         stretch=breakers.stretch_s,
         metrics=metrics,
+        on_inputs=tracing.on_inputs,
     )
     mail = Mailer(environment, read_relay(settings.smtp_url, settings.mail_from))
     return Targets(webhooks, mail, CommandRunner(settings.notification_command))
@@ -385,7 +387,10 @@ def start_tracing(
     events: TaskEvents,
 ) -> Tracing:
     """Follows the events of this process; the stack flushes its spans."""
-    tracing = open_tracing(environment, settings.otlp_endpoint, settings.trace_sample_ratio)
+    tracing = open_tracing(
+        *(environment, settings.otlp_endpoint, settings.trace_sample_ratio),
+        settings.otlp_protocol,
+    )
     stack.push_async_callback(tracing.close)
     tracing.subscribe(events)
     return tracing

@@ -181,8 +181,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     ] = 1024
     otlp_endpoint: Annotated[
         str,
-        Meta(description="OpenTelemetry collector (OTLP over HTTP); empty: off.", max_length=2048),
+        Meta(description="OpenTelemetry collector (OTLP); empty: off.", max_length=2048),
     ] = ""
+    otlp_protocol: Annotated[
+        Literal["http", "grpc"], Meta(description="How spans are sent to it.")
+    ] = "http"
     trace_sample_ratio: Annotated[
         float,
         Meta(description="Share of tasks traced whose caller has no trace.", ge=0, le=1),

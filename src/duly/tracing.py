@@ -13,12 +13,14 @@ so that workers and receivers can nest theirs under it.
 
 import asyncio
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from duly import __version__
 from duly.domain.errors import ConfigurationError
+from duly.domain.ids import is_node, node_number, workflow_of
 from duly.domain.states import Outcome
 from duly.domain.trace_context import (
     TraceContext,
@@ -30,11 +32,14 @@ from duly.domain.trace_context import (
 from duly.environment import Environment
 from duly.events import TaskEvents, TasksFinished, TasksLeased, TasksRescheduled, TasksStored
 from duly.store.lease import Lease
+from duly.store.workflows import Parent
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
+    from opentelemetry.sdk.trace.export import SpanExporter
 
 SPANS_PATH = "/v1/traces"
+HTTP = "http"
 # Of what was begun here and has not ended.
 OPEN_SUBMITS_MAX = 10_000
 OPEN_ATTEMPTS_MAX = 100_000
@@ -51,6 +56,9 @@ class Tracing:
 
     def subscribe(self, events: TaskEvents) -> None:
         """Nothing is followed."""
+
+    def on_inputs(self, found: Mapping[UUID, Sequence[Parent]]) -> None:
+        """Of nodes that are about to run, the parents."""
 
     async def close(self) -> None:
         """Nothing to flush."""
@@ -105,7 +113,7 @@ class SpanExport:
         ended_at: datetime,
         attributes: dict[str, Any],
         *,
-        linked: TraceContext | None = None,
+        links: Sequence[TraceContext] = (),
         error: str | None = None,
     ) -> None:
         from opentelemetry import trace
@@ -117,7 +125,7 @@ class SpanExport:
             context=around,
             kind=trace.SpanKind[kind],
             attributes=attributes,
-            links=[] if linked is None else [trace.Link(as_span_context(linked))],
+            links=[trace.Link(as_span_context(linked)) for linked in links],
             start_time=nanoseconds(began_at),
         )
         if error is not None:
@@ -143,6 +151,8 @@ class OpenTelemetryTracing(Tracing):
         self.sample_ratio = sample_ratio
         self.submits: OrderedDict[str, OpenSubmit] = OrderedDict()
         self.attempts: OrderedDict[tuple[UUID, int], Lease] = OrderedDict()
+        # Last attempts of the parents of nodes that run.
+        self.parents: OrderedDict[UUID, list[tuple[UUID, int]]] = OrderedDict()
 
     def begin_submit(self, header: str | None) -> str | None:
         parent, random = read_traceparent(header), self.environment.random
@@ -171,11 +181,19 @@ class OpenTelemetryTracing(Tracing):
             if begun is None or context is None:
                 continue
             attributes = task_attributes(row.id, row.task.tenant, row.task.type)
+            name = "start workflow" if is_node(row.id) else f"submit {row.task.type}"
             now = self.environment.clock.now()
             self.export.add(
-                f"submit {row.task.type}", "PRODUCER", context, *(begun.parent, begun.began_at),
-                now, attributes,
-            )  # fmt: skip
+                name, "PRODUCER", context, *(begun.parent, begun.began_at), now, attributes
+            )
+
+    def on_inputs(self, found: Mapping[UUID, Sequence[Parent]]) -> None:
+        for node, parents in found.items():
+            self.parents[node] = [
+                (each.id, each.fence) for each in parents if each.fence is not None
+            ]
+            if len(self.parents) > OPEN_ATTEMPTS_MAX:
+                self.parents.popitem(last=False)
 
     def on_leased(self, event: TasksLeased) -> None:
         fires_at = {ticket.id: ticket.fires_at for ticket in event.tickets}
@@ -212,26 +230,48 @@ class OpenTelemetryTracing(Tracing):
                 lease.started_at,
                 self.environment.clock.now(),
                 attributes,
-                linked=attempt_before(lease, context),
+                links=self.links_of(lease, context),
                 error=None if is_well else settlement.error_kind or settlement.outcome.value,
             )
+
+    def links_of(self, lease: Lease, context: TraceContext) -> list[TraceContext]:
+        """The attempt before, and the last ones of a node's parents: of the same trace."""
+        before = [(lease.id, lease.fence - 2)] if is_retry(lease) else []
+        parents = self.parents.pop(lease.id, [])
+        return [
+            context._replace(span_id=attempt_span_id(task_id, fence))
+            for task_id, fence in before + parents
+        ]
 
     async def close(self) -> None:
         await self.export.close()
 
 
-def open_tracing(environment: Environment, endpoint: str, sample_ratio: float) -> Tracing:
+def open_tracing(
+    environment: Environment, endpoint: str, sample_ratio: float, protocol: str = HTTP
+) -> Tracing:
     """Off without an endpoint; then the OpenTelemetry libraries are not even imported."""
     if not endpoint:
         return OFF
     try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+        exporter = make_exporter(endpoint, protocol)
     except ImportError:
         problem = 'otlp_endpoint is set, and OpenTelemetry is missing: pip install "duly[otel]"'
         raise ConfigurationError(problem=problem) from None
-    exporter = OTLPSpanExporter(endpoint=endpoint.rstrip("/") + SPANS_PATH)
     return OpenTelemetryTracing(environment, SpanExport(BatchSpanProcessor(exporter)), sample_ratio)
+
+
+def make_exporter(endpoint: str, protocol: str) -> "SpanExporter":
+    if protocol == HTTP:
+        from opentelemetry.exporter.otlp.proto.http import trace_exporter as over_http
+
+        return over_http.OTLPSpanExporter(endpoint=endpoint.rstrip("/") + SPANS_PATH)
+    from opentelemetry.exporter.otlp.proto.grpc import trace_exporter as over_grpc
+
+    is_plain = not endpoint.startswith("https://")
+    return over_grpc.OTLPSpanExporter(endpoint=endpoint, insecure=is_plain)
 
 
 def sampled(traceparent: str | None) -> TraceContext | None:
@@ -239,15 +279,16 @@ def sampled(traceparent: str | None) -> TraceContext | None:
     return context if context is not None and context.is_sampled else None
 
 
-def attempt_before(lease: Lease, context: TraceContext) -> TraceContext | None:
-    """The fence rises at a lease and at its end, so that the attempt before had one less by two."""
-    if lease.fence <= 2 or lease.attempt == 1:
-        return None
-    return context._replace(span_id=attempt_span_id(lease.id, lease.fence - 2))
+def is_retry(lease: Lease) -> bool:
+    """The fence rises at a lease and at its end: the attempt before had one less by two."""
+    return lease.fence > 2 and lease.attempt > 1
 
 
 def task_attributes(task_id: UUID, tenant: int, task_type: str) -> dict[str, Any]:
-    return {"duly.task.id": str(task_id), "duly.task.type": task_type, "duly.tenant": tenant}
+    known = {"duly.task.id": str(task_id), "duly.task.type": task_type, "duly.tenant": tenant}
+    if is_node(task_id):
+        known |= {"duly.workflow.id": str(workflow_of(task_id)), "duly.node": node_number(task_id)}
+    return known
 
 
 def attempt_attributes(lease: Lease) -> dict[str, Any]:

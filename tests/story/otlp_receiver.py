@@ -1,16 +1,25 @@
-"""A collector of spans: the HTTP end of OTLP, as a process of its own or a thread, that keeps what
-it was sent."""
+"""A collector of spans as a process of its own: OTLP over HTTP and gRPC, and what it was sent, read
+back from its file. `python -m tests.story.otlp_receiver FILE` prints its two ports."""
 
-import threading
+import gzip
+import json
+import sys
+import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import grpc
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2_grpc as service
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+
+from tests.processes import child
 
 
 class ReceivedSpan(NamedTuple):
@@ -27,15 +36,22 @@ class ReceivedSpan(NamedTuple):
 
 
 class OtlpReceiver:
-    def __init__(self, url: str) -> None:
-        self.url = url
-        self.spans: list[ReceivedSpan] = []
+    """The process, as a test sees it."""
 
-    def take(self, body: bytes) -> None:
-        request = ExportTraceServiceRequest.FromString(body)
-        for resource in request.resource_spans:
-            for scope in resource.scope_spans:
-                self.spans += [received(span) for span in scope.spans]
+    def __init__(self, http_port: int, grpc_port: int, path: Path) -> None:
+        self.url = f"http://127.0.0.1:{http_port}"
+        self.grpc_url = f"http://127.0.0.1:{grpc_port}"
+        self.path = path
+        # All of them, once the process has ended.
+        self.kept: list[ReceivedSpan] | None = None
+
+    @property
+    def spans(self) -> list[ReceivedSpan]:
+        """All whose line is written; a line is written at once."""
+        if self.kept is not None:
+            return self.kept
+        lines = self.path.read_text().splitlines(keepends=True)
+        return [ReceivedSpan(*json.loads(line)) for line in lines if line.endswith("\n")]
 
     def of(self, trace_id: str) -> dict[str, ReceivedSpan]:
         return {span.name: span for span in self.spans if span.trace_id == trace_id}
@@ -61,15 +77,38 @@ def received(span: Any) -> ReceivedSpan:
 
 @contextmanager
 def otlp_receiver() -> Iterator[OtlpReceiver]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "spans"
+        path.touch()
+        with child("-m", "tests.story.otlp_receiver", str(path)) as process:
+            http_port, grpc_port = process.line().split()
+            receiver = OtlpReceiver(int(http_port), int(grpc_port), path)
+            try:
+                yield receiver
+            finally:
+                receiver.kept = receiver.spans
+
+
+def write(path: Path, request: ExportTraceServiceRequest) -> ExportTraceServiceResponse:
+    lines = [
+        json.dumps(received(span)) + "\n"
+        for resource in request.resource_spans
+        for scope in resource.scope_spans
+        for span in scope.spans
+    ]
+    with path.open("a") as file:
+        file.write("".join(lines))
+    return ExportTraceServiceResponse()
+
+
+def serve(path: Path) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             if self.headers.get("content-encoding") == "gzip":
-                import gzip
-
                 body = gzip.decompress(body)
             if self.path == "/v1/traces":
-                receiver.take(body)
+                write(path, ExportTraceServiceRequest.FromString(body))
             answer = ExportTraceServiceResponse().SerializeToString()
             self.send_response(200)
             self.send_header("content-type", "application/x-protobuf")
@@ -80,13 +119,18 @@ def otlp_receiver() -> Iterator[OtlpReceiver]:
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             """Quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    receiver = OtlpReceiver(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield receiver
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    class Servicer(service.TraceServiceServicer):
+        def Export(self, request: Any, context: Any) -> Any:  # noqa: N802
+            return write(path, request)
+
+    over_grpc = grpc.server(ThreadPoolExecutor(max_workers=2))
+    service.add_TraceServiceServicer_to_server(Servicer(), over_grpc)
+    grpc_port = over_grpc.add_insecure_port("127.0.0.1:0")
+    over_grpc.start()
+    over_http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    print(over_http.server_port, grpc_port, flush=True)
+    over_http.serve_forever()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]))

@@ -168,6 +168,7 @@ class ApiRoutes:
             self.throttle,
             self.waiting,
             self.events,
+            self.tracing,
         )
 
     def workflow_resumes(self) -> WorkflowResumeRoutes:
@@ -184,7 +185,7 @@ class ApiRoutes:
     def working(self) -> list[Endpoint]:
         if self.workers is None:
             return []
-        inputs = NodeInputs(self.database)
+        inputs = NodeInputs(self.database, self.tracing.on_inputs)
         return [
             *WorkerRoutes(self.workers, self.reading, inputs, self.appending()).endpoints(),
             *TaskLogRoutes(

@@ -93,7 +93,10 @@ WITH chosen AS (
     SELECT shard, replayed_as AS id, tenant, pool, priority, timeout_ms,
            greatest($6::timestamptz, duly.now()) + make_interval(secs => delay_s) AS run_at,
            NULL::timestamptz AS start_by, type, payload, policy, url, execution_key, tags,
-           id AS replay_of, NULL::text AS traceparent
+           id AS replay_of,
+           -- A replay goes on with the trace of what it repeats, as long as that is kept.
+           (SELECT tasks.traceparent FROM duly.tasks
+             WHERE tasks.shard = chosen.shard AND tasks.id = chosen.id) AS traceparent
       FROM chosen
 ),
 -- include: insert.task_and_timer holder=NULL::uuid lease_s=0 host=NULL::text rows=stored rule=NULL::smallint pending=NULL::integer is_step=false

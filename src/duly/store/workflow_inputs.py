@@ -1,8 +1,8 @@
 """Node inputs: what a node is given when it runs: how its parents ended, with their results, up to
 a bound."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from duly.domain.ids import is_node, node_number, workflow_of
@@ -10,6 +10,8 @@ from duly.store.database import Database
 from duly.store.workflows import PARENTS_GIVEN_MAX, Parent, count_parents, read_parents
 
 INPUT_BYTES_MAX = 256 * 1024
+# Told which parents the nodes had that are about to run.
+OnRead: TypeAlias = Callable[[Mapping[UUID, Sequence[Parent]]], None]
 
 
 class NodeInput(NamedTuple):
@@ -19,9 +21,14 @@ class NodeInput(NamedTuple):
     parents_url: str | None = None
 
 
+def not_followed(_found: Mapping[UUID, Sequence[Parent]]) -> None:
+    """No trace is kept."""
+
+
 class NodeInputs:
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, on_read: OnRead = not_followed) -> None:
         self.database = database
+        self.on_read = on_read
 
     async def of(self, ids: Sequence[UUID]) -> dict[UUID, NodeInput]:
         """Of those of the tasks that are nodes with parents."""
@@ -29,6 +36,7 @@ class NodeInputs:
         if not nodes:
             return {}
         found = await read_parents(self.database, nodes, limit=PARENTS_GIVEN_MAX, is_paged=False)
+        self.on_read(found)
         inputs = {node: bounded(node, parents) for node, parents in found.items()}
         silent = [node for node in nodes if node not in inputs]
         if silent:

@@ -463,6 +463,8 @@ class Parent(NamedTuple):
     name: str
     state: State
     result: str | None
+    # Of its last attempt, if it had one.
+    fence: int | None = None
 
 
 class WorkflowFilter(NamedTuple):
@@ -691,4 +693,4 @@ def live_node_state(row: Any) -> State:
 
 def parent_from(row: Any) -> Parent:
     state = live_node_state(row) if row["is_live"] else State(row["state"])
-    return Parent(row["id"], row["name"], state, row["result"])
+    return Parent(row["id"], row["name"], state, row["result"], row["fence"])

@@ -229,7 +229,7 @@ SELECT node.id,
 -- The parents of these nodes with their results, as far as they have ended: what a handler is given. Of
 -- each node at most so many, after the given number, and none where there are more than that in all. What
 -- undoes another node is handed that one.
-SELECT asked.id AS node, parent.id, parent.name, last.state, last.result,
+SELECT asked.id AS node, parent.id, parent.name, last.state, last.result, last.fence,
        timers.id IS NOT NULL AS is_live, timers.parents_pending, timers.due_at, timers.holder,
        timers.started_at AS live_started_at, duly.now() AS now
   FROM unnest($1::smallint[], $2::uuid[]) AS asked(shard, id)

@@ -36,7 +36,7 @@ from duly.execution.webhooks.http_client import AddressRefused, Lookup, open_out
 from duly.execution.webhooks.signing import Keyring, sign
 from duly.store.database import Database
 from duly.store.lease import Lease
-from duly.store.workflow_inputs import NodeInput, NodeInputs
+from duly.store.workflow_inputs import NodeInput, NodeInputs, OnRead, not_followed
 from duly.telemetry import Metrics
 
 ANSWER_BYTES_MAX = 1024 * 1024
@@ -165,11 +165,12 @@ class WebhookSender:
         stretch: Stretch = no_stretch,
         lookup: Lookup | None = None,
         metrics: Metrics | None = None,
+        on_inputs: OnRead = not_followed,
     ) -> None:
         self.environment = environment
         self.rules = rules
         self.keyring = Keyring(database, environment)
-        self.inputs = NodeInputs(database)
+        self.inputs = NodeInputs(database, on_inputs)
         self.host_slots = HostSlots(host_concurrency)
         self.on_outcome = on_outcome
         self.stretch = stretch
