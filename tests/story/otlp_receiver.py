@@ -124,7 +124,7 @@ def serve(path: Path) -> None:
             return write(path, request)
 
     over_grpc = grpc.server(ThreadPoolExecutor(max_workers=2))
-    service.add_TraceServiceServicer_to_server(Servicer(), over_grpc)
+    service.add_TraceServiceServicer_to_server(Servicer(), over_grpc)  # type: ignore[no-untyped-call]
     grpc_port = over_grpc.add_insecure_port("127.0.0.1:0")
     over_grpc.start()
     over_http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
