@@ -173,9 +173,13 @@ class LogShipper:
             self.flight = self.loop.create_task(self.send_soon())
 
     async def send_soon(self) -> None:
-        await asyncio.sleep(FLUSH_S)
-        self.is_woken = False
-        await self.send_all()
+        """Again for lines that come while others are on their way: they start no flight."""
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            self.is_woken = False
+            await self.send_all()
+            if not self.is_woken:
+                return
 
     async def send_all(self) -> None:
         with self.lock_of_lines:
