@@ -131,18 +131,17 @@ async def run_until(
         loops: list[RoleLoop] = []
         problems = partial(problems_of, loops)
         carrier = await open_carrier(settings, database, environment, is_alone=is_alone)
+        tracing = start_tracing(stack, settings, environment)
         parts = make_parts(
-            database,
-            environment,
-            metrics,
+            *(database, environment, metrics),
             is_alone=is_alone,
             carrier=carrier,
             roles=settings.roles,
             heartbeat_database=heartbeat_database,
             tuning=tuning_of(settings),
             problems=problems,
+            tracing=tracing,
         )
-        tracing = start_tracing(stack, settings, environment, parts.events)
         sender = make_targets(
             *(database, environment, outbound, parts.breakers, settings, metrics), tracing
         )

@@ -82,7 +82,7 @@ from duly.store.task_logs import RETENTION_S as LOG_RETENTION_S
 from duly.store.task_metrics import note_ended
 from duly.telemetry import Metrics
 from duly.tenant_changes import TenantChanges
-from duly.tracing import Tracing, open_tracing
+from duly.tracing import OFF, Tracing, open_tracing
 
 DAY_S = 86_400.0
 MEBIBYTE = 1024**2
@@ -141,6 +141,7 @@ def make_parts(
     heartbeat_database: Database | None = None,
     tuning: Tuning = Tuning(),  # noqa: B008 (a tuple of numbers)
     problems: Callable[[], Mapping[str, str | None]] = dict,
+    tracing: Tracing = OFF,
 ) -> Parts:
     """What this process does, in the order of a request; `problems` are those of its roles."""
     events = TaskEvents(metrics)
@@ -154,16 +155,10 @@ def make_parts(
     on_published = LaneHints(send).send if send is not None else None
     lease_queue = LeaseQueue(carrier, database, environment, events, on_published)
     scheduler = make_scheduler(
-        database,
-        environment,
-        coordinator,
-        lease_queue,
-        metrics,
-        events,
-        send=send,
-        aging_s=tuning.aging_s,
-        lane_depth=tuning.lane_depth,
+        *(database, environment, coordinator, lease_queue, metrics, events, send),
+        *(tuning.aging_s, tuning.lane_depth, tracing.begin_occurrence),
     )
+    tracing.subscribe(events)
     breakers = make_breakers(database, environment, scheduler)
     settle_queue = SettleQueue(database, environment, events, metrics.batch_sizes.of("settle"))
     changes = TenantChanges(send)
@@ -384,15 +379,13 @@ def start_tracing(
     stack: contextlib.AsyncExitStack,
     settings: Settings,
     environment: Environment,
-    events: TaskEvents,
 ) -> Tracing:
-    """Follows the events of this process; the stack flushes its spans."""
+    """For the parts of this process to follow; the stack flushes its spans."""
     tracing = open_tracing(
         *(environment, settings.otlp_endpoint, settings.trace_sample_ratio),
         settings.otlp_protocol,
     )
     stack.push_async_callback(tracing.close)
-    tracing.subscribe(events)
     return tracing
 
 

@@ -54,6 +54,10 @@ class Tracing:
         known = read_traceparent(header)
         return None if known is None else known.header()
 
+    def begin_occurrence(self, _schedule: UUID) -> str | None:
+        """The `traceparent` to store with what a schedule makes."""
+        return None
+
     def subscribe(self, events: TaskEvents) -> None:
         """Nothing is followed."""
 
@@ -71,6 +75,8 @@ class OpenSubmit(NamedTuple):
     began_at: datetime
     # The caller's span; None: the trace begins here.
     parent: TraceContext | None
+    # The occurrence before, of a schedule.
+    before: TraceContext | None = None
 
 
 class SpanExport:
@@ -151,6 +157,8 @@ class OpenTelemetryTracing(Tracing):
         self.sample_ratio = sample_ratio
         self.submits: OrderedDict[str, OpenSubmit] = OrderedDict()
         self.attempts: OrderedDict[tuple[UUID, int], Lease] = OrderedDict()
+        # The last occurrence of each schedule that was sampled here.
+        self.occurrences: OrderedDict[UUID, TraceContext] = OrderedDict()
         # Last attempts of the parents of nodes that run.
         self.parents: OrderedDict[UUID, list[tuple[UUID, int]]] = OrderedDict()
 
@@ -161,11 +169,30 @@ class OpenTelemetryTracing(Tracing):
         if parent is None and random.random() >= self.sample_ratio:
             return None
         context = new_trace(random) if parent is None else parent.child(random)
+        return self.open_submit(context, parent)
+
+    def open_submit(
+        self,
+        context: TraceContext,
+        parent: TraceContext | None,
+        before: TraceContext | None = None,
+    ) -> str:
         stored = context.header()
-        self.submits[stored] = OpenSubmit(self.environment.clock.now(), parent)
+        self.submits[stored] = OpenSubmit(self.environment.clock.now(), parent, before)
         if len(self.submits) > OPEN_SUBMITS_MAX:
             self.submits.popitem(last=False)
         return stored
+
+    def begin_occurrence(self, schedule: UUID) -> str | None:
+        """A trace of its own, with a link to that of the occurrence before."""
+        random = self.environment.random
+        if random.random() >= self.sample_ratio:
+            return None
+        context, before = new_trace(random), self.occurrences.pop(schedule, None)
+        self.occurrences[schedule] = context
+        if len(self.occurrences) > OPEN_SUBMITS_MAX:
+            self.occurrences.popitem(last=False)
+        return self.open_submit(context, None, before)
 
     def subscribe(self, events: TaskEvents) -> None:
         events.subscribe(TasksStored, self.on_stored)
@@ -184,7 +211,8 @@ class OpenTelemetryTracing(Tracing):
             name = "start workflow" if is_node(row.id) else f"submit {row.task.type}"
             now = self.environment.clock.now()
             self.export.add(
-                name, "PRODUCER", context, *(begun.parent, begun.began_at), now, attributes
+                *(name, "PRODUCER", context, begun.parent, begun.began_at, now, attributes),
+                links=[] if begun.before is None else [begun.before],
             )
 
     def on_inputs(self, found: Mapping[UUID, Sequence[Parent]]) -> None:

@@ -183,3 +183,36 @@ def test_a_replay_goes_on_with_the_trace_of_its_dead_letter(installation: Instal
     failed, completed = [span for span in spans if span.name == "run mail.send"]
     assert (failed.is_error, completed.is_error) == (True, False)
     assert failed.parent_id == completed.parent_id
+
+
+def test_occurrences_of_a_schedule_are_traced_and_linked(installation: Installation) -> None:
+    """What nobody called was never sampled: the slow nightly job had no trace."""
+    key = installation.make_key()
+    with otlp_receiver() as receiver:
+        environ = installation.environ | {
+            "DULY_OTLP_ENDPOINT": receiver.url,
+            "DULY_TRACE_SAMPLE_RATIO": "1",
+            "OTEL_BSP_SCHEDULE_DELAY": "100",
+        }
+        arguments = ("-m", "duly", "serve", "--json", "--port", "0")
+        with child(*arguments, environ=environ) as process:
+            duly = RunningDuly(process)
+            eventually(duly.is_ready, "it is ready")
+            task = {"type": "report.make"}
+            schedule = {"name": "often", "every_s": 1, "task": task}
+            call(duly, key, "/v1/schedules", schedule)
+            work_off(duly, key, set(), 2)
+
+            def submits() -> list[ReceivedSpan]:
+                return [span for span in receiver.spans if span.name == "submit report.make"]
+
+            eventually(lambda: len(submits()) >= 2, "two occurrences have come")
+            first, second = sorted(submits(), key=lambda each: each.began_ns)[:2]
+            eventually(
+                lambda: (
+                    {"wait report.make", "run report.make"} <= receiver.of(first.trace_id).keys()
+                ),
+                "the first one has run",
+            )
+    assert first.trace_id != second.trace_id
+    assert (first.links, second.links) == ([], [first.span_id])

@@ -117,7 +117,7 @@ class ApiRoutes:
         self.submitter = submitter
         self.means = DeliveryMeans(outbound, has_relay, has_command)
         self.throttle = Throttle(database, environment)
-        schedule_firer = ScheduleFirer(submitter, environment)
+        schedule_firer = ScheduleFirer(submitter, environment, tracing.begin_occurrence)
         self.scheduling = ScheduleChanges(database, schedule_firer, expect, self.throttle)
         self.waiting = TaskWaits(database)
         # Where the ready queue is in memory, the database cannot tell.

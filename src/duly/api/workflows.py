@@ -1,7 +1,7 @@
 """Workflows over HTTP: start, read, list, wait, explain, cancel."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
@@ -60,11 +60,11 @@ from duly.store.workflows import (
     Started,
     Workflow,
     WorkflowFilter,
-    WorkflowStart,
     find_started,
     list_workflows,
     read_parents,
     read_workflow,
+    traced,
 )
 from duly.tracing import OFF, Tracing
 
@@ -231,7 +231,8 @@ class WorkflowRoutes:
             if replayed is None:
                 raise
             return replayed
-        answer = await self.starts.start(with_trace(start, call, self.tracing))
+        traceparent = self.tracing.begin_submit(call.header(b"traceparent"))
+        answer = await self.starts.start(traced(start, traceparent))
         if isinstance(answer, Mismatch):
             raise mismatch([])
         found = await read_workflow(self.database, call.tenant, answer.id)
@@ -375,15 +376,6 @@ class WorkflowRoutes:
                 await first_of(event.wait(), call.gone(), query.timeout_s)
             workflow = await self.found(self.database, call)
         return Answer(200, workflow_view(workflow))
-
-
-def with_trace(start: WorkflowStart, call: Call, tracing: Tracing) -> WorkflowStart:
-    """All nodes go on with the caller's trace."""
-    stored = tracing.begin_submit(call.header(b"traceparent"))
-    if stored is None:
-        return start
-    nodes = [replace(node, task=node.task._replace(traceparent=stored)) for node in start.nodes]
-    return replace(start, nodes=nodes)
 
 
 def kept_without_tags(workflow: Workflow, status: int = 200) -> Answer:

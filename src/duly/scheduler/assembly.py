@@ -34,7 +34,7 @@ from duly.scheduler.shard_spread import ShardSpread
 from duly.scheduler.wakeups import SchedulerWakeups
 from duly.scheduler.workflows import WorkflowRole
 from duly.store.database import Database
-from duly.store.fire_schedules import ScheduleFirer
+from duly.store.fire_schedules import BeginTrace, ScheduleFirer, no_trace
 from duly.store.notify import Send
 from duly.store.submit import Submitter
 from duly.store.subworkflows import Subworkflows
@@ -106,6 +106,7 @@ def make_scheduler(
     send: Send | None = None,
     aging_s: float = AGING_S,
     lane_depth: int = LANE_DEPTH_MAX,
+    begin_trace: BeginTrace = no_trace,
 ) -> Scheduler:
     """In the order in which each part needs the ones before it. What wakes each other shares
     `SchedulerWakeups`; what reacts to commits and owned slots subscribes to `events`."""
@@ -124,7 +125,7 @@ def make_scheduler(
     submitter = Submitter(
         database, environment, events, tenant_shards, direct_dispatch.find_consumer
     )
-    schedule_firer = ScheduleFirer(submitter, environment)
+    schedule_firer = ScheduleFirer(submitter, environment, begin_trace)
     limits = LimitsReader(ready_state, tenant_shards, dispatcher)
     closed_lanes = ClosedLanes(database, ready_state, lane_depth)
     doorbell = Doorbell(gatekeeper.scope, loader, dispatcher, send)

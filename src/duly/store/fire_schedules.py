@@ -11,10 +11,10 @@
 | an occurrence is recorded already | no second verdict, no second task |
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 from uuid import UUID
 
 from duly.domain.ids import address_of, is_node, shard_of
@@ -48,7 +48,7 @@ from duly.store.unnest import columns
 from duly.store.workflow_control import stop_workflow
 from duly.store.workflow_pauses import queue_behind
 from duly.store.workflow_types import PinnedTemplate, read_templates
-from duly.store.workflows import PlacedStart, WorkflowStart, WorkflowStarter
+from duly.store.workflows import PlacedStart, WorkflowStart, WorkflowStarter, traced
 
 SQL = statements_beside(__file__)
 START = UUID(int=0)
@@ -155,10 +155,25 @@ class Firing:
         return None if following is None else following + self.schedule.offset
 
 
+# Of a schedule: the trace context that its occurrence carries; None if it is not sampled.
+BeginTrace: TypeAlias = Callable[[UUID], str | None]
+
+
+def no_trace(_schedule: UUID) -> str | None:
+    """Nothing is traced."""
+    return None
+
+
 class ScheduleFirer:
     """Shares the submitter's knowledge of pools, placements and partitions."""
 
-    def __init__(self, submitter: Submitter, environment: Environment) -> None:
+    def __init__(
+        self,
+        submitter: Submitter,
+        environment: Environment,
+        begin_trace: BeginTrace = no_trace,
+    ) -> None:
+        self.begin_trace = begin_trace
         self.submitter = submitter
         self.starter = WorkflowStarter(submitter.database, submitter)
         self.environment = environment
@@ -222,7 +237,10 @@ class ScheduleFirer:
         others = [time for time, is_one in zip(times, is_task, strict=True) if not is_one]
         placed_tasks: list[InsertRow] = []
         if tasks:
-            asked = [submission_of(*each) for each in tasks]
+            asked = [
+                submission_of(*each)._replace(traceparent=self.begin_trace(each[0].id))
+                for each in tasks
+            ]
             placed_tasks = await self.submitter.assign_ids(asked, session)
             placed_tasks.sort(key=lambda entry: entry.ordinal)
         placed: list[PlacedStart] = []
@@ -254,7 +272,8 @@ class ScheduleFirer:
             own = scheduled.template
             template = pinned[schedule.id] if own is None else PinnedTemplate(own.name, 0, own)
             assert template is not None, "versions of types are never deleted"
-            starts.append(workflow_of_occurrence(schedule, template, nominal_at, run_at))
+            start = workflow_of_occurrence(schedule, template, nominal_at, run_at)
+            starts.append(traced(start, self.begin_trace(schedule.id)))
         return starts
 
     async def fire(self, database: Database, firings: list[Firing]) -> set[UUID]:
