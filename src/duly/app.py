@@ -130,12 +130,11 @@ async def run_until(
         database, heartbeat_database, _ = pools
         loops: list[RoleLoop] = []
         problems = partial(problems_of, loops)
-        carrier = await open_carrier(settings, database, environment, is_alone=is_alone)
         tracing = start_tracing(stack, settings, environment)
         parts = make_parts(
             *(database, environment, metrics),
             is_alone=is_alone,
-            carrier=carrier,
+            carrier=await open_carrier(settings, database, environment, is_alone=is_alone),
             roles=settings.roles,
             heartbeat_database=heartbeat_database,
             tuning=tuning_of(settings),
