@@ -34,6 +34,8 @@ HEAL_S = 240.0
 # A slot whose owner was killed last is owned again after its lease.
 OWNED_S = 30.0
 POLL_S = 0.5
+# A process that is paused in a transaction, or a machine without a free processor, holds it open.
+COMMIT_S = 30.0
 BAR_WIDTH = 30
 
 
@@ -65,7 +67,8 @@ async def run(seconds: float, seed: int, rate: float, folder: Path) -> Result:
             showing.cancel()
         healed_s, tables, flows, late = await heal(cluster, load)
     told = read_effects(folder)
-    logs = Logs(tuple(load.entries), effects_of(told, tables), tuple(injector.faults))
+    effects = effects_of(told, tables)
+    logs = Logs(tuple(load.entries), effects, tuple(injector.faults), COMMIT_S)
     violations = [*judge(logs, tables, load.batches, datetime.now(UTC), flows), *late]
     violations += [
         Violation("survival", None, problem)

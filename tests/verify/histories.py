@@ -43,6 +43,7 @@ class Story:
     letters: list[DeadLetterRow] = field(default_factory=list)
     keys: list[KeyRow] = field(default_factory=list)
     tombstones: set[UUID] = field(default_factory=set)
+    commit_s: float = 0.0
 
     def call(
         self,
@@ -147,7 +148,8 @@ class Story:
             tuple(self.keys),
             frozenset(self.tombstones),
         )
-        return check(Logs(tuple(self.entries), tuple(self.effects), tuple(self.faults)), tables)
+        logs = Logs(tuple(self.entries), tuple(self.effects), tuple(self.faults), self.commit_s)
+        return check(logs, tables)
 
 
 def finished() -> Story:

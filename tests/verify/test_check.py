@@ -213,6 +213,28 @@ def test_an_end_that_is_not_the_end_is_reported(spoil: Callable[[Story], None]) 
     assert "I4" in story.verdicts()
 
 
+def test_what_is_read_while_its_end_commits_is_live() -> None:
+    """An end has the instant at which its transaction began: a read beside it is no violation."""
+    story = finished()
+    story.entries = [each for each in story.entries if each.operation is not Operation.READ]
+    story.entries = [each for each in story.entries if each.operation is not Operation.SETTLE]
+    story.read(33, "READY")
+    assert "I4" in story.verdicts()
+    story.commit_s = 2.0
+    assert "I4" not in story.verdicts()
+    story.read(34.5, "READY")
+    assert "I4" in story.verdicts()
+
+
+def test_an_end_that_a_client_saw_has_committed() -> None:
+    """However long transactions may take, what was answered cannot be taken back."""
+    story = finished()
+    story.commit_s = 1000.0
+    assert "I4" not in story.verdicts()
+    story.read(41, "READY")
+    assert "I4" in story.verdicts()
+
+
 def another_task_for_the_key(story: Story) -> None:
     story.submit(OTHER, "replayed", key="k")
 

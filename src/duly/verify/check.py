@@ -179,15 +179,21 @@ def terminal_states_stay(evidence: Evidence) -> Iterator[Finding]:
             yield task, f"went on after fence {ends[0].fence} ended it"
         if ends and task in evidence.timers:
             yield task, f"has a timer after fence {ends[0].fence} ended it"
+    seen: dict[UUID, datetime] = {}
     for task, state, seen_at in observed_ends(evidence):
+        seen[task] = min(seen_at, seen.get(task, seen_at))
         final = evidence.finals.get(task)
         stored = None if final is None else final.state
         if task in evidence.tasks and stored != state:
             yield task, f"was seen {state} at {seen_at}, and now is {stored or 'live'}"
     for asked, answer in evidence.answers(Operation.READ):
-        final = evidence.finals.get(asked.task) if asked.task else None
-        is_over = final is not None and evidence.is_before(final.ended_at, asked.at)
-        if is_over and answer.state not in TERMINAL:
+        if asked.task is None or answer.state in TERMINAL:
+            continue
+        final = evidence.finals.get(asked.task)
+        # Certainly committed: a client had seen it, or no transaction lasts so long.
+        ended = [] if final is None else [final.ended_at + timedelta(seconds=evidence.commit_s)]
+        ended += [seen[asked.task]] if asked.task in seen else []
+        if any(evidence.is_before(instant, asked.at) for instant in ended):
             yield asked.task, f"was seen {answer.state} at {answer.at}, after it had ended"
 
 

@@ -93,6 +93,8 @@ class Logs:
     entries: tuple[LogEntry, ...] = ()
     effects: tuple[Effect, ...] = ()
     faults: tuple[Fault, ...] = ()
+    # How long a transaction may last, whose rows have the instant at which it began.
+    commit_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +299,8 @@ class Evidence:
     letters_purged: frozenset[UUID] | None = None
     # How far two instants may stand in the wrong order because the clock itself was set back.
     tolerance: timedelta = timedelta()
+    # From the instant that rows have, to their commit.
+    commit_s: float = 0.0
 
     @property
     def has_client_log(self) -> bool:
@@ -362,6 +366,7 @@ def gather(logs: Logs, tables: Tables) -> Evidence:
         kept_from=tables.kept_from,
         letters_purged=tables.letters_purged,
         tolerance=timedelta(seconds=sum(fault.step_back_s for fault in logs.faults)),
+        commit_s=logs.commit_s,
     )
 
 
