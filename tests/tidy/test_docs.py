@@ -12,6 +12,7 @@ import pytest
 
 from duly.cli.main import COMMANDS, group
 from duly.settings import FIELDS, is_secret
+from duly.store.migrate import read_migrations
 from tests.processes import PROJECT
 from tests.tidy.markdown import (
     COMPILE_ONLY,
@@ -90,6 +91,12 @@ def test_the_architecture_lists_the_allowed_imports() -> None:
         if named != (allowed := (ALLOWED[package] - SHARED) | excepted):
             wrong[package] = (named, allowed)
     assert wrong == {}
+
+
+def test_each_migration_has_a_number_of_its_own() -> None:
+    """Two changes that took the next number at once: no process starts with both."""
+    numbers = [migration.number for migration in read_migrations()]
+    assert numbers == list(range(1, len(numbers) + 1))
 
 
 def test_superseded_decisions_say_so() -> None:
