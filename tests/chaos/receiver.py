@@ -19,7 +19,8 @@ def make_behaviour(effects: EffectLog) -> Behave:
         effects.write(headers["duly-task-id"], int(headers["duly-fence"]), None)
         await asyncio.sleep(asked.get("seconds", 0.0))
         has_failed = int(headers["duly-attempt"]) <= asked.get("failures", 0)
-        await answer(500 if has_failed else 200, b"{}")(request, writer)
+        says = json.dumps(asked.get("says", {})).encode()
+        await answer(500 if has_failed else 200, says)(request, writer)
 
     return behave
 

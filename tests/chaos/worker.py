@@ -11,6 +11,7 @@ import signal
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from duly import Context, Worker
 from duly.client.worker import LEASE_S, POOLS_MAX
@@ -42,12 +43,23 @@ def make_worker(
         holder = holder_of(tenant, worker.session.plan.worker_id)
         effects.write(ctx.id, ctx.fence, str(holder))
 
-    async def work(ctx: Context, request: str, seconds: float = 0.0, failures: int = 0) -> str:
+    async def work(
+        ctx: Context,
+        request: str,
+        seconds: float = 0.0,
+        failures: int = 0,
+        says: dict[str, Any] | None = None,
+        hands: str | None = None,
+        item: int = 0,
+        fails_from: int | None = None,
+    ) -> Any:
         note(ctx)
         await asyncio.sleep(seconds)
-        if ctx.attempt <= failures:
+        if hands is not None and says is not None:
+            await ctx.amap_items(hands, says["items"])
+        if ctx.attempt <= failures or (fails_from is not None and item >= fails_from):
             raise ValueError("as it was told")
-        return request
+        return says or request
 
     for name in ("chaos.work", "chaos.fail"):
         worker.task(name)(work)

@@ -7,7 +7,7 @@ Nodes are tasks like the others: the load reads and cancels them as it does thos
 import asyncio
 import time
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -19,6 +19,9 @@ import aiohttp
 from duly.domain.ids import node_id_of
 from tests.chaos.cluster import POOL, Cluster, Tenant
 from tests.chaos.load import BACK_OFF_S, CALL_S, TRIES_MAX, Load
+from tests.chaos.steps import with_step
+from tests.simulation.step_clients import ADDED_MAX, make_append, make_steps
+from tests.simulation.step_model import PLAIN, Pauses, WantedSignal
 from tests.simulation.workflow_clients import make_graph
 from tests.simulation.workflow_facts import WantedWorkflow
 
@@ -29,6 +32,11 @@ START_SHARE = 0.35
 CANCEL_SHARE = 0.08
 PAUSE_SHARE = 0.05
 PAUSE_S_MAX = 8.0
+SIGNAL_SHARE = 0.3
+ADD_SHARE = 0.06
+RESUME_SHARE = 0.06
+SIGNALS = ("s1", "s1", "s2")
+SIGNALS_MAX = 10
 # More than one commit skips or cancels.
 WIDE_NODES = 1_200
 WIDE_EVERY_S = 30.0
@@ -48,6 +56,10 @@ class Flow:
     wanted: WantedWorkflow
     body: dict[str, Any]
     is_pause_asked: bool = False
+
+
+def has_waits(flow: Flow) -> bool:
+    return any(step.wait for step in flow.wanted.steps.values())
 
 
 class WorkflowLoad(Load):
@@ -75,21 +87,54 @@ class WorkflowLoad(Load):
             work.append(self.cancel_flow(self.draws.choice(known[-20:])))
         if known and self.draws.random() < PAUSE_SHARE:
             work.append(self.pause_flow(self.draws.choice(known[-5:])))
+        return work + self.meddle(known)
+
+    def meddle(self, known: list[Flow]) -> list[Coroutine[Any, Any, None]]:
+        """Signals and added nodes, for those that live; resumes of those that have ended."""
+        draws = self.draws
+        started = [flow for flow in known if flow.wanted.resumed_from is None]
+        work: list[Coroutine[Any, Any, None]] = []
+        waiting = [flow for flow in started[-10:] if has_waits(flow)]
+        if waiting and draws.random() < SIGNAL_SHARE:
+            work.append(self.send_signal(draws.choice(waiting)))
+        if started and draws.random() < ADD_SHARE:
+            work.append(self.add_nodes(draws.choice(started[-5:])))
+        if known and draws.random() < RESUME_SHARE:
+            work.append(self.resume_flow(draws.choice(known[-40:])))
         return work
 
     # What is asked ------------------------------------------------------------------------------
 
-    def make(self, parents: list[list[int]]) -> Flow:
+    def make(self, parents: list[list[int]], *, is_plain: bool = False) -> Flow:
         draws = self.draws
         name = f"flow-{len(self.flows) + 1}"
         rules = [draws.choice([*RULES, *["all_completed"] * 4]) for _ in parents]
         delays_s = [draws.choice(DELAYS_S) for _ in parents]
+        steps, spoken = make_steps(
+            Random(f"{name} {draws.random()}"), parents, rules, is_undone=False
+        )
+        steps = {} if is_plain else steps
+        paged = {s.map.source: n for n, s in steps.items() if s.map and s.map.is_paged}
+        for number in paged.values():
+            delays_s[number - 1] = 0.0
         nodes = {
-            f"n{number}": self.node(f"{name}.n{number}", above, rule, delay_s)
+            f"n{number}": with_step(
+                self.node(f"{name}.n{number}", above, rule, delay_s), steps.get(number, PLAIN)
+            )
             for number, (above, rule, delay_s) in enumerate(
                 zip(parents, rules, delays_s, strict=True), 1
             )
         }
+        for number, says in spoken.items() if steps else ():
+            payload = nodes[f"n{number}"].get("payload")
+            if payload is not None and steps.get(number, PLAIN).map is None:
+                payload["says"] = says._asdict()
+        for number, step in steps.items():
+            if step.map is not None:
+                self.make_items_fail(nodes[f"n{number}"])
+        for source, number in paged.items():
+            nodes[f"n{source}"] |= {"target": {"pool": POOL}}
+            nodes[f"n{source}"]["payload"]["hands"] = f"n{number}"
         body: dict[str, Any] = {"name": name, "nodes": nodes}
         body["on_failure"] = draws.choice(["finish_branches", "stop"])
         deadline_s = draws.choice(DEADLINES_S)
@@ -107,6 +152,8 @@ class WorkflowLoad(Load):
             on_failure=body["on_failure"],
             has_key=draws.random() < 0.6,
             has_callback="callback" in body,
+            steps=steps,
+            spoken=spoken,
         )
         flow = Flow(tenant, wanted, body)
         self.flows.append(flow)
@@ -130,6 +177,14 @@ class WorkflowLoad(Load):
             "retry": {"max_attempts": tries, "backoff": "fixed", "initial_s": 0.2, "jitter": False},
         }
 
+    def make_items_fail(self, node: dict[str, Any]) -> None:
+        """From a place on, of some maps: of a type that others do well, or its breaker opens."""
+        node |= {"type": "chaos.work", "target": {"pool": POOL}}
+        node["payload"]["failures"] = 0
+        if self.draws.random() < 0.4:
+            node["payload"]["fails_from"] = self.draws.randint(0, 5)
+            node["retry"]["max_attempts"] = 2
+
     def target(self) -> dict[str, str]:
         is_webhook = self.draws.random() < 0.4
         return {"url": self.cluster.hook_url} if is_webhook else {"pool": POOL}
@@ -137,7 +192,7 @@ class WorkflowLoad(Load):
     def make_wide(self) -> Flow:
         """A fan and its join; its first node fails, or it is cancelled while that runs."""
         fan = range(2, WIDE_NODES + 2)
-        flow = self.make([[], *([1] for _ in fan), list(fan)])
+        flow = self.make([[], *([1] for _ in fan), list(fan)], is_plain=True)
         first = flow.body["nodes"]["n1"]
         first |= {"type": "chaos.fail", "target": {"pool": POOL}}
         first["payload"] |= {"seconds": 3.0, "failures": ALWAYS}
@@ -176,9 +231,87 @@ class WorkflowLoad(Load):
     async def pause_flow(self, flow: Flow) -> None:
         """For a while; whether an answer came or not."""
         flow.is_pause_asked = True
-        await self.control(flow, "pause")
+        pauses = flow.wanted.pauses
+        status, _ = await self.control(flow, "pause")
+        if status == 200:
+            pauses.begun(datetime.now(UTC))
         await asyncio.sleep(self.draws.uniform(0.0, PAUSE_S_MAX))
-        await self.control(flow, "unpause")
+        pauses.ended(datetime.now(UTC))
+        # One that is not answered may be done later, and end another pause.
+        pauses.ending += 1
+        status, _ = await self.control(flow, "unpause")
+        pauses.ending -= status != 0
+
+    async def send_signal(self, flow: Flow) -> None:
+        """With a key it is sent until it is answered."""
+        wanted, draws = flow.wanted, self.draws
+        if len(wanted.signals) >= SIGNALS_MAX:
+            return
+        key = f"k{len(wanted.signals)}" if draws.random() < 0.5 else None
+        # The key of a tenant here is an admin's.
+        wish = WantedSignal(draws.choice(SIGNALS), "admin", key, None)
+        place = len(wanted.signals)
+        wanted.signals.append(wish)
+        body = {"name": wish.name, "idempotency_key": key} if key else {"name": wish.name}
+        for _ in range(TRIES_MAX if key else 1):
+            status, answer = await self.control(flow, "signals", body)
+            if status in (200, 201):
+                wanted.signals[place] = wish._replace(number=answer["number"])
+            if status:
+                return
+            await asyncio.sleep(BACK_OFF_S)
+
+    async def add_nodes(self, flow: Flow) -> None:
+        """From outside, once."""
+        wanted = flow.wanted
+        if len(wanted.added) >= ADDED_MAX:
+            return
+        known = [f"n{number}" for number in range(1, len(wanted.parents) + 1)]
+        append = make_append(wanted, self.draws, known)
+        wanted.added.append(append)
+        nodes = {
+            name: self.node(f"{wanted.name}.{name}", [], "all_done", 0.0) | {"after": parents}
+            for name, parents in zip(append.names, append.parents, strict=True)
+        }
+        status, _ = await self.control(flow, "nodes", {"nodes": nodes})
+        append.is_answered = status in (200, 201)
+        append.is_refused = 400 <= status < 500
+
+    async def resume_flow(self, flow: Flow) -> None:
+        """One that may have ended; all resumes of one are alike."""
+        ended = flow.wanted.id
+        assert ended is not None
+        asked = {each.wanted.resumed_from for each in self.flows}
+        if ended in asked:
+            return
+        status, preview = await self.control(flow, "resume", {"dry_run": True})
+        if status != 200:
+            return
+        # What always failed is mended.
+        tasks = {name: flow.body["nodes"].get(name, {}) for name in preview["nodes"]}
+        payloads = {
+            name: node["payload"] | {"failures": 0}
+            for name, node in tasks.items()
+            if node.get("type") == "chaos.fail"
+        }
+        before = flow.wanted
+        wanted = replace(
+            before,
+            has_key=False,
+            added=[*before.added],
+            signals=[],
+            pauses=Pauses(),
+            resumed_from=ended,
+            ids=set(),
+            is_cancel_asked=False,
+            cancelled_at=None,
+            seen=[],
+        )
+        self.flows.append(Flow(flow.tenant, wanted, flow.body))
+        body = {"from": "failed", "payloads": payloads}
+        status, answer = await self.control(flow, "resume", body)
+        if status == 201:
+            wanted.ids.add(UUID(answer["id"]))
 
     async def unpause_all(self) -> None:
         """Once nothing is broken any more: a pause may have been stored without an answer."""
@@ -190,7 +323,7 @@ class WorkflowLoad(Load):
                     flow.is_pause_asked = status not in (200, 409)
                     await asyncio.sleep(BACK_OFF_S if flow.is_pause_asked else 0.0)
 
-    async def control(self, flow: Flow, verb: str) -> tuple[int, Any]:
+    async def control(self, flow: Flow, verb: str, body: Any = None) -> tuple[int, Any]:
         path = f"/v1/workflows/{flow.wanted.id}/{verb}"
-        status, answer, _ = await self.call(flow.tenant, path, {}, None)
+        status, answer, _ = await self.call(flow.tenant, path, body or {}, None)
         return status, answer

@@ -10,10 +10,13 @@ from tests.simulation.workflow_facts import Node, Plan, Story, WantedWorkflow, W
 
 
 def run_again(
-    flow: WantedWorkflow, earlier: Mapping[int, Node], plans: Mapping[int, Plan]
+    flow: WantedWorkflow,
+    earlier: Mapping[int, Node],
+    plans: Mapping[int, Plan],
+    nodes: Mapping[int, Node],
 ) -> frozenset[int]:
-    """What failed or was cancelled, or what is named; all that comes after it; and what hands over
-    the items of a map among these."""
+    """What failed or was cancelled, or what is named; and all that comes after it. What hands over
+    the items of a map among these may run again, or its items are those of the earlier run."""
     names = flow.resumed_names
     again = {
         number
@@ -25,7 +28,8 @@ def run_again(
             n for n, plan in plans.items() if n in earlier and not again.isdisjoint(plan.parents)
         }
         maps = [plans[n].step.map for n in again | more if n in plans]
-        more |= {each.source for each in maps if each and each.is_paged and each.source}
+        feeding = {each.source for each in maps if each and each.is_paged and each.source}
+        more |= {n for n in feeding if n in nodes and nodes[n].source is None}
         if more <= again:
             # What was added since has no earlier run.
             return frozenset(again | (plans.keys() - earlier.keys()))

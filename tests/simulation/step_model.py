@@ -263,7 +263,7 @@ def judge_map(
         if node.state == "FAILED" and node.total is not None and not node.is_refused:
             yield f"failed before it began, and has {node.total} items"
         return
-    yield from judge_items(node, items, cancelled)
+    yield from judge_items(node, items, cancelled, is_serial=is_serial)
     failed = sum(item.state == "FAILED" for item in items)
     if is_serial and wanted.max_parallel is not None and most_open(items) > wanted.max_parallel:
         yield f"had {most_open(items)} items open, and {wanted.max_parallel} are the most"
@@ -276,7 +276,7 @@ def judge_map(
 
 
 def judge_items(
-    node: Standing, items: Sequence[Item], cancelled: Collection[UUID]
+    node: Standing, items: Sequence[Item], cancelled: Collection[UUID], *, is_serial: bool
 ) -> Iterator[str]:
     assert node.started_at is not None
     assert node.ended_at is not None
@@ -286,12 +286,13 @@ def judge_items(
         if item.ends != 1 or item.ended_at is None:
             yield f"item {item.place} ended {item.ends} times"
             continue
-        if item.created_at is not None and item.created_at < node.started_at:
+        if is_serial and item.created_at is not None and item.created_at < node.started_at:
             yield f"item {item.place} was made at {item.created_at}, before {node.started_at}"
         may_end = node.may_be_cancelled or node.state == "FAILED" or item.id in cancelled
         if item.state == "SKIPPED" or (item.state == "CANCELLED" and not may_end):
             yield f"item {item.place} is {item.state}"
-        if node.state in ("COMPLETED", "FAILED") and item.ended_at > node.ended_at:
+        has_ended = node.state in ("COMPLETED", "FAILED")
+        if is_serial and has_ended and item.ended_at > node.ended_at:
             yield f"ended at {node.ended_at}, before its item {item.place} at {item.ended_at}"
 
 

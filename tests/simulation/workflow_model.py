@@ -69,7 +69,7 @@ def judge_one(
     )
     if flow.resumed_from is not None:
         earlier = tables.nodes.get(flow.resumed_from, {})
-        story = replace(story, again=run_again(flow, earlier, story.plans))
+        story = replace(story, again=run_again(flow, earlier, story.plans, nodes))
         for problem in judge_resume(story, earlier):
             yield Violation("workflow", row["id"], f"{flow.name}: {problem}")
     for problem in judge_story(story, terms):
@@ -320,6 +320,9 @@ def items_of(story: Story, wanted: WantedMap, terms: Terms) -> tuple[int | None,
     total = wanted.numbers
     if wanted.source is not None:
         source = story.nodes[wanted.source]
+        if wanted.is_paged and source.source is not None:
+            # Its items are those of the earlier run, or it has none.
+            return None, False
         if source.state != "COMPLETED":
             return 0, True
         if not wanted.is_paged and not terms.purged.isdisjoint({source.id, source.source}):

@@ -149,13 +149,6 @@ WORKFLOW_BUGS: list[Bug | Slip | Both] = [
     Slip("an if is not asked", workflow_steps, "is_wanted", any_is_wanted),
     Slip("a timeout is as good as a signal", workflow_waits, "end_of", lambda _: OVER),
     Bug(
-        "a kept signal is given to each that waits",
-        workflow_signals.SQL,
-        "take_signal",
-        "AND consumed_by IS NULL\n",
-        "\n",
-    ),
-    Bug(
         "a signal is given and kept as well",
         workflow_signals.SQL,
         "store_signal",
@@ -180,7 +173,6 @@ WORKFLOW_BUGS: list[Bug | Slip | Both] = [
         "timers.parents_pending + $5 * 0",
     ),
     Slip("the rest of a map is forgotten", workflow_maps, "arm_map", arm_nothing),
-    Slip("items outlive their map", workflow_maps, "cancel_items", arm_nothing),
     Bug(
         "an added node hears of no parent that has ended",
         workflow_appends.SQL,
