@@ -6,15 +6,18 @@ from dataclasses import replace
 
 from duly.domain.access import Access
 from duly.domain.errors import StatementRefused
-from duly.domain.ids import node_id_of, node_number
+from duly.domain.ids import node_id_of, node_number, shard_of
 from duly.domain.lanes import Ticket
+from duly.domain.node_spec import MapSpec, NodeSpec
 from duly.domain.states import Outcome, State
 from duly.domain.task import Policy, Submission
+from duly.store import workflow_maps
 from duly.store.control import TimerChange, reschedule_tasks
 from duly.store.database import Database
 from duly.store.lease import Lease, lease_tasks
 from duly.store.read import read_attempts, read_task
 from duly.store.submit import Mismatch, Replayed, Stored, Submitter
+from duly.store.workflow_maps import open_map
 from duly.store.workflow_timers import TimerKind, arm
 from tests.interleaving.calls import (
     NOTHING,
@@ -26,6 +29,7 @@ from tests.interleaving.calls import (
     complete_sibling,
     expire,
     go_on,
+    hand_over,
     lease_by,
     pause,
     postpone,
@@ -421,6 +425,58 @@ async def look(database: Database, scene: Scene) -> str:
         asked = scene.tenant, scene.workflow, TimerKind.CHILD
         await arm(session, *asked, node=node_number(scene.id))
     return await go_on(database, scene)
+
+
+async def a_late_parent_hands_over_no_items(stage: Stage, race: Race) -> None:
+    """Its lease has ended: it is given back, or another one holds it."""
+    for again in (False, True):
+        scene = await stage.paged_map()
+        late = scene.fence
+        await settle_as(Outcome.RELEASED, retry_in_s=0.0)(stage.database, scene)
+        scene.fence = late + 1
+        if again:
+            await lease_again(stage, scene, "second")
+            scene.fence = late
+        before = await stage.facts(scene)
+        assert await hand_over(stage.database, scene) == "stale 0"
+        assert await stage.facts(scene) == before
+
+
+async def a_map_begins_once_its_parents_let_it(stage: Stage, race: Race) -> None:
+    """Not twice, and not before, unless its only parent hands over items."""
+    scene = await stage.unopened_map()
+    assert scene.workflow is not None
+    spec = MapSpec(count=4, max_items=10)
+    assert await open_map(stage.database, scene.id, spec, 4, None)
+    before = await stage.facts(scene)
+    assert not await open_map(stage.database, scene.id, spec, 4, None)
+    assert await stage.facts(scene) == before
+    paged = await stage.paged_map()
+    assert paged.workflow is not None
+    assert not await open_map(stage.database, node_id_of(paged.workflow, 2), spec, None, None)
+    waiting = await stage.node(LEASE_S, NodeSpec(map=spec))
+    assert waiting.workflow is not None
+    for total in (4, None):
+        join = node_id_of(waiting.workflow, 3)
+        assert not await open_map(stage.database, join, spec, total, None)
+
+
+async def a_map_is_closed_and_fails_once(stage: Stage, race: Race) -> None:
+    """An item less is waited for with each close; and the first reason stands."""
+    scene = await stage.open_map()
+    assert scene.workflow is not None
+    shard, node = shard_of(scene.workflow), node_id_of(scene.workflow, 1)
+    closed = await stage.database.fetch(workflow_maps.SQL.close_map, shard, node)
+    noted = await stage.database.fetch(
+        workflow_maps.SQL.note_failure, shard, node, "items_failed", "first"
+    )
+    assert (len(closed), len(noted)) == (1, 1)
+    before = await stage.facts(scene)
+    await stage.database.fetch(workflow_maps.SQL.close_map, shard, node)
+    await stage.database.fetch(
+        workflow_maps.SQL.note_failure, shard, node, "invalid_items", "second"
+    )
+    assert await stage.facts(scene) == before
 
 
 async def waiting_for(stage: Stage, scene: Scene) -> dict[int, tuple[int | None, int | None]]:

@@ -13,6 +13,8 @@ from duly.store import (
     settle,
     subworkflows,
     workflow_appends,
+    workflow_handovers,
+    workflow_maps,
     workflow_nodes,
     workflow_pauses,
     workflow_signals,
@@ -432,6 +434,40 @@ TEETH: list[tuple[str, Scenario, list[Bug]]] = [
                 "append_nodes",
                 ("workflow_nodes.children || added.children::integer[]", "workflow_nodes.children"),
             ),
+        ],
+    ),
+    (
+        "I3",
+        acted.a_late_parent_hands_over_no_items,
+        [
+            with_edits(
+                "by any fence",
+                workflow_handovers,
+                "find_paged_map",
+                ("AND source.fence = $4", "AND $4::integer IS NOT NULL"),
+            ),
+            without(workflow_handovers, "find_paged_map", "AND source.holder IS NOT NULL"),
+        ],
+    ),
+    (
+        "I7",
+        acted.a_map_begins_once_its_parents_let_it,
+        [
+            without(workflow_maps, "open_map", "AND timers.started_at IS NULL"),
+            with_edits(
+                "before its parents",
+                workflow_maps,
+                "open_map",
+                ("AND timers.parents_pending = 1)", "OR timers.parents_pending > 0)"),
+            ),
+        ],
+    ),
+    (
+        "I7",
+        acted.a_map_is_closed_and_fails_once,
+        [
+            without(workflow_maps, "close_map", "AND timers.items_mark IS NOT NULL"),
+            without(workflow_maps, "note_failure", "AND workflow_maps.reason IS NULL"),
         ],
     ),
     (

@@ -10,7 +10,7 @@ from typing import Any
 from duly.domain import map_plan, workflow_resume
 from duly.domain.node_spec import MapSpec
 from duly.domain.states import State
-from duly.domain.workflow_resume import EndedNode, ResumePlan
+from duly.domain.workflow_resume import ResumePlan
 from duly.store import (
     control,
     finish,
@@ -214,5 +214,4 @@ WORKFLOW_BUGS: list[Bug | Slip | Both] = [
         "WHEN $5 AND duly.node_number(id) > $3 THEN",
         "WHEN $5 AND $3 IS NULL THEN",
     ),
-    Slip("what hands over items is reused", EndedNode, "followers", EndedNode.children),
 ]

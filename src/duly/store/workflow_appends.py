@@ -46,6 +46,7 @@ from duly.store.load import DueTimer
 from duly.store.settle import Settler
 from duly.store.statements import statements_beside
 from duly.store.submit import Submitter, near_timers, stored_at
+from duly.store.unnest import array_text
 from duly.store.workflow_nodes import lock_workflow, number_nodes
 from duly.store.workflow_pauses import hold_nodes
 from duly.store.workflows import (
@@ -53,7 +54,6 @@ from duly.store.workflows import (
     PlacedStart,
     WorkflowStart,
     WorkflowStarter,
-    array_text,
     is_waiting,
     node_columns,
     pools_named,

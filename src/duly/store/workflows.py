@@ -54,7 +54,7 @@ from duly.store.submit import (
     near_timers,
     stored_at,
 )
-from duly.store.unnest import columns
+from duly.store.unnest import array_text, columns
 from duly.store.workflow_nodes import decode_spec, encode_spec
 
 SQL = statements_beside(__file__)
@@ -353,11 +353,6 @@ def step_columns(placed: list[PlacedStart]) -> list[Any]:
     ]
 
 
-def array_text(numbers: Sequence[int]) -> str:
-    """The driver takes no arrays of arrays whose lengths differ."""
-    return f"{{{','.join(map(str, numbers))}}}"
-
-
 @dataclass(frozen=True, slots=True)
 class Workflow:
     """A workflow as its tenant sees it. RUNNING until its last node has ended."""
@@ -471,9 +466,7 @@ def traced(start: WorkflowStart, traceparent: str | None) -> WorkflowStart:
     """All its nodes go on with one trace."""
     if traceparent is None:
         return start
-    nodes = [
-        replace(node, task=node.task._replace(traceparent=traceparent)) for node in start.nodes
-    ]
+    nodes = [replace(n, task=n.task._replace(traceparent=traceparent)) for n in start.nodes]
     return replace(start, nodes=nodes)
 
 
