@@ -55,6 +55,27 @@ def test_what_is_wrong_is_one_line(
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("def broken(:", "SyntaxError: invalid syntax (broken_worker.py, line 1)"),
+        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("{}['nothing']", "KeyError: 'nothing'"),
+    ],
+)
+def test_a_module_that_fails_is_shown_from_its_own_first_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], code: str, said: str
+) -> None:
+    """Thirty frames of the command line stood above the one line that was theirs."""
+    (folder / "broken_worker.py").write_text(code)
+    assert run(["worker", "broken_worker:worker"]) == 2
+    told = capsys.readouterr().err
+    assert told.splitlines()[-1] == f"duly: broken_worker cannot be imported: {said}"
+    assert "broken_worker.py" in told
+    assert "importlib" not in told
+    assert "duly/cli" not in told
+
+
 def test_bands_are_those_of_the_command(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A typing mistake would be a worker that takes everything, or nothing."""
     assert run(["worker", "my_worker:worker", "--bands", "high, urgent"]) == 2

@@ -10,15 +10,17 @@ import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from duly.cli.output import clean
 from duly.cli.values import duration, secret, server_url
-from duly.domain.errors import ConfigurationError
+from duly.domain.errors import ConfigurationError, DulyError
 
 if TYPE_CHECKING:
     from duly.client.middleware import Around
@@ -104,6 +106,32 @@ def read_given(name: str, value: Any) -> Any:
     return list(value) if name == "pools" else value
 
 
+def import_of_user(module_name: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except DulyError:
+        raise
+    except Exception as error:
+        name = error.name if isinstance(error, ModuleNotFoundError) else None
+        if name is not None and f"{module_name}.".startswith(f"{name}."):
+            raise ConfigurationError(problem=f"there is no module {name!r} here") from error
+        show_from_module(error)
+        problem = f"{module_name} cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigurationError(problem=problem) from None
+
+
+def show_from_module(error: Exception) -> None:
+    """Its traceback, without the frames of duly and of the import, which say nothing."""
+    trace = error.__traceback__
+    while trace is not None and is_on_the_way(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    traceback.print_exception(error.with_traceback(trace))
+
+
+def is_on_the_way(file: str) -> bool:
+    return file == __file__ or file == importlib.__file__ or file.startswith("<frozen importlib")
+
+
 def find_worker(target: str) -> "Worker":
     from duly.client.worker import Worker
 
@@ -112,12 +140,7 @@ def find_worker(target: str) -> "Worker":
         raise click.UsageError(f"{target!r} is not MODULE:NAME, such as myapp.tasks:worker")
     # As `python -m` does: what lies in this folder can be imported.
     sys.path.insert(0, str(Path.cwd()))
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigurationError(problem=f"there is no module {error.name!r} here") from error
+    module = import_of_user(module_name)
     worker = getattr(module, name, None)
     if worker is None:
         found = [key for key, value in vars(module).items() if isinstance(value, Worker)]
