@@ -274,14 +274,15 @@ class WorkflowRoutes:
             self.waiting.wake(workflow.id)
 
     async def pause(self, call: Call) -> Answer:
-        """Who paused it first stands; a deadline passes all the same."""
-        workflow = await self.found(call.session, call)
-        actor = call.credential.actor
-        if await pause_workflow(call.session, call.tenant, workflow.id, actor):
-            call.note("workflow.pause", str(workflow.id), name=workflow.name)
+        """Who paused it first stands; a deadline passes all the same. It is read once, after that:
+        its nodes may be many."""
+        workflow_id, actor = workflow_id_of(call), call.credential.actor
+        is_paused = await pause_workflow(call.session, call.tenant, workflow_id, actor)
         workflow = await self.found(call.session, call)
         if workflow.state in TERMINAL:
             raise ended()
+        if is_paused:
+            call.note("workflow.pause", str(workflow.id), name=workflow.name)
         return kept_without_tags(workflow)
 
     async def unpause(self, call: Call) -> Answer:
