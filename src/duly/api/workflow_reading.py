@@ -25,11 +25,11 @@ from duly.domain.node_spec import OnTimeout, WaitSpec
 from duly.domain.states import TERMINAL, State
 from duly.domain.workflow import NodeTime, WaitRule, critical_path
 from duly.store.database import Session
+from duly.store.map_standing import MapStanding
 from duly.store.workflow_signals import SENDERS
 from duly.store.workflows import (
     SEARCHED_MAX,
     InnerWorkflow,
-    MapStanding,
     Workflow,
     WorkflowNode,
     read_items,

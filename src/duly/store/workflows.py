@@ -32,8 +32,7 @@ from duly.domain.ids import (
     node_octets,
     shard_of,
 )
-from duly.domain.map_plan import failed_max
-from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, MapSpec, NodeSpec
+from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, NodeSpec
 from duly.domain.states import State, live_state
 from duly.domain.task import WEBHOOK_POOL, Submission, timer_queue
 from duly.domain.workflow import NODES_MAX, OnFailure, WaitRule, WorkflowStop
@@ -42,6 +41,7 @@ from duly.events import NodesReleased, TasksStored
 from duly.store.database import SERIALIZATION_FAILURE, Database, Session
 from duly.store.idempotency import find_replay
 from duly.store.insert import KEY_TTL_S, InsertRow, insert_nodes, jittered_start, lanes_of
+from duly.store.map_standing import MapStanding, map_standing
 from duly.store.partitions import RETENTION_S
 from duly.store.policies import decode_callback
 from duly.store.statements import statements_beside
@@ -390,20 +390,6 @@ class Workflow:
         return 1 <= number <= self.nodes - self.generated or NODES_MAX < number <= self.last_number
 
 
-class MapStanding(NamedTuple):
-    """How far a map is. `total`: how many items it has, once that is known. `detail`: why it will
-    fail."""
-
-    total: int | None
-    made: int
-    open: int
-    completed: int
-    failed: int
-    cancelled: int
-    failed_max: int | None
-    detail: str | None = None
-
-
 class InnerWorkflow(NamedTuple):
     """The workflow that a node stands for."""
 
@@ -666,24 +652,6 @@ def node_from(row: Any) -> WorkflowNode:
 def inner_workflow(row: Any) -> InnerWorkflow:
     state = State(row["inside_state"] or State.RUNNING)
     return InnerWorkflow(row["inside_id"], row["inside_name"], state)
-
-
-def map_standing(row: Any, spec: MapSpec) -> MapStanding | None:
-    """None: it has not begun, or was cancelled. An ended one says it in its result."""
-    made, total = row["made"] or 0, row["total"]
-    if row["map_result"] is not None:
-        counts = msgspec.json.decode(row["map_result"])
-        total = counts["items"]
-        completed, failed, cancelled = counts["completed"], counts["failed"], counts["cancelled"]
-        open_now = 0
-    elif row["made"] is not None and row["is_live"]:
-        completed, failed = row["parents_completed"] or 0, row["parents_failed"] or 0
-        cancelled = row["parents_skipped"] or 0
-        open_now = made - completed - failed - cancelled
-    else:
-        return None
-    most = failed_max(spec, total)
-    return MapStanding(total, made, open_now, completed, failed, cancelled, most, row["detail"])
 
 
 def live_node_state(row: Any) -> State:
