@@ -55,7 +55,7 @@ from duly.store.load import hints_of
 from duly.store.submit import Mismatch
 from duly.store.workflow_control import stop_workflow
 from duly.store.workflow_pauses import pause_workflow, unpause_workflow
-from duly.store.workflow_starts import WorkflowStarts
+from duly.store.workflow_starts import WorkflowStarts, traced
 from duly.store.workflows import (
     Started,
     Workflow,
@@ -64,7 +64,6 @@ from duly.store.workflows import (
     list_workflows,
     read_parents,
     read_workflow,
-    traced,
 )
 from duly.tracing import OFF, Tracing
 

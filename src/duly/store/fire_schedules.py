@@ -47,8 +47,9 @@ from duly.store.templates import ScheduledWorkflow, Template
 from duly.store.unnest import columns
 from duly.store.workflow_control import stop_workflow
 from duly.store.workflow_pauses import queue_behind
+from duly.store.workflow_starts import traced
 from duly.store.workflow_types import PinnedTemplate, read_templates
-from duly.store.workflows import PlacedStart, WorkflowStart, WorkflowStarter, traced
+from duly.store.workflows import PlacedStart, WorkflowStart, WorkflowStarter
 
 SQL = statements_beside(__file__)
 START = UUID(int=0)

@@ -1,6 +1,7 @@
 """Group commit of workflow starts by many callers. Large workflows go alone, two at a time."""
 
 import asyncio
+from dataclasses import replace
 
 from duly.store.batcher import Batcher
 from duly.store.workflows import StartAnswer, WorkflowStart, WorkflowStarter
@@ -44,3 +45,11 @@ def key_of(start: WorkflowStart) -> object:
     """Two requests with one key never share a batch; without a key every request is its own."""
     key = start.idempotency_key
     return id(start) if key is None else (start.tenant, start.name, key)
+
+
+def traced(start: WorkflowStart, traceparent: str | None) -> WorkflowStart:
+    """All its nodes go on with one trace."""
+    if traceparent is None:
+        return start
+    nodes = [replace(n, task=n.task._replace(traceparent=traceparent)) for n in start.nodes]
+    return replace(start, nodes=nodes)

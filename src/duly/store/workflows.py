@@ -14,7 +14,7 @@ Ends and releases of nodes are part of the finish move (`finish.sql`, `duly.rele
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -446,14 +446,6 @@ class Parent(NamedTuple):
     result: str | None
     # Of its last attempt, if it had one.
     fence: int | None = None
-
-
-def traced(start: WorkflowStart, traceparent: str | None) -> WorkflowStart:
-    """All its nodes go on with one trace."""
-    if traceparent is None:
-        return start
-    nodes = [replace(n, task=n.task._replace(traceparent=traceparent)) for n in start.nodes]
-    return replace(start, nodes=nodes)
 
 
 class WorkflowFilter(NamedTuple):
