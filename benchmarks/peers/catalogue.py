@@ -5,6 +5,9 @@ The counts are the driver's own, by SQL or Redis commands: no peer is asked whet
 
 from dataclasses import dataclass
 
+TASK_ROWS = ("single", "drain_1", "drain_2", "latency", "herd")
+FLOW_ROWS = ("chain", "fan", "diamonds")
+
 
 @dataclass(frozen=True)
 class PeerInfo:
@@ -18,6 +21,9 @@ class PeerInfo:
     settings: str
     # Where there is no bulk call, many callers at once share each sync of the disk.
     bulk_callers: int = 2
+    rows: tuple[str, ...] = TASK_ROWS
+    # Of workflows: whether these run in a process of their own.
+    has_flow_worker: bool = False
 
 
 FSYNC = "yes: PostgreSQL, fsync on"
@@ -106,6 +112,37 @@ PEERS = {
             live="taskiq",
             durable=AOF,
             settings="Redis streams with acknowledgement, 100 asynchronous tasks",
+        ),
+        PeerInfo(
+            name="temporal",
+            package="temporalio",
+            store="temporal",
+            program="temporal_peer.py",
+            live="",
+            durable="yes: its development server, SQLite in a file",
+            settings="worker in the starting process, without sandbox, 1,000 activities at once",
+            rows=FLOW_ROWS,
+        ),
+        PeerInfo(
+            name="celery-canvas",
+            package="celery",
+            store="redis",
+            program="celery_flows.py",
+            live="celery",
+            durable=AOF,
+            settings="as celery, with results; chain and chord",
+            rows=FLOW_ROWS,
+            has_flow_worker=True,
+        ),
+        PeerInfo(
+            name="dbos",
+            package="dbos",
+            store="postgres",
+            program="dbos_peer.py",
+            live="",
+            durable=FSYNC,
+            settings="steps in the process of their workflow, side by side with asyncio.gather",
+            rows=FLOW_ROWS,
         ),
     )
 }

@@ -17,6 +17,8 @@ from typing import Any, Protocol, TypeVar
 import uvloop
 
 PAYLOAD_BYTES = 200
+# A fan-out of two: a node, two after it, and one after both.
+DIAMOND = 2
 # Peers that look for future work at intervals look this often for the herd: far more eagerly than
 # their defaults of seconds, so that what is measured is their dispatch and not their patience.
 FUTURE_POLL_S = 0.05
@@ -29,7 +31,8 @@ Payload = dict[str, Any]
 
 @dataclass(frozen=True)
 class Order:
-    """One step: `setup`, `single`, `bulk`, `pace`, `herd` or `consume`."""
+    """One step: `setup`, `single`, `bulk`, `pace`, `herd`, `chain`, `fan`, `diamonds` or
+    `consume`."""
 
     step: str
     url: str
@@ -41,6 +44,8 @@ class Order:
     lead_s: float = 0.0
     # How many consumers drain together: some systems are told.
     processes: int = 1
+    # Nodes of a chain, or side by side in a fan-out.
+    width: int = 0
 
 
 class Peer(Protocol):
@@ -64,6 +69,24 @@ class BlockingPeer(Protocol):
     def submit_one(self, kind: str, payload: Payload) -> None: ...
     def submit_many(self, kind: str, payloads: list[Payload], run_at: float) -> None: ...
     def consume(self, processes: int) -> None: ...
+
+
+class FlowPeer(Protocol):
+    """What a system with workflows must be able to do. Of the shape `fan`: one node, as many after
+    it as it is wide, and one after all of these."""
+
+    async def connect(self, callers: int) -> None: ...
+    async def run_flow(self, shape: str, width: int) -> None:
+        """Start one, and wait for its end."""
+
+    async def close(self) -> None: ...
+
+
+class BlockingFlowPeer(Protocol):
+    """The same for systems whose API blocks: callers are threads."""
+
+    def connect(self, callers: int) -> None: ...
+    def run_flow(self, shape: str, width: int) -> None: ...
 
 
 def read_order() -> Order:
@@ -147,6 +170,52 @@ async def produce(peer: Peer, order: Order) -> float:
             await peer.submit_one("noop", make_payload())
 
     return await timed(gather(call_single, order.callers))
+
+
+def run_flows(make: "type[FlowPeer]", order: Order) -> None:
+    async def run() -> None:
+        peer = make()
+        if order.step == "setup":
+            return
+        await peer.connect(order.callers)
+        try:
+            say(seconds=await time_flows(peer, order))
+        finally:
+            await peer.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(run())
+
+
+async def time_flows(peer: FlowPeer, order: Order) -> list[float]:
+    """One after another, each timed; diamonds all together. Some before, to warm up."""
+    await gather(lambda: peer.run_flow("fan", DIAMOND), order.callers)
+    if order.step != "diamonds":
+        return [await timed(peer.run_flow(order.step, order.width)) for _ in range(order.count)]
+    left = iter(range(order.count))
+
+    async def call() -> None:
+        for _ in left:
+            await peer.run_flow("fan", DIAMOND)
+
+    return [await timed(gather(call, order.callers))]
+
+
+def run_blocking_flows(make: "type[BlockingFlowPeer]", order: Order) -> None:
+    peer = make()
+    peer.connect(order.callers)
+    warm = iter(range(order.callers))
+    in_threads(lambda _: peer.run_flow("fan", DIAMOND), warm, order.callers)
+    seconds: list[float] = []
+    for _ in range(1 if order.step == "diamonds" else order.count):
+        began = time.perf_counter()
+        if order.step == "diamonds":
+            many = iter(range(order.count))
+            in_threads(lambda _: peer.run_flow("fan", DIAMOND), many, order.callers)
+        else:
+            peer.run_flow(order.step, order.width)
+        seconds.append(time.perf_counter() - began)
+    say(seconds=seconds)
 
 
 async def gather(call: Any, callers: int) -> None:

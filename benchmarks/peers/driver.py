@@ -13,14 +13,15 @@ import tempfile
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from benchmarks.peers.catalogue import PeerInfo
 from benchmarks.peers.contract import LAGS_VARIABLE, Order
 from benchmarks.peers.installation import PROJECT, command_of
-from benchmarks.peers.services import Postgres, Redis
+from benchmarks.peers.services import Postgres, Redis, Temporal
 
 CALLERS = 64
 BATCH_MAX = 1_000
@@ -47,10 +48,14 @@ class Sizes:
     backlog: int
     paced: int
     herd: int
+    chains: int = 10
+    fans: int = 3
+    diamonds: int = 500
 
 
 FULL = Sizes(single=20_000, backlog=60_000, paced=1_000, herd=2_000)
-QUICK = Sizes(single=2_000, backlog=10_000, paced=100, herd=2_000)
+QUICK = Sizes(single=2_000, backlog=10_000, paced=100, herd=2_000, chains=2, fans=1, diamonds=100)
+CHAIN_NODES, FAN_WIDTH = 40, 1_000
 
 
 class Child:
@@ -98,19 +103,23 @@ class Child:
 class Bench:
     """One peer on its store."""
 
-    def __init__(self, peer: PeerInfo, store: Postgres | Redis, sizes: Sizes) -> None:
+    def __init__(self, peer: PeerInfo, store: Postgres | Redis | Temporal, sizes: Sizes) -> None:
         self.name = peer.name
         self.peer = peer
         self.store = store
         self.sizes = sizes
         self.folder = Path()
-        self.rows: dict[str, Callable[[], Awaitable[dict[str, float]]]] = {
+        every: dict[str, Callable[[], Awaitable[dict[str, float]]]] = {
+            "chain": lambda: self.flows(Order("chain", "", sizes.chains, width=CHAIN_NODES)),
+            "fan": lambda: self.flows(Order("fan", "", sizes.fans, width=FAN_WIDTH)),
+            "diamonds": lambda: self.flows(Order("diamonds", "", sizes.diamonds, CALLERS)),
             "single": self.single,
             "drain_1": lambda: self.drain(1),
             "drain_2": lambda: self.drain(2),
             "latency": self.latency,
             "herd": self.herd,
         }
+        self.rows = {name: row for name, row in every.items() if name in peer.rows}
 
     async def measure(self, row: str) -> dict[str, float]:
         with tempfile.TemporaryDirectory(prefix="duly-peer-") as folder:
@@ -133,6 +142,7 @@ class Bench:
         """From the word to start until the driver finds nothing that has not ended."""
         url = await self.fresh()
         bulk = await self.tell(self.bulk(url))
+        assert not isinstance(self.store, Temporal)
         await self.store.calm(self.peer)
         async with self.store.watch(self.peer) as watch:
             stored = await watch.count()
@@ -192,6 +202,19 @@ class Bench:
             "herd_p99_ms": percentile(lags, 99) * 1000,
             "herd_earliest_ms": min(lags) * 1000,
         }
+
+    async def flows(self, order: Order) -> dict[str, float]:
+        """Workflows from before their start to the answer that they have ended."""
+        order = replace(order, url=await self.fresh())
+        async with contextlib.AsyncExitStack() as stack:
+            if self.peer.has_flow_worker:
+                (consumer,) = await stack.enter_async_context(self.consumers(order.url, 1))
+                consumer.go()
+            child = await stack.enter_async_context(self.child(order))
+            seconds = (await child.hear(STEP_MAX_S))["seconds"]
+        if order.step == "diamonds":
+            return {"diamonds_per_s": order.count / seconds[0]}
+        return {f"{order.step}_ms": median(seconds) * 1000}
 
     async def warm_up(self, url: str, children: list[Child]) -> None:
         """Until the consumer has run some: from here on it listens."""

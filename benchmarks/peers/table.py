@@ -1,6 +1,6 @@
 """Figures become ratios, ratios a table: on a screen, or as Markdown. Pure but for the printing."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +25,12 @@ MEASURES = (
     Measure("latency_p99_ms", "50/s: p99 ms", is_rate=False),
     Measure("herd_p99_ms", "2,000 at once: p99 ms", is_rate=False),
 )
+FLOW_MEASURES = (
+    Measure("chain_ms", "chain of 40: ms", is_rate=False),
+    Measure("fan_ms", "1,000 and their join: ms", is_rate=False),
+    Measure("diamonds_per_s", "diamonds /s", is_rate=True),
+)
+ALL_MEASURES = (*MEASURES, *FLOW_MEASURES)
 BEHIND = "**behind**"
 NOTHING = "-"
 
@@ -48,6 +54,9 @@ GOALS = (
     Goal("drain, any number of processes", ("drain_1_per_s", "drain_2_per_s"), 1.1),
     Goal("50/s, p99", ("latency_p99_ms",), 1.0),
     Goal("2,000 on one instant, p99", ("herd_p99_ms",), 1 / 0.75),
+    Goal("chain of 40 nodes, over HTTP", ("chain_ms",), 1.0),
+    Goal("1,000 nodes and their join, over HTTP", ("fan_ms",), 1.0),
+    Goal("diamonds, over HTTP", ("diamonds_per_s",), 1.0),
 )
 
 
@@ -60,13 +69,13 @@ def ratio(measure: Measure, duly: Figures, peer: Figures) -> float | None:
 
 
 def ratios(duly: Figures, peer: Figures) -> dict[str, float]:
-    found = {measure.name: ratio(measure, duly, peer) for measure in MEASURES}
+    found = {measure.name: ratio(measure, duly, peer) for measure in ALL_MEASURES}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def best(names: Iterable[str], figures: Figures) -> float | None:
     """The better of several figures of one system; all of a goal point the same way."""
-    measures = [measure for measure in MEASURES if measure.name in names]
+    measures = [measure for measure in ALL_MEASURES if measure.name in names]
     values = [figures[measure.name] for measure in measures if figures.get(measure.name)]
     if not values:
         return None
@@ -79,7 +88,7 @@ def judge(
     """Each goal against the best durable peer of this run; unmeasured is not met."""
     verdicts: list[dict[str, Any]] = []
     for goal in GOALS:
-        is_rate = next(m.is_rate for m in MEASURES if m.name == goal.measures[0])
+        is_rate = next(m.is_rate for m in ALL_MEASURES if m.name == goal.measures[0])
         ours = best(goal.measures, duly)
         theirs = {
             name: best(goal.measures, figures)
@@ -112,17 +121,20 @@ def cell(measure: Measure, duly: Figures, peer: Figures) -> str:
     return f"{shown(measure, value)} ({times:.2f}x){mark}"
 
 
-def rows(report: Mapping[str, Any]) -> list[list[str]]:
-    """duly first, then the peers; whoever was not measured keeps its row, and its reason."""
+def rows(report: Mapping[str, Any], measures: Sequence[Measure] = MEASURES) -> list[list[str]]:
+    """duly first, then the peers; whoever was not measured keeps its row, and its reason. What a
+    system does not have is no row of it."""
     duly = report["duly"]["figures"]
-    ours = [shown(measure, duly.get(measure.name)) for measure in MEASURES]
+    ours = [shown(measure, duly.get(measure.name)) for measure in measures]
     found = [[name_of("duly", report["duly"]), report["duly"]["durable"], *ours]]
     for name, peer in report["peers"].items():
         if "skipped" in peer:
             reason = f"not measured: {peer['skipped']}"
-            found.append([name, reason, *[NOTHING] * len(MEASURES)])
+            found.append([name, reason, *[NOTHING] * len(measures)])
             continue
-        cells = [cell(measure, duly, peer["figures"]) for measure in MEASURES]
+        if peer["figures"] and not any(each.name in peer["figures"] for each in measures):
+            continue
+        cells = [cell(measure, duly, peer["figures"]) for measure in measures]
         found.append([name_of(name, peer), peer["durable"], *cells])
     return found
 
@@ -132,15 +144,16 @@ def name_of(name: str, facts: Mapping[str, Any]) -> str:
     return f"{name} {version}" if version else name
 
 
-HEADINGS = ["system", "durable", *(measure.heading for measure in MEASURES)]
+def headings_of(measures: Sequence[Measure]) -> list[str]:
+    return ["system", "durable", *(measure.heading for measure in measures)]
 
 
-def screen_table(report: Mapping[str, Any]) -> Table:
+def screen_table(report: Mapping[str, Any], measures: Sequence[Measure] = MEASURES) -> Table:
     title = f"In brackets: how many times better duly is. {report['machine']['processor']}"
     table = Table(title=title, show_lines=True)
-    for number, heading in enumerate(HEADINGS):
+    for number, heading in enumerate(headings_of(measures)):
         table.add_column(heading, justify="left" if number < 2 else "right")
-    for row in rows(report):
+    for row in rows(report, measures):
         table.add_row(*row)
     return table
 
@@ -177,7 +190,9 @@ def markdown(report: Mapping[str, Any]) -> str:
     lines = [
         place,
         "",
-        *table_lines(HEADINGS, rows(report)),
+        *table_lines(headings_of(MEASURES), rows(report)),
+        "",
+        *table_lines(headings_of(FLOW_MEASURES), rows(report, FLOW_MEASURES)),
         "",
         disk_line(report),
         "",

@@ -92,7 +92,7 @@ def test_the_page_names_who_was_not_measured_and_what_failed() -> None:
     assert "not measured: no `node` on the PATH" in page
     assert "- slow, drain_2: took too long" in page
     widths = {line.count("|") for line in page.splitlines() if line.startswith("| slow")}
-    assert widths == {len(table.HEADINGS) + 1}
+    assert widths == {len(table.headings_of(table.MEASURES)) + 1}
 
 
 def test_the_page_says_what_the_disk_alone_takes() -> None:

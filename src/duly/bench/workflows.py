@@ -10,6 +10,9 @@ from duly.bench.drive import Driver
 from duly.bench.figures import Figures
 from duly.bench.stage import TENANT, URL, ScenarioContext
 from duly.domain.task import Submission
+from duly.domain.workflow import NODES_MAX
+from duly.store.finish import Released
+from duly.store.workflow_pauses import pause_workflow, unpause_workflow
 from duly.store.workflows import (
     NodeStart,
     Started,
@@ -20,6 +23,7 @@ from duly.store.workflows import (
 
 CHAIN = 40
 AT_ONCE = 100
+PAUSES = 9
 
 
 def graph_of(parents: list[list[int]]) -> list[NodeStart]:
@@ -77,7 +81,54 @@ async def run_workflow_fan(stage: ScenarioContext) -> Figures:
     clock = stage.environment.clock
     began = clock.monotonic()
     await read_workflow(stage.database, TENANT, ids[0])
-    return {"fan_s": seconds, "width": width, "status_ms": (clock.monotonic() - began) * 1000}
+    status_ms = (clock.monotonic() - began) * 1000
+    loose_s = await loose(stage, width + 2)
+    return {
+        "fan_s": seconds,
+        "width": width,
+        "status_ms": status_ms,
+        "loose_s": loose_s,
+        "ratio": seconds / loose_s,
+    }
+
+
+async def loose(stage: ScenarioContext, count: int) -> float:
+    """As many tasks without a workflow, from before the first is submitted to the last settled."""
+    driver = Driver(stage)
+    async with driver.running():
+        driver.restart_meter(AT_ONCE)
+        await driver.submit(AT_ONCE)
+        await driver.all_settled()
+        driver.restart_meter(count)
+        began_s = stage.now_s
+        await driver.submit(count)
+        await driver.all_settled()
+        return stage.now_s - began_s
+
+
+async def run_workflow_pause(stage: ScenarioContext) -> Figures:
+    """A workflow whose nodes are all due in an hour is paused, and goes on; in process."""
+    task = Submission(tenant=TENANT, type="bench", url=URL, delay_s=3600.0)
+    nodes = [NodeStart(f"n{number}", task) for number in range(min(stage.tasks, NODES_MAX))]
+    driver = Driver(stage)
+    paused_s: list[float] = []
+    unpaused_s: list[float] = []
+    async with driver.running():
+        (workflow_id,) = await start_all(driver, [WorkflowStart(TENANT, "paused", nodes)])
+        for _ in range(PAUSES):
+            began_s = stage.now_s
+            async with stage.database.tenant(TENANT) as session:
+                assert await pause_workflow(session, TENANT, workflow_id, "bench")
+            paused_s.append(stage.now_s - began_s)
+            began_s = stage.now_s
+            async with stage.database.tenant(TENANT) as session:
+                assert await unpause_workflow(session, TENANT, workflow_id, Released())
+            unpaused_s.append(stage.now_s - began_s)
+    return {
+        "nodes": len(nodes),
+        "pause_ms": sorted(paused_s)[PAUSES // 2] * 1000,
+        "unpause_ms": sorted(unpaused_s)[PAUSES // 2] * 1000,
+    }
 
 
 async def run_workflow_diamonds(stage: ScenarioContext) -> Figures:
