@@ -141,6 +141,8 @@ async def test_a_map_is_explained(front: Front) -> None:
     at = await listed(front, mapped(max_parallel=2, tolerate={"count": 1}), list(range(5)))
     (why,) = (await get(front, f"{at}/explain?node=charge", front.producer)).json["nodes"]
     assert why["detail"] == "has made 2 of 5 items: 2 are open, 0 failed, and 1 may"
+    told = (await get(front, f"/v1/tasks/{why['id']}/explain", front.producer)).json
+    assert told["summary"] == f"it {why['detail']}"
     (late,) = (await get(front, f"{at}/explain?node=report", front.producer)).json["nodes"]
     assert [each["name"] for each in late["blocked_by"]] == ["charge"]
     first, second = await lease(front)

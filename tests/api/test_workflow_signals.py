@@ -93,7 +93,9 @@ async def test_a_workflow_says_what_it_waits_for(front: Front) -> None:
     assert (counts["waiting"], counts["completed"]) == (2, 1)
     task = await get(front, f"/v1/tasks/{nodes[1]['id']}", front.producer)
     assert (task.status, task.json["state"]) == (200, "WAITING")
-    assert (await get(front, f"/v1/tasks/{nodes[1]['id']}/explain", front.producer)).status == 200
+    told = (await get(front, f"/v1/tasks/{nodes[1]['id']}/explain", front.producer)).json
+    assert told["summary"] == f"it {review['detail']}"
+    assert (told["state"], told["binding"]) == ("WAITING", "waiting_parents")
     assert (await get(front, "/v1/tasks", front.producer)).status == 200
 
 

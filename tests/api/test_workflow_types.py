@@ -202,6 +202,22 @@ async def test_what_is_wrong_with_the_workflow_of_a_schedule_is_named(front: Fro
     assert (await post(front, "/v1/schedules/preview", front.operator, asked)).status == 422
 
 
+async def test_a_held_task_says_who_paused_its_workflow(front: Front) -> None:
+    """A task that is due and does not start, without a word, is reported as a bug."""
+    body = {"name": "a", "nodes": {"x": {"type": "t"}, "y": {"type": "t", "after": ["x"]}}}
+    at = f"/v1/workflows/{(await start(front, body)).json['id']}"
+    await post(front, f"{at}/pause", front.producer, None)
+    nodes = (await get(front, f"{at}/nodes", front.producer)).json["items"]
+    words = []
+    for node in nodes:
+        told = (await get(front, f"/v1/tasks/{node['id']}/explain", front.producer)).json
+        words.append(told["summary"])
+    assert words[0].startswith("it is held: its workflow was paused by ")
+    assert words[1] == "it waits for all parents to complete: 1 have not ended"
+    (first, _) = (await get(front, f"{at}/explain", front.producer)).json["nodes"]
+    assert words[0] == f"it {first['detail']}"
+
+
 async def test_a_workflow_is_paused_and_unpaused_over_http(front: Front) -> None:
     """Who runs into a fault of a third party can only cancel, and begin again."""
     run = (await start(front)).json

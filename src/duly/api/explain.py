@@ -1,7 +1,8 @@
 """Explain endpoint: why a task has not run yet, the gates in order, the binding one, the remedy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from uuid import UUID
 
 import msgspec
 
@@ -9,11 +10,14 @@ from duly.api.asgi import Endpoint, Kind
 from duly.api.problems import Code, not_found
 from duly.api.request import Answer, Call
 from duly.api.tasks import TAG, task_id_of
+from duly.api.workflow_reading import WorkflowReading
 from duly.domain.access import PRODUCERS
 from duly.domain.explain import ExplainEntry, Explanation, explain
+from duly.domain.ids import is_node, node_number, workflow_of
 from duly.domain.lanes import LANE_DEPTH_MAX
 from duly.domain.states import State
 from duly.store.explain import LaneDepth, read_situation
+from duly.store.workflows import read_workflow
 
 
 class GateView(msgspec.Struct, frozen=True):
@@ -63,7 +67,17 @@ class ExplainRoutes:
         )
         if situation is None:
             raise not_found("task", task_id_of(call))
+        if situation.state is State.WAITING and is_node(situation.id):
+            situation = replace(situation, waits_for=await waiting_words(call, situation.id))
         return Answer(200, explanation_view(explain(situation)))
+
+
+async def waiting_words(call: Call, node_id: UUID) -> str | None:
+    """As its workflow explains it: parents, a signal, a time, items of a map, a pause."""
+    workflow = await read_workflow(call.session, call.tenant, workflow_of(node_id))
+    if workflow is None:
+        return None
+    return await WorkflowReading(call.session, workflow).waiting_words(node_number(node_id))
 
 
 def explanation_view(explanation: Explanation) -> ExplanationView:

@@ -23,7 +23,7 @@ from duly.api.workflow_wire import (
 )
 from duly.domain.node_spec import OnTimeout, WaitSpec
 from duly.domain.states import TERMINAL, State
-from duly.domain.workflow import NodeTime, WaitRule, critical_path
+from duly.domain.workflow import NODES_MAX, NodeTime, WaitRule, critical_path
 from duly.store.database import Session
 from duly.store.map_standing import MapStanding
 from duly.store.workflow_signals import SENDERS
@@ -167,14 +167,23 @@ class WorkflowReading:
             name=node.name,
             state=node.state,
             when=when_of(node),
-            detail=self.detail(node, binding),
+            detail=self.detail(node, len(binding)),
             waits_for=waiting_for(node),
             workflow=inner_view(node),
             parents=[binding_parent(each) for each in binding[:PARENTS_NAMED_MAX]],
             blocked_by=[binding_parent(each) for each in blockers(node, nodes)],
         )
 
-    def detail(self, node: WorkflowNode, binding: Sequence[WorkflowNode]) -> str:
+    async def waiting_words(self, number: int) -> str | None:
+        """What a node that has not ended waits for, without a look at the others."""
+        if number > NODES_MAX and self.workflow.paused_at is not None:
+            return f"is held: its workflow was paused by {self.workflow.paused_by}"
+        found = await self.stretch(number - 1, 1)
+        if not found or found[0].number != number or found[0].state in TERMINAL:
+            return None
+        return self.detail(found[0], found[0].parents_pending or 0)
+
+    def detail(self, node: WorkflowNode, binding: int) -> str:
         match node.state:
             case State.WAITING if self.workflow.stop_reason is not None:
                 return f"its workflow is being stopped ({self.workflow.stop_reason})"
@@ -185,7 +194,7 @@ class WorkflowReading:
             case State.WAITING if node.parents_pending is None:
                 return "its parents let it run; what it then does is being decided"
             case State.WAITING:
-                return f"waits for {RULE_WORDS[node.rule]}: {len(binding)} have not ended"
+                return f"waits for {RULE_WORDS[node.rule]}: {binding} have not ended"
             case State.SKIPPED if node.spec.is_step and node.started_at is not None:
                 return "was skipped when the time to wait was over"
             case State.SKIPPED if node.spec.predicate is not None:

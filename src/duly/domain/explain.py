@@ -80,6 +80,8 @@ class Situation:
     dispatch_rate: float | None = None
     # When enough of the key's leases end for it to have capacity, unless they are extended.
     key_free_at: datetime | None = None
+    # Of a node of a workflow that is not due: what it waits for.
+    waits_for: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +135,8 @@ def wait_entries(situation: Situation) -> list[ExplainEntry]:
     entries = {wait: ExplainEntry(wait, is_open=True) for wait in WaitReason}
     if situation.due_at is None:
         reason = "tasks of its workflow that come before it have not completed"
+        if situation.waits_for is not None:
+            reason = f"it {situation.waits_for}"
         entries[WaitReason.WAITING_PARENTS] = ExplainEntry(
             WaitReason.WAITING_PARENTS, False, reason
         )
@@ -187,6 +191,8 @@ def waiting_summary(
 ) -> str:
     now = situation.facts.now
     if situation.due_at is None:
+        if situation.waits_for is not None:
+            return f"it {situation.waits_for}"
         return "it waits for other tasks of its workflow, which must complete first"
     before = attempt_words(situation)
     if now < situation.due_at:
