@@ -171,3 +171,18 @@ def test_the_focus_stays_where_it_is_when_the_page_is_refreshed(
     installation.call("POST", f"/v1/workflows/{flow}/signals", {"name": "approved"})
     expect(operator.locator(".graph .node.s-completed")).to_have_count(1)
     expect(operator.get_by_role("button", name="Pause", exact=True)).to_be_focused()
+
+
+def test_a_workflow_inside_another_is_one_step_away_both_ways(
+    operator: Page, installation: Installation
+) -> None:
+    """What hangs is inside, and the page of the whole is where it is looked for."""
+    inside = {"name": "books.close", "nodes": {"sum": {"type": "nobody.sums"}}}
+    flow = start(installation, "month.close", {"books": {"workflow": inside}})
+    show(operator, installation.url, f"workflows/{flow}?node=books")
+    panel = operator.get_by_role("region", name="Node books")
+    panel.get_by_role("link", name="books.close").click()
+    expect(operator.locator("main .standing")).to_contain_text("inside the node books")
+    expect(operator.locator(".graph .node", has_text="sum")).to_have_count(1)
+    operator.locator("main .standing").get_by_role("link", name="books").click()
+    expect(operator.get_by_role("region", name="Node books")).to_be_visible()

@@ -72,6 +72,7 @@ function standing(flow) {
     flow.stop_reason && `stopped: ${flow.stop_reason.replaceAll('_', ' ')}`,
     flow.paused_at && ['paused by ', h('span', { class: 'mono' }, flow.paused_by), ' ', when(flow.paused_at)],
     flow.type && ['type ', h('span', { class: 'mono' }, flow.type)],
+    flow.parent && ['inside the node ', h('a', { href: link('workflows', flow.parent.workflow, { node: flow.parent.node }), class: 'mono' }, flow.parent.node)],
     flow.resumed_from && ['resumed from ', h('a', { href: link('workflows', flow.resumed_from), class: 'mono' }, shortId(flow.resumed_from))],
   ].filter(Boolean);
   return h('p', { class: 'standing' }, share(flow.counts), ' ', h('span', { class: 'quiet' }, told), ...facts.map((fact) => [' · ', fact]));
@@ -169,6 +170,7 @@ async function nodePanel({ who, flow, node, explained, refresh }) {
     ['Why', known && known.detail !== 'has ended' && (known.waits_for ? ['waits for ', waitWords(known), known.waits_for.until && [', until ', when(known.waits_for.until)]] : sentence(known.detail))],
     ['Type', h('span', { class: 'mono' }, node.type ?? node.kind ?? '–')],
     ['Task', node.id && h('a', { href: link('tasks', node.id), class: 'mono' }, node.id)],
+    ['Workflow', node.workflow && [h('a', { href: link('workflows', node.workflow.id), class: 'mono' }, node.workflow.name), ' ', chip(node.workflow.state)]],
     ['After', node.after?.length ? [clip(node.after.join(', '), 200), RULES[node.when] && `, when ${RULES[node.when]}`] : null],
     ['Reason', node.reason?.replaceAll('_', ' ')],
     ['Ran', node.started_at && node.state !== 'WAITING' && duration((new Date(node.finished_at ?? Date.now()) - new Date(node.started_at)) / 1000)],
