@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -43,6 +43,8 @@ from duly.testing.clock import ManualClock, MovableClock
 from duly.testing.database import StatementGate, database_with
 from tests.servers import ServerOfTheRun
 
+# In instants that must lie ahead, whenever the tests are run.
+NEXT_YEAR = datetime.now(UTC).year + 1
 STOP_S = 5.0
 NOT_FOUND = re.compile(
     rb'"detail":"(task|task type|key|tenant|schedule|dead letter|webhook secret|pause of|pool|'

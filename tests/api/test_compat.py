@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 from duly.api.compat import our_priority
-from tests.api.conftest import Front
+from tests.api.conftest import NEXT_YEAR, Front
 
 CALLBACK = {
     "client_id": "billing",
     "callback_url": "https://api.example.com/charge",
-    "execute_at": "2026-12-22T18:00:00Z",
+    "execute_at": f"{NEXT_YEAR}-12-22T18:00:00Z",
     "idempotency_key": "invoice-1",
     "retry_policy": {"max_retries": 3, "backoff_seconds": 30},
     "payload": {"invoice_id": "inv_1"},
@@ -37,7 +37,7 @@ async def test_a_callback_body_becomes_a_webhook_task(front: Front) -> None:
     task = reply.json
     assert (task["task_id"], task["status"]) == (task["id"], task["state"])
     assert task["target"] == {"url": CALLBACK["callback_url"]}
-    assert task["run_at"] == "2026-12-22T18:00:00Z"
+    assert task["run_at"] == f"{NEXT_YEAR}-12-22T18:00:00Z"
     assert (task["max_attempts"], task["tags"]) == (4, {"client_id": "billing"})
     assert (task["retry"]["backoff"], task["retry"]["initial_s"]) == ("fixed", 30)
     again = await front.call("POST", "/compat/v1/tasks", CALLBACK, key=front.producer)
@@ -57,9 +57,9 @@ async def test_a_queue_body_becomes_a_pool_task(front: Front) -> None:
     assert (task["type"], task["target"]) == ("task", {"pool": "default"})
     assert (task["priority"], task["max_attempts"], task["status"]) == (5, 3, "SCHEDULED")
     timed = {name: value for name, value in DELAYED.items() if name != "delay_sec"}
-    timed |= {"run_at": "2026-12-22T18:00:00Z", "idempotency_key": "mail-2", "type": "mail"}
+    timed |= {"run_at": f"{NEXT_YEAR}-12-22T18:00:00Z", "idempotency_key": "mail-2", "type": "mail"}
     task = (await front.call("POST", "/compat/v1/tasks", timed)).json
-    assert (task["type"], task["run_at"]) == ("mail", "2026-12-22T18:00:00Z")
+    assert (task["type"], task["run_at"]) == ("mail", f"{NEXT_YEAR}-12-22T18:00:00Z")
 
 
 async def test_a_recurring_body_becomes_a_schedule(front: Front) -> None:
@@ -85,9 +85,9 @@ async def test_a_recurring_body_becomes_a_schedule(front: Front) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "pointer"),
     [
-        ("", {**DELAYED, "run_at": "2026-12-22T18:00:00Z"}, "/delay_sec"),
-        ("", {**CALLBACK, "run_at": "2026-12-22T18:00:00Z"}, "/execute_at"),
-        ("", {**CALLBACK, "execute_at": "2026-12-22 18:00"}, "/execute_at"),
+        ("", {**DELAYED, "run_at": f"{NEXT_YEAR}-12-22T18:00:00Z"}, "/delay_sec"),
+        ("", {**CALLBACK, "run_at": f"{NEXT_YEAR}-12-22T18:00:00Z"}, "/execute_at"),
+        ("", {**CALLBACK, "execute_at": f"{NEXT_YEAR}-12-22 18:00"}, "/execute_at"),
         ("", {**CALLBACK, "execute_at": "1999-12-22T18:00:00Z"}, "/execute_at"),
         ("", {**CALLBACK, "callback_url": "ftp://a.example.com/"}, "/callback_url"),
         ("", {**CALLBACK, "pool": "x"}, "/callback_url"),

@@ -12,7 +12,7 @@ from duly.domain.ids import shard_of, slot_of
 from duly.domain.states import Outcome
 from duly.store.explain import AHEAD_MAX, read_situation
 from duly.store.tenants import PauseKind, set_pause
-from tests.api.conftest import Front
+from tests.api.conftest import NEXT_YEAR, Front
 from tests.api.explaining import (
     KEY,
     URL,
@@ -83,11 +83,11 @@ async def test_a_slot_without_an_owner_is_named(live: Front) -> None:
 
 async def test_a_task_of_the_future_is_not_due(live: Front) -> None:
     """The most common reason of all."""
-    task_id = await submit(live, run_at="2027-01-02T03:04:05+01:00")
+    task_id = await submit(live, run_at=f"{NEXT_YEAR}-01-02T03:04:05+01:00")
     answer = await explained(live, task_id)
     assert (answer["state"], answer["binding"]) == ("SCHEDULED", "not_due")
-    assert answer["summary"] == "it is not due before 2027-01-02T02:04:05Z"
-    assert answer["estimate_at"] == bound(answer)["until"] == "2027-01-02T02:04:05Z"
+    assert answer["summary"] == f"it is not due before {NEXT_YEAR}-01-02T02:04:05Z"
+    assert answer["estimate_at"] == bound(answer)["until"] == f"{NEXT_YEAR}-01-02T02:04:05Z"
     assert bound(answer)["unblock"] == f"duly tasks run-now {task_id}"
 
 

@@ -8,7 +8,7 @@ import asyncpg
 import msgspec
 import pytest
 
-from tests.api.conftest import Front
+from tests.api.conftest import NEXT_YEAR, Front
 
 TASK = {"type": "invoice.charge", "payload": {"invoice": 1}, "delay_s": 3600}
 
@@ -31,12 +31,12 @@ async def test_a_submitted_task_reads_back_as_it_was_asked(front: Front) -> None
     asked = {
         "type": "invoice.charge",
         "payload": {"invoice": "ä", "list": [1, 2.5, None]},
-        "run_at": "2027-12-24T18:00:00+01:00",
+        "run_at": f"{NEXT_YEAR}-12-24T18:00:00+01:00",
         "target": {"url": "https://api.example.com/charge", "headers": {"X-Team": "billing"}},
         "priority": 8,
         "retry": {"max_attempts": 3, "backoff": "fixed", "initial_s": 1},
         "timeout_s": 12,
-        "start_by": "2028-01-01T00:00:00Z",
+        "start_by": f"{NEXT_YEAR + 1}-01-01T00:00:00Z",
         "concurrency_key": "customer:1",
         "concurrency_limit": 2,
         "idempotency_key": "k-1",
@@ -44,7 +44,7 @@ async def test_a_submitted_task_reads_back_as_it_was_asked(front: Front) -> None
     }
     created = (await front.call("POST", "/v1/tasks", asked, key=front.producer)).json
     assert created["state"] == "SCHEDULED"
-    assert created["run_at"] == "2027-12-24T17:00:00Z"
+    assert created["run_at"] == f"{NEXT_YEAR}-12-24T17:00:00Z"
     read = (await front.call("GET", f"/v1/tasks/{created['id']}", key=front.producer)).json
     for name in ("type", "target", "priority", "timeout_s", "start_by", "concurrency_key", "tags"):
         assert read[name] == asked[name] == created[name], name
@@ -229,9 +229,9 @@ async def test_rescheduling_moves_the_instant_and_rings(front: Front) -> None:
     task = await submitted(front)
     path = f"/v1/tasks/{task['id']}"
     later = await front.call(
-        "PATCH", path, {"run_at": "2027-01-01T00:00:00Z", "priority": 9}, key=front.producer
+        "PATCH", path, {"run_at": f"{NEXT_YEAR}-01-01T00:00:00Z", "priority": 9}, key=front.producer
     )
-    assert (later.json["next_at"], later.json["priority"]) == ("2027-01-01T00:00:00Z", 9)
+    assert (later.json["next_at"], later.json["priority"]) == (f"{NEXT_YEAR}-01-01T00:00:00Z", 9)
     now = await front.call("POST", f"{path}/run-now", key=front.producer)
     assert now.json["state"] == "READY"
     assert len(front.hints) == 2
@@ -241,7 +241,7 @@ async def test_rescheduling_moves_the_instant_and_rings(front: Front) -> None:
     "body",
     [
         {},
-        {"run_at": "2027-01-01T00:00:00Z", "delay_s": 1},
+        {"run_at": f"{NEXT_YEAR}-01-01T00:00:00Z", "delay_s": 1},
         {"run_at": "2020-01-01T00:00:00Z"},
         {"priority": -1},
         {"delay_s": -1},

@@ -5,7 +5,7 @@ from uuid import uuid4
 
 import pytest
 
-from tests.api.conftest import Front, Reply
+from tests.api.conftest import NEXT_YEAR, Front, Reply
 
 TASK: dict[str, Any] = {"type": "a.b", "delay_s": 3600}
 NUL = "a\x00b"
@@ -122,7 +122,7 @@ async def test_every_write_takes_the_same_keys(front: Front) -> None:
 
 async def test_two_times_are_refused_also_when_one_is_now(front: Front) -> None:
     """Whichever we chose, half the callers would have meant the other."""
-    twice = TASK | {"run_at": "2027-01-01T00:00:00Z", "delay_s": 0}
+    twice = TASK | {"run_at": f"{NEXT_YEAR}-01-01T00:00:00Z", "delay_s": 0}
     alone = await front.call("POST", "/v1/tasks", twice)
     batch = await front.call("POST", "/v1/tasks/batch", {"tasks": [TASK, twice]})
     for reply, pointer in ((alone, "/delay_s"), (batch, "/tasks/1/delay_s")):

@@ -18,8 +18,8 @@ NIGHTLY = """
 name = "nightly"
 cron = "0 2 * * *"
 timezone = "Europe/Berlin"
-start_at = 2027-01-01T01:00:00+01:00
-exclude_dates = [2027-12-25, 2027-12-24]
+start_at = 2097-01-01T01:00:00+01:00
+exclude_dates = [2097-12-25, 2097-12-24]
 jitter_s = 30
 
 [schedule.task]
@@ -74,8 +74,8 @@ async def test_a_file_is_applied_and_then_says_that_nothing_changed(
     assert await names(duly) == []
     assert (await duly("schedules", "apply", file, "--yes")).endswith("2 changes applied\n")
     made = await duly.json("schedules", "show", "nightly")
-    assert (made["start_at"], made["jitter_s"]) == ("2027-01-01T00:00:00Z", 30)
-    assert made["exclude_dates"] == ["2027-12-24", "2027-12-25"]
+    assert (made["start_at"], made["jitter_s"]) == ("2097-01-01T00:00:00Z", 30)
+    assert made["exclude_dates"] == ["2097-12-24", "2097-12-25"]
     assert made["task"]["payload"] == {"kind": "daily", "to": ["a", "b"], "share": 0.5}
     assert await duly("schedules", "apply", file, "--yes") == "2 unchanged\n"
     report = await duly.json("schedules", "apply", file)

@@ -27,8 +27,8 @@ from tests.cli.conftest import CommandLine
 
 EVERY = ("--cron", "30 2 * * mon-fri", "--timezone", "Europe/Berlin", "--misfire", "fire_all")
 POLICIES = ("--misfire-window", "10m", "--max-running", 3, "--dst-gap", "skip", "--jitter", "90s")
-BOUNDS = ("--start-at", "2027-01-01T00:00:00Z", "--end-at", "2400-01-01T00:00:00Z")
-DATES = ("--max-fires", 1000, "--exclude", "2027-12-24", "--exclude", "2027-12-25")
+BOUNDS = ("--start-at", "2097-01-01T00:00:00Z", "--end-at", "2400-01-01T00:00:00Z")
+DATES = ("--max-fires", 1000, "--exclude", "2097-12-24", "--exclude", "2097-12-25")
 TASK = ("--pool", "reports", "--priority", 7, "--max-attempts", 2, "--tag", "env:prod")
 
 
@@ -44,7 +44,7 @@ async def test_a_schedule_is_defined_shown_and_changed_by_its_name(duly: Command
     assert (made["misfire"], made["misfire_window_s"], made["max_running"]) == ("fire_all", 600, 3)
     assert (made["dst_gap"], made["dst_repeat"], made["jitter_s"]) == ("skip", "both", 90)
     assert (made["start_at"], made["end_at"]) == (BOUNDS[1], BOUNDS[3])
-    assert (made["max_fires"], made["exclude_dates"]) == (1000, ["2027-12-24", "2027-12-25"])
+    assert (made["max_fires"], made["exclude_dates"]) == (1000, ["2097-12-24", "2097-12-25"])
     task = made["task"]
     assert (task["type"], task["payload"]) == ("report.write", {"kind": "daily"})
     assert (task["target"], task["priority"]) == ({"pool": "reports"}, 7)
@@ -75,7 +75,7 @@ async def test_what_makes_no_sense_is_refused_before_or_by_the_server(duly: Comm
     await duly(*create, "--cron", "@daily", "--every", "5m", code=2)
     await duly(*create, "--every", "often", code=2)
     await duly(*create, "--cron", "@daily", "--exclude", "tomorrow", code=2)
-    await duly(*create, "--cron", "@daily", "--exclude", "none", "--exclude", "2027-01-01", code=2)
+    await duly(*create, "--cron", "@daily", "--exclude", "none", "--exclude", "2097-01-01", code=2)
     await duly(*create, "--cron", "@daily", "--overlap", "sometimes", code=2)
     refused = await duly.problem(*create, "--cron", "0 25 * * *", "--timezone", "Mars/Base")
     assert [error["pointer"] for error in refused["errors"]] == ["/cron", "/timezone"]
