@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 from duly.cli.tables import Screen
 from duly.cli.workflow_graph import drawn, svg_of
 from tests.api.conftest import Front
+from tests.api.test_workflow_compensations import failed, run_next
 from tests.api.test_workflow_signals import do_steps
 from tests.api.test_workflows import lease, settle
 from tests.cli.conftest import CommandLine
@@ -101,6 +102,30 @@ async def complete_next(front: Front) -> None:
         while not leased:
             leased = await lease(front)
     await settle(front, leased[0])
+
+
+async def test_what_is_undone_is_shown_drawn_and_explained(
+    duly: CommandLine, front: Front, tmp_path: Path
+) -> None:
+    """In an incident, the first question is what stays done."""
+    at = await failed(front)
+    workflow_id = at.rpartition("/")[2]
+    lines = (await duly("workflows", "graph", workflow_id)).splitlines()
+    assert [line.rpartition("  ")[2] for line in lines] == [
+        "↩ being undone, WAITING",
+        "↩ being undone, READY",
+        "FAILED",
+    ]
+    picture = await duly("workflows", "graph", workflow_id, "--svg", "-")
+    assert "COMPLETED ↩ being undone, READY" in picture
+    explained = await duly("workflows", "explain", workflow_id)
+    assert "reserve:compensate  WAITING: undoes reserve: once what is undone before it" in explained
+    await run_next(front, "failed")
+    await run_next(front)
+    shown = await duly("workflows", "show", workflow_id)
+    assert "FAILED: 1 undone, 1 not (charge)" in shown
+    lines = (await duly("workflows", "graph", workflow_id)).splitlines()
+    assert [line.rpartition("  ")[2] for line in lines] == ["↩ undone", "↩ not undone", "FAILED"]
 
 
 async def test_a_workflow_is_paused_and_resumed(

@@ -44,6 +44,28 @@ export interface CallbackRequest {
   target: Target;
 }
 
+/** The task that undoes a node once its workflow has failed and the node had completed; of a map, each item that completed. It is handed what it undoes as its parent, with the result. `payload`: if not given, that of what it undoes; not with a map. */
+export interface CompensateRequest {
+  type: string;
+  payload?: unknown;
+  target?: Target | null;
+  priority?: number | null;
+  retry?: RetryOptions | null;
+  timeout_s?: number | null;
+  tags?: Record<string, string> | null;
+  envelope?: boolean;
+}
+
+/** How far what completed is undone: RUNNING, then COMPLETED, FAILED if something could not be undone, or CANCELLED with its workflow. `completed`: what is undone; `failed`: what could not be, or was cancelled. `not_undone`: names of nodes and items that stay done, the first 20; not in lists. */
+export interface CompensationView {
+  state: State;
+  /** RFC 3339, with an offset. */
+  started_at: string;
+  completed: number;
+  failed: number;
+  not_undone?: string[] | null;
+}
+
 /** The task fires `wait_s` after the last submit of its type and payload, or `key`, but at most `max_wait_s` after the first. It keeps the first one's payload. */
 export interface Debounce {
   wait_s: number;
@@ -69,7 +91,7 @@ export interface GateView {
   unblock?: string | null;
 }
 
-/** A map is one node; its items are listed by `nodes?map=`. */
+/** A map is one node; its items are listed by `nodes?map=`. `compensation`: how far it is undone, of a map over 20,000 of its items at most. */
 export interface GraphNode {
   name: string;
   state: State;
@@ -77,6 +99,7 @@ export interface GraphNode {
   when?: "all_completed" | "all_done" | "any_completed" | "any_failed" | "none_failed";
   kind?: "map" | "task" | "wait" | "workflow";
   map?: MapView | null;
+  compensation?: State | null;
   workflow?: InnerWorkflowView | null;
 }
 
@@ -163,7 +186,7 @@ export interface NodeExplanation {
   workflow?: InnerWorkflowView | null;
 }
 
-/** One node: what it runs, the nodes it comes after, and the rule by which these let it run. It is a task (`type` and what tasks have), with `map` a task for each item, a wait, or a workflow: a run of a type (`name@version`, without a version the latest of now) or of a graph, with which it ends. Its `payload` is that of each node inside without one. `if`: a predicate on the results of its parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`. */
+/** One node: what it runs, the nodes it comes after, and the rule by which these let it run. It is a task (`type` and what tasks have), with `map` a task for each item, a wait, or a workflow: a run of a type (`name@version`, without a version the latest of now) or of a graph, with which it ends. Its `payload` is that of each node inside without one. `if`: a predicate on the results of its parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its webhook's body is `{"payload", "parents"}`. `compensate`: what undoes it, in a workflow with `on_failure: compensate`. */
 export interface NodeRequest {
   type?: string | null;
   map?: MapRequest | null;
@@ -183,6 +206,7 @@ export interface NodeRequest {
   concurrency_limit?: number | null;
   tags?: Record<string, string> | null;
   envelope?: boolean;
+  compensate?: CompensateRequest | null;
 }
 
 /** What each occurrence of a schedule starts: `name` and `nodes`, or a `type`: `name` or `name@version`, without a version the latest. `payload` is that of each node without one of its own. */
@@ -426,7 +450,7 @@ export interface WorkflowExplanation {
   nodes: NodeExplanation[];
 }
 
-/** A node as it stands; its task has the same id. `parents_pending`: how many have not ended. `source`: of one that is reused, the node of an earlier workflow whose task stands for it. `index`: of an item, its place in its map. `workflow`: the one that it started. */
+/** A node as it stands; its task has the same id. `parents_pending`: how many have not ended. `source`: of one that is reused, the node of an earlier workflow whose task stands for it. `index`: of an item, its place in its map. `compensates`: the node or item that it undoes. `workflow`: the one that it started. */
 export interface WorkflowNodeView {
   id: string;
   name: string;
@@ -444,6 +468,7 @@ export interface WorkflowNodeView {
   source?: string | null;
   map?: MapView | null;
   index?: number | null;
+  compensates?: string | null;
   workflow?: InnerWorkflowView | null;
 }
 
@@ -481,6 +506,7 @@ export interface WorkflowView {
   deadline_at?: string | null;
   stop_reason?: string | null;
   tags?: Record<string, string> | null;
+  compensation?: CompensationView | null;
   critical_path?: string[] | null;
   estimate_at?: string | null;
 }

@@ -61,6 +61,8 @@ Tags = Annotated[
 Priority = Annotated[int, Meta(ge=0, le=limits.PRIORITY_MAX)]
 Seconds = Annotated[float, Meta(ge=0, le=limits.DELAY_S_MAX)]
 Limit = Annotated[int, Meta(ge=1, le=200, description="Items on one page.")]
+# How the execution key of what undoes a node, and its name, end.
+COMPENSATE = ":compensate"
 NULL = msgspec.Raw(b"null")
 EARLIEST, LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
@@ -402,10 +404,13 @@ def task_view(task: Task, *, is_whole: bool = True) -> TaskView:
 
 def node_fields(task_id: UUID, execution_key: str | None) -> dict[str, Any]:
     """Of a node, what its id and its execution key (`workflow:node`) say; of an item of a map, its
-    place in that (`workflow:node:index`)."""
+    place in that (`workflow:node:index`). The key of what undoes either ends so."""
     if not is_node(task_id):
         return {}
-    _, name, index = [*(execution_key or "").split(":", 2), "", ""][:3]
+    key = (execution_key or "").removesuffix(COMPENSATE)
+    _, name, index = [*key.split(":", 2), "", ""][:3]
+    if name and key != execution_key:
+        name += COMPENSATE
     place = int(index) if index.isdecimal() else None
     return {"workflow": workflow_of(task_id), "node": name or None, "index": place}
 

@@ -20,12 +20,11 @@ from duly.api.list_body import decode_list
 from duly.api.problems import ApiProblem, Code, ProblemDetails, invalid, not_found
 from duly.api.request import Answer, Call
 from duly.api.tasks import TAG, task_id_of
-from duly.api.wire import NULL, PoolName, as_stored
+from duly.api.wire import NULL, PoolName, as_stored, node_fields
 from duly.api.workflow_appends import AppendChecks
 from duly.api.workflow_wire import AppendRequest, ParentView
 from duly.domain import limits
 from duly.domain.access import PRODUCERS, WORKERS
-from duly.domain.ids import is_node
 from duly.domain.limits import Problem
 from duly.domain.states import Outcome, State
 from duly.domain.task import BAND_NAMES, DEFAULT_POOL
@@ -429,8 +428,9 @@ def leased_task(lease: Lease, again: bool, given: NodeInput | None = None) -> Le
 
 
 def node_name(lease: Lease) -> str | None:
-    """The execution key of a node is that of its workflow, its name, and which item it is."""
-    return lease.execution_key.split(":")[1] if is_node(lease.id) else None
+    """As the task itself says it."""
+    name: str | None = node_fields(lease.id, lease.execution_key).get("node")
+    return name
 
 
 def parent_views(parents: Sequence[Parent]) -> dict[str, ParentView]:

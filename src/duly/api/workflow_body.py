@@ -8,7 +8,7 @@
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import islice
@@ -55,6 +55,7 @@ from duly.domain.limits import (
     submission_problems,
     tags_reason,
 )
+from duly.domain.node_spec import CompensationSpec
 from duly.domain.task import Policy, Submission
 from duly.domain.workflow import (
     APPENDED_MAX,
@@ -256,7 +257,9 @@ class WorkflowChecks:
             raise invalid(problems)
         graph = await self.graph_of(request, pace)
         request, tasks = await self.tasks_of(call, request, pace, is_open=is_open)
+        undoing = await self.compensations_of(call, request, pace)
         problems = field_problems(request, key) + key_problems(request, tasks)
+        problems += unwanted_compensations(request)
         problems += await self.rules.callback_problems(
             call.credential, call.tenant, request.callback
         )
@@ -267,7 +270,7 @@ class WorkflowChecks:
         return WorkflowStart(
             tenant=call.tenant,
             name=name,
-            nodes=await node_starts(request, tasks, graph, pace),
+            nodes=await node_starts(request, tasks, graph, undoing, pace),
             on_failure=request.on_failure,
             deadline_s=request.deadline_s,
             callback=None if told is None else encode_callback(told.callback()),
@@ -282,9 +285,10 @@ class WorkflowChecks:
             raise invalid(problems)
         graph = await self.graph_of(request, pace, is_open=True)
         request, tasks = await self.tasks_of(call, request, pace, is_open=False)
+        undoing = await self.compensations_of(call, request, pace)
         if problems := key_problems(request, tasks):
             raise invalid(problems)
-        nodes = await node_starts(request, tasks, graph, pace)
+        nodes = await node_starts(request, tasks, graph, undoing, pace)
         return Append(call.tenant, nodes, [node.after for node in asked.nodes.values()])
 
     async def graph_of(
@@ -352,7 +356,7 @@ class WorkflowChecks:
             await pace.step(len(node.payload) + IF_COST * predicate_bytes(node))
             found = list(spec_problems(node, now))
             if node.is_task:
-                found += self.task_of(call.tenant, node, *next(checked), now, tasks)
+                found += self.task_of(call.tenant, node.envelope, *next(checked), now, tasks)
             elif not found and node.workflow is not None:
                 found += await self.inner_task_of(inner, name, node, tasks, is_open=is_open)
             elif not found:
@@ -389,23 +393,51 @@ class WorkflowChecks:
         tasks.append(task)
         return []
 
+    async def compensations_of(
+        self, call: Call, request: WorkflowRequest, pace: WorkSlicer
+    ) -> dict[str, CompensationSpec]:
+        """What undoes nodes, by their names."""
+        asked = {n: c for n, node in request.nodes.items() if (c := node.compensate) is not None}
+        requests = [each.task_request(request.defaults) for each in asked.values()]
+        answers = await self.rules.check_all(call.credential, call.tenant, requests)
+        # Without a payload of its own it gets one that is not known yet.
+        unchecked = [each.payload == NULL for each in asked.values()]
+        answers = await self.without_payloads(call.tenant, requests, answers, unchecked)
+        now = self.environment.clock.now()
+        problems: list[Problem] = []
+        specs: dict[str, CompensationSpec] = {}
+        for name, wanted, answer in zip(asked, requests, answers, strict=True):
+            await pace.step(len(wanted.payload))
+            tasks: list[Submission] = []
+            is_enveloped = asked[name].envelope
+            found = self.task_of(call.tenant, is_enveloped, wanted, answer, now, tasks)
+            at = f"/nodes/{pointer_name(name)}/compensate"
+            problems += [Problem(at + each.pointer, each.reason) for each in found]
+            if tasks:
+                specs[name] = asked[name].spec(tasks[0])
+            if len(problems) >= ERRORS_MAX:
+                break
+        if problems:
+            raise invalid(problems[:ERRORS_MAX])
+        return specs
+
     def task_of(
         self,
         tenant: int,
-        node: NodeRequest,
+        is_enveloped: bool,
         asked: TaskRequest,
         defaults: TaskDefaults | Problem,
         now: datetime,
         tasks: list[Submission],
     ) -> list[Problem]:
-        """Adds the task of a node to the others; what is wrong with it."""
+        """Adds the task of a node, or what undoes it, to the others; what is wrong with it."""
         if not isinstance(defaults, TaskDefaults):
             return [defaults]
         task = asked.submission(tenant, defaults=defaults)
         found = submission_problems(task, now, self.rules.outbound) + target_problems(asked)
-        if node.envelope and task.url is None:
+        if is_enveloped and task.url is None:
             found.append(Problem("/envelope", "belongs to a webhook"))
-        tasks.append(enveloped(task) if node.envelope else task)
+        tasks.append(enveloped(task) if is_enveloped else task)
         return found
 
     async def without_payloads(
@@ -425,15 +457,21 @@ class WorkflowChecks:
 
 
 async def node_starts(
-    request: WorkflowRequest, tasks: Sequence[Submission], graph: Graph, pace: WorkSlicer
+    request: WorkflowRequest,
+    tasks: Sequence[Submission],
+    graph: Graph,
+    undoing: Mapping[str, CompensationSpec],
+    pace: WorkSlicer,
 ) -> list[NodeStart]:
     starts: list[NodeStart] = []
     for (name, node), task, parents, children in zip(
         request.nodes.items(), tasks, graph.parents, graph.children, strict=True
     ):
         await pace.step(predicate_bytes(node))
-        rule = WAIT_RULES[node.when]
-        starts.append(NodeStart(name, task, parents, children, rule, spec_of(node)))
+        rule, spec = WAIT_RULES[node.when], spec_of(node)
+        if name in undoing:
+            spec = replace(spec, compensate=undoing[name])
+        starts.append(NodeStart(name, task, parents, children, rule, spec))
     return starts
 
 
@@ -508,6 +546,17 @@ def field_problems(request: WorkflowRequest, key: str | None) -> list[Problem]:
         ("/tags", None if request.tags is None else tags_reason(request.tags)),
     ]
     return [Problem(pointer, reason) for pointer, reason in checks if reason is not None]
+
+
+def unwanted_compensations(request: WorkflowRequest) -> list[Problem]:
+    """What would never be run was asked for by mistake."""
+    if request.on_failure is OnFailure.COMPENSATE:
+        return []
+    return [
+        Problem(f"/nodes/{pointer_name(name)}/compensate", "needs on_failure: compensate")
+        for name, node in request.nodes.items()
+        if node.compensate is not None
+    ][:ERRORS_MAX]
 
 
 def key_problems(request: WorkflowRequest, tasks: Sequence[Submission]) -> list[Problem]:

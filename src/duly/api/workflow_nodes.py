@@ -32,6 +32,7 @@ from duly.domain.map_plan import ITEMS_MAX, MAX_ITEMS_DEFAULT, OPEN_MAX
 from duly.domain.node_spec import (
     PLAIN,
     STAND_IN_TYPES,
+    CompensationSpec,
     MapSpec,
     NodeKind,
     NodeSpec,
@@ -43,6 +44,7 @@ from duly.domain.predicate import PredicateRefused, parse_predicate, path_reason
 from duly.domain.task import Submission
 from duly.domain.workflow import NODE_NAME_CHARACTERS_MAX, NODES_MAX, OnFailure
 from duly.domain.workflow_types import VERSION_PATTERN
+from duly.store.policies import encode_policy
 
 NODE_NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
 NodeName = Annotated[str, Meta(pattern=NODE_NAME_PATTERN, max_length=NODE_NAME_CHARACTERS_MAX)]
@@ -59,7 +61,8 @@ class WorkflowFields(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
 ):
     """What every workflow of one definition has. `on_failure`: branches that do not depend on a
-    failed node go on, or everything stops."""
+    failed node go on, or everything stops; with `compensate`, what completed is then undone, the
+    last that completed first, by the `compensate` of its nodes."""
 
     deadline_s: Annotated[float, Meta(ge=1, le=limits.DELAY_S_MAX)] | None = None
     on_failure: OnFailure = OnFailure.FINISH_BRANCHES
@@ -134,6 +137,50 @@ class MapRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         )
 
 
+class CompensateRequest(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True
+):
+    """The task that undoes a node once its workflow has failed and the node had completed; of a
+    map, each item that completed. It is handed what it undoes as its parent, with the result.
+    `payload`: if not given, that of what it undoes; not with a map."""
+
+    type: TypeName
+    payload: msgspec.Raw = msgspec.field(default_factory=lambda: NULL)
+    target: Target | None = None
+    priority: Priority | None = None
+    retry: RetryOptions | None = None
+    timeout_s: Annotated[float, Meta(ge=limits.TIMEOUT_S_MIN, le=limits.TIMEOUT_S_MAX)] | None = (
+        None
+    )
+    tags: Tags | None = None
+    envelope: bool = False
+
+    def task_request(self, defaults: TaskDefaults) -> TaskRequest:
+        """With what the workflow says for all of its nodes."""
+        return TaskRequest(
+            type=self.type,
+            payload=self.payload,
+            target=self.target or defaults.target,
+            priority=defaults.priority if self.priority is None else self.priority,
+            retry=self.retry or defaults.retry,
+            timeout_s=defaults.timeout_s if self.timeout_s is None else self.timeout_s,
+            tags=self.tags,
+        )
+
+    def spec(self, task: Submission) -> CompensationSpec:
+        """Of the task that it is, with the defaults of its type."""
+        return CompensationSpec(
+            type=task.type,
+            payload=None if self.payload == NULL else task.payload,
+            url=task.url,
+            pool=task.pool,
+            priority=task.priority,
+            timeout_ms=round(task.policy.timeout_s * 1000),
+            policy=encode_policy(task.policy),
+            tags=task.tags,
+        )
+
+
 class InnerGraph(WorkflowFields, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A graph of its own that a node starts."""
 
@@ -149,7 +196,8 @@ class NodeRequest(
     a run of a type (`name@version`, without a version the latest of now) or of a graph, with which
     it ends. Its `payload` is that of each node inside without one. `if`: a predicate on the results
     of its parents, without which it is skipped. `delay_s` counts from their end. `envelope`: its
-    webhook's body is `{"payload", "parents"}`."""
+    webhook's body is `{"payload", "parents"}`. `compensate`: what undoes it, in a workflow with
+    `on_failure: compensate`."""
 
     type: TypeName | None = None
     map: MapRequest | None = None
@@ -171,6 +219,7 @@ class NodeRequest(
     concurrency_limit: Annotated[int, Meta(ge=1, le=limits.CONCURRENCY_LIMIT_MAX)] | None = None
     tags: Tags | None = None
     envelope: bool = False
+    compensate: CompensateRequest | None = None
 
     @property
     def is_task(self) -> bool:
@@ -209,8 +258,8 @@ OF_TASKS = (
 # Members that have no meaning for a node which runs something else.
 FOREIGN = {
     "type": (),
-    "wait": OF_TASKS,
-    "workflow": tuple(name for name in OF_TASKS if name != "payload"),
+    "wait": (*OF_TASKS, "compensate"),
+    "workflow": (*(name for name in OF_TASKS if name != "payload"), "compensate"),
 }
 OF_SIGNALS = ("timeout_s", "on_timeout", "role")
 NOTHING = NodeRequest()
@@ -262,6 +311,9 @@ def spec_problems(node: NodeRequest, now: datetime) -> Iterator[Problem]:
         )
     if node.map is not None:
         yield from map_problems(node, node.map)
+        if node.compensate is not None and node.compensate.payload != NULL:
+            reason = "does not go with a map: each item is undone with its own"
+            yield Problem("/compensate/payload", reason)
 
 
 def predicate_problems(predicate: dict[str, Any], parents: Sequence[str]) -> Iterator[Problem]:

@@ -26,6 +26,7 @@ from duly.domain.states import TERMINAL, State
 from duly.domain.workflow import NODES_MAX, NodeTime, WaitRule, critical_path
 from duly.store.database import Session
 from duly.store.map_standing import MapStanding
+from duly.store.workflow_compensations import read_not_undone, read_undone
 from duly.store.workflow_signals import SENDERS
 from duly.store.workflows import (
     SEARCHED_MAX,
@@ -124,29 +125,49 @@ class WorkflowReading:
     async def graph(self) -> GraphView:
         nodes = await self.all_nodes()
         names = {node.number: node.name for node in nodes}
+        workflow = self.workflow
+        undone: dict[int, State] = {}
+        if workflow.compensation is not None:
+            undone = await read_undone(self.session, workflow.tenant, workflow.id)
         views: list[GraphNode] = []
         for some in stretches(nodes):
             await asyncio.sleep(0)
-            views += [graph_node(node, names) for node in some]
-        return GraphView(self.workflow.id, self.workflow.name, self.workflow.state, views)
+            views += [graph_node(node, names, undone.get(node.number)) for node in some]
+        return GraphView(workflow.id, workflow.name, workflow.state, views)
 
     async def estimated(self) -> WorkflowView:
-        view = workflow_view(self.workflow)
+        view = await self.with_not_undone(workflow_view(self.workflow))
         if self.workflow.nodes - self.workflow.generated > ESTIMATED_NODES_MAX:
             return view
         nodes = await self.all_nodes()
         times = node_times(nodes)
         path, left_s = critical_path(times)
         names = {node.number: node.name for node in nodes}
-        is_known = self.workflow.ended_at is None and all(
+        is_live = self.workflow.ended_at is None and self.workflow.compensation is None
+        is_known = is_live and all(
             time.ended_s is not None or time.remaining_s > 0 for time in times.values()
         )
         estimate = self.workflow.now + timedelta(seconds=left_s) if is_known else None
         critical = [names[number] for number in path]
         return msgspec.structs.replace(view, critical_path=critical, estimate_at=estimate)
 
+    async def with_not_undone(self, view: WorkflowView) -> WorkflowView:
+        """Of one that has ended, the names of what stays done."""
+        found = view.compensation
+        if found is None or found.state not in (State.FAILED, State.CANCELLED):
+            return view
+        names = await read_not_undone(
+            *(self.session, self.workflow.tenant, self.workflow.id),
+            is_cancelled=found.state is State.CANCELLED,
+        )
+        named = msgspec.structs.replace(found, not_undone=names)
+        return msgspec.structs.replace(view, compensation=named)
+
     async def explanation(self, name: str | None) -> WorkflowExplanation:
-        nodes = {node.number: node for node in await self.all_nodes()}
+        found_nodes = await self.all_nodes()
+        if self.workflow.compensation is not None:
+            found_nodes += await self.stretch(NODES_MAX)
+        nodes = {node.number: node for node in found_nodes}
         asked = [
             node
             for node in nodes.values()
@@ -184,6 +205,8 @@ class WorkflowReading:
         return self.detail(found[0], found[0].parents_pending or 0)
 
     def detail(self, node: WorkflowNode, binding: int) -> str:
+        if node.compensates is not None and node.state not in TERMINAL:
+            return self.undoing_detail(node)
         match node.state:
             case State.WAITING if self.workflow.stop_reason is not None:
                 return f"its workflow is being stopped ({self.workflow.stop_reason})"
@@ -212,14 +235,23 @@ class WorkflowReading:
             case _:
                 return "has ended"
 
+    def undoing_detail(self, node: WorkflowNode) -> str:
+        if node.held_due_at is not None:
+            then = f"is held: its workflow was paused by {self.workflow.paused_by}"
+        elif node.state is State.WAITING:
+            then = "once what is undone before it has ended"
+        else:
+            then = "GET /v1/tasks/{id}/explain says more"
+        return f"undoes {node.compensates}: {then}"
+
 
 def stretches(nodes: Sequence[WorkflowNode]) -> Iterator[Sequence[WorkflowNode]]:
     return (nodes[at : at + STRETCH] for at in range(0, len(nodes), STRETCH))
 
 
-def graph_node(node: WorkflowNode, names: Mapping[int, str]) -> GraphNode:
+def graph_node(node: WorkflowNode, names: Mapping[int, str], undone: State | None) -> GraphNode:
     after = [names[number] for number in node.parents]
-    kinds = kind_of(node), map_view(node), inner_view(node)
+    kinds = kind_of(node), map_view(node), undone, inner_view(node)
     return GraphNode(node.name, node.state, after, when_of(node), *kinds)
 
 

@@ -112,6 +112,19 @@ class NodeCounts(msgspec.Struct, frozen=True):
     cancelled: int
 
 
+class CompensationView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far what completed is undone: RUNNING, then COMPLETED, FAILED if something could not be
+    undone, or CANCELLED with its workflow. `completed`: what is undone; `failed`: what could not
+    be, or was cancelled. `not_undone`: names of nodes and items that stay done, the first 20; not
+    in lists."""
+
+    state: State
+    started_at: Instant
+    completed: int
+    failed: int
+    not_undone: list[str] | None = None
+
+
 class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A workflow as it stands: RUNNING until its last node has ended. `critical_path` are the nodes
     that decide when it ends, `estimate_at` when that may be; neither for more than 1,000 nodes.
@@ -134,6 +147,7 @@ class WorkflowView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     deadline_at: Instant | None = None
     stop_reason: str | None = None
     tags: dict[str, str] | None = None
+    compensation: CompensationView | None = None
     critical_path: list[str] | None = None
     estimate_at: Instant | None = None
 
@@ -154,7 +168,8 @@ class MapView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class WorkflowNodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A node as it stands; its task has the same id. `parents_pending`: how many have not ended.
     `source`: of one that is reused, the node of an earlier workflow whose task stands for it.
-    `index`: of an item, its place in its map. `workflow`: the one that it started."""
+    `index`: of an item, its place in its map. `compensates`: the node or item that it undoes.
+    `workflow`: the one that it started."""
 
     id: UUID
     name: str
@@ -172,11 +187,13 @@ class WorkflowNodeView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     source: UUID | None = None
     map: MapView | None = None
     index: int | None = None
+    compensates: str | None = None
     workflow: InnerWorkflowView | None = None
 
 
 class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A map is one node; its items are listed by `nodes?map=`."""
+    """A map is one node; its items are listed by `nodes?map=`. `compensation`: how far it is
+    undone, of a map over 20,000 of its items at most."""
 
     name: str
     state: State
@@ -184,6 +201,7 @@ class GraphNode(msgspec.Struct, frozen=True, omit_defaults=True):
     when: When = "all_completed"
     kind: NodeKindName = "task"
     map: MapView | None = None
+    compensation: State | None = None
     workflow: InnerWorkflowView | None = None
 
 
@@ -288,6 +306,18 @@ class WorkflowWaitQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
     timeout_s: Annotated[float, Meta(ge=0, le=WAIT_S_MAX)] = 20.0
 
 
+def compensation_view(workflow: Workflow) -> CompensationView | None:
+    found = workflow.compensation
+    if found is None:
+        return None
+    return CompensationView(
+        state=found.state,
+        started_at=found.started_at,
+        completed=found.completed,
+        failed=found.failed,
+    )
+
+
 def workflow_view(workflow: Workflow) -> WorkflowView:
     return WorkflowView(
         id=workflow.id,
@@ -307,6 +337,7 @@ def workflow_view(workflow: Workflow) -> WorkflowView:
         deadline_at=workflow.deadline_at,
         stop_reason=workflow.stop_reason,
         tags=workflow.tags,
+        compensation=compensation_view(workflow),
     )
 
 
@@ -349,6 +380,7 @@ def node_view(node: WorkflowNode) -> WorkflowNodeView:
         source=node.source,
         map=map_view(node),
         index=node.map_index,
+        compensates=node.compensates,
         workflow=inner_view(node),
     )
 

@@ -76,10 +76,18 @@ def drawn(nodes: list[Json], screen: Screen = PLAIN) -> list[str]:
             text = clean(f"{line}  {node['state']}")
             if (found := node.get("map")) is not None:
                 text += f"  {items_of(found)}"
+            if (undone := node.get("compensation")) is not None:
+                text += f"  {undone_mark(undone)}"
             if (inside := node.get("workflow")) is not None:
                 text += f"  {clean(inside['name'])} {inside['id']}"
             lines += [styled(each, style, screen) for each in indented(text, depth, screen.width)]
     return lines
+
+
+def undone_mark(state: str) -> str:
+    """What a node says about its compensation."""
+    ended = {"COMPLETED": "↩ undone", "FAILED": "↩ not undone"}
+    return ended.get(state, f"↩ being undone, {state}")
 
 
 def items_of(found: Json) -> str:
@@ -105,11 +113,13 @@ def indented(text: str, depth: int, width: int | None) -> list[str]:
 
 
 def state_of(node: Json) -> str:
-    found = node.get("map")
-    if found is None:
-        return str(node["state"])
-    ended = found["completed"] + found["failed"] + found["cancelled"]
-    return f"{node['state']} {ended:,}/{found.get('items', found['made']):,}"
+    told = str(node["state"])
+    if (found := node.get("map")) is not None:
+        ended = found["completed"] + found["failed"] + found["cancelled"]
+        told += f" {ended:,}/{found.get('items', found['made']):,}"
+    if (undone := node.get("compensation")) is not None:
+        told += f" {undone_mark(undone)}"
+    return told
 
 
 def svg_of(nodes: list[Json]) -> str:

@@ -29,11 +29,15 @@ from duly.environment import SystemClock
 COLUMNS = ("id", "name", "state", "nodes", "created_at", "ended_at", "parent")
 NODE_COLUMNS = (
     *("name", "state", "kind", "map", "workflow", "type", "when", "parents_pending"),
+    "compensates",
     *("next_at", "started_at", "finished_at"),
 )
 ITEM_COLUMNS = ("index", "id", "state", "next_at", "started_at", "finished_at", "reason")
 SIGNAL_COLUMNS = ("number", "name", "sender", "role", "received_at", "node", "payload")
-LEADING = ("id", "name", "state", "counts", "critical_path", "estimate_at", "created_at")
+LEADING = (
+    *("id", "name", "state", "counts", "compensation"),
+    *("critical_path", "estimate_at", "created_at"),
+)
 STATES = ("RUNNING", "COMPLETED", "FAILED", "CANCELLED")
 RUNNING, COMPLETED = STATES[:2]
 NODE_STATES = ("WAITING", "SCHEDULED", "READY", *STATES)
@@ -188,7 +192,20 @@ def with_parent(found: Json) -> Json:
 
 def with_counts(found: Json) -> Json:
     counts = ", ".join(f"{count:,} {name}" for name, count in found["counts"].items() if count)
-    return {**found, "counts": counts}
+    told = {**found, "counts": counts}
+    if (undone := found.get("compensation")) is not None:
+        told["compensation"] = undone_words(undone)
+    return told
+
+
+def undone_words(undone: Json) -> str:
+    """How far what completed is undone, and what is not."""
+    words = f"{undone['state']}: {undone['completed']:,} undone"
+    if undone["failed"]:
+        words += f", {undone['failed']:,} not"
+    if names := undone.get("not_undone"):
+        words += f" ({', '.join(names)})"
+    return words
 
 
 @command.command("items")

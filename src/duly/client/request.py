@@ -96,6 +96,12 @@ class TypedTask(Protocol):
     def defaults(self) -> SubmitOptions: ...
 
 
+class NodeFields(Protocol):
+    """A node of a handle with a payload of its own, `handle.node(...)`."""
+
+    def fields(self) -> dict[str, Any]: ...
+
+
 class NodeOptions(TypedDict, total=False):
     """What a node of a workflow can be asked for with, beside what it comes after.
 
@@ -116,6 +122,8 @@ class NodeOptions(TypedDict, total=False):
     concurrency_limit: as of a task.
     tags: as of a task.
     envelope: the webhook's body is `{"payload": ..., "parents": {...}}`.
+    compensate: what undoes it once its workflow failed, with `on_failure="compensate"`: a handle, a
+        node with a payload of its own, `refund.node(...)`, a type, or what the API has.
     """
 
     name: str
@@ -133,6 +141,7 @@ class NodeOptions(TypedDict, total=False):
     concurrency_limit: int
     tags: Mapping[str, str]
     envelope: bool
+    compensate: "str | TypedTask | NodeFields | Mapping[str, Any]"
 
 
 class WorkflowOptions(TypedDict, total=False):

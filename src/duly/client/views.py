@@ -329,6 +329,17 @@ class WorkerHistory(View, frozen=True):
     busy_share: float | None
 
 
+class CompensationProgress(View, frozen=True):
+    """`completed`: what is undone; `failed`: what could not be; `not_undone`: names of nodes and
+    items that stay done, the first 20, of a workflow that has ended and is not of a list."""
+
+    state: State
+    started_at: datetime
+    completed: int
+    failed: int
+    not_undone: list[str] | None = None
+
+
 class WorkflowAround(View, frozen=True):
     """The node that stands for a workflow, and the workflow that it is in."""
 
@@ -346,6 +357,7 @@ class InnerWorkflow(View, frozen=True):
 
 class WorkflowData(msgspec.Struct, kw_only=True):
     """`counts`: how many nodes are in each state. `stop_reason`: why the rest was cancelled.
+    `compensation`: of one that failed, how far what completed is undone.
     `parent`: of one within another."""
 
     id: str
@@ -365,6 +377,7 @@ class WorkflowData(msgspec.Struct, kw_only=True):
     paused_at: datetime | None = None
     paused_by: str | None = None
     tags: dict[str, str] | None = None
+    compensation: CompensationProgress | None = None
     critical_path: list[str] | None = None
     estimate_at: datetime | None = None
 
@@ -389,7 +402,8 @@ class MapProgress(View, frozen=True):
 class WorkflowNode(View, frozen=True):
     """A node of a workflow as it stands; its task has the same id. `parents_pending`: how many of
     its parents have not ended. `source`: of one that is reused, the task that ran for it. `index`:
-    of an item, its place in its map. `workflow`: the one that it started."""
+    of an item, its place in its map. `compensates`: the node or item that it undoes.
+    `workflow`: the one that it started."""
 
     id: str
     name: str
@@ -407,6 +421,7 @@ class WorkflowNode(View, frozen=True):
     source: str | None = None
     map: MapProgress | None = None
     index: int | None = None
+    compensates: str | None = None
     workflow: InnerWorkflow | None = None
 
 
@@ -435,6 +450,7 @@ class GraphNode(View, frozen=True):
     when: str = "all_completed"
     kind: str = "task"
     map: MapProgress | None = None
+    compensation: State | None = None
     workflow: InnerWorkflow | None = None
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar, Unpack, cast
 
 from duly.client.errors import InvalidWorkflow
-from duly.client.request import NodeOptions, TypedTask, When, task_fields
+from duly.client.request import NodeFields, NodeOptions, TypedTask, When, task_fields
 from duly.client.workflow_results import Condition, NodeResult, NodeState
 
 R_co = TypeVar("R_co", covariant=True)
@@ -161,9 +161,23 @@ def flat_parents(after: Parents) -> Iterator[FlowNode[Any] | str]:
 
 
 def node_fields(options: Mapping[str, Any]) -> dict[str, Any]:
-    named = ("name", "if_")
+    named = ("name", "if_", "compensate")
     fields = task_fields({name: value for name, value in options.items() if name not in named})
+    if (undo := options.get("compensate")) is not None:
+        fields["compensate"] = compensation_fields(undo)
     return fields | rule_fields(None, options.get("if_"))
+
+
+def compensation_fields(undo: str | TypedTask | NodeFields | Mapping[str, Any]) -> Any:
+    """What undoes a node, as the API has it."""
+    if isinstance(undo, str):
+        return {"type": undo}
+    if isinstance(undo, NodeCall):
+        return undo.fields()
+    if isinstance(undo, Mapping):
+        return undo
+    handle = cast("TypedTask", undo)
+    return {"type": handle.type, **task_fields(handle.defaults)}
 
 
 def rule_fields(

@@ -5,6 +5,7 @@ them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
 from enum import IntEnum, StrEnum
 from itertools import islice
 from typing import NamedTuple
@@ -112,6 +113,24 @@ def workflow_end(stop: WorkflowStop | None, failed: int, cancelled: int, skipped
     if stop is not None or failed:
         return State.FAILED
     return State.CANCELLED if cancelled else State.COMPLETED
+
+
+class Compensation(NamedTuple):
+    """How far what completed of a workflow is undone. `failed`: what could not be, or was
+    cancelled."""
+
+    started_at: datetime
+    completed: int
+    failed: int
+    state: State
+
+
+def compensation_state(stop: WorkflowStop | None, failed: int, *, is_over: bool) -> State:
+    if not is_over:
+        return State.RUNNING
+    if stop is WorkflowStop.CANCELLED:
+        return State.CANCELLED
+    return State.FAILED if failed else State.COMPLETED
 
 
 class Graph(NamedTuple):

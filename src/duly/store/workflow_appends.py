@@ -28,6 +28,7 @@ from duly.domain.workflow import (
     EDGES_MAX,
     NODES_MAX,
     PROBLEMS_MAX,
+    OnFailure,
     pointer_name,
     unknown_parent,
 )
@@ -319,6 +320,8 @@ def append_problems(row: Any, append: Append, known: Mapping[str, KnownNode]) ->
         at = f"/nodes/{pointer_name(node.name)}"
         if node.name in known:
             yield Problem(at, "has the name of a node that is there already")
+        if node.spec.compensate is not None and row["on_failure"] != OnFailure.COMPENSATE:
+            yield Problem(f"{at}/compensate", "needs a workflow with on_failure: compensate")
         for position, name in enumerate(after):
             if name not in new and name not in known:
                 yield unknown_parent(node.name, position, name)

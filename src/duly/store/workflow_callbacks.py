@@ -4,20 +4,33 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
+from duly.domain.states import State
 from duly.domain.task import Policy, Submission
 from duly.store.database import Session
 from duly.store.policies import decode_callback
 from duly.store.submit import Submitter
+from duly.store.workflow_compensations import read_not_undone
 from duly.store.workflow_control import EndedWorkflow
 
 
-class CallbackPayload(msgspec.Struct, frozen=True):
+class EndedCompensation(msgspec.Struct, frozen=True):
+    """As the API tells it."""
+
+    state: str
+    completed: int
+    failed: int
+    not_undone: list[str]
+
+
+class CallbackPayload(msgspec.Struct, frozen=True, omit_defaults=True):
     """The body of the webhook, or the payload of the task."""
 
     workflow: str
     name: str
     state: str
     counts: dict[str, int]
+    # Of one that undid what completed: how that ended, and what stays done.
+    compensation: EndedCompensation | None = None
 
 
 class WorkflowCallbacks:
@@ -26,7 +39,8 @@ class WorkflowCallbacks:
 
     async def store(self, session: Session, ended: EndedWorkflow) -> Callable[[], Awaitable[None]]:
         """One task for each end, however often it is tried: its execution key says of which."""
-        entries = await self.submitter.assign_ids([submission_of(ended)], session)
+        told = submission_of(ended, await read_compensation(session, ended))
+        entries = await self.submitter.assign_ids([told], session)
         answers = await self.submitter.store(session, entries)
 
         async def after() -> None:
@@ -35,9 +49,22 @@ class WorkflowCallbacks:
         return after
 
 
-def submission_of(ended: EndedWorkflow) -> Submission:
+async def read_compensation(session: Session, ended: EndedWorkflow) -> EndedCompensation | None:
+    found = ended.compensation
+    if found is None:
+        return None
+    names: list[str] = []
+    if found.state is not State.COMPLETED:
+        is_cancelled = found.state is State.CANCELLED
+        names = await read_not_undone(session, ended.tenant, ended.id, is_cancelled=is_cancelled)
+    return EndedCompensation(found.state.value, found.completed, found.failed, names)
+
+
+def submission_of(ended: EndedWorkflow, compensation: EndedCompensation | None) -> Submission:
     callback = decode_callback(ended.callback)
-    payload = CallbackPayload(str(ended.id), ended.name, ended.state, ended.counts)
+    payload = CallbackPayload(
+        *(str(ended.id), ended.name, ended.state, ended.counts), compensation=compensation
+    )
     return Submission(
         tenant=ended.tenant,
         type=callback.type,

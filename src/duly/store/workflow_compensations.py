@@ -24,6 +24,7 @@ from uuid import UUID
 
 from duly.domain.ids import NODE_NUMBER_MAX, node_id_of, shard_of
 from duly.domain.node_spec import MapSpec
+from duly.domain.states import State
 from duly.domain.workflow import NODES_MAX
 from duly.store.database import Session
 from duly.store.finish import Released
@@ -34,6 +35,9 @@ from duly.store.workflow_timers import WorkflowTimer
 SQL = statements_beside(__file__)
 # Compensations that one commit makes.
 COMPENSATED_AT_ONCE = 1000
+# Compensations that a reader looks at, and names of what is not undone that it is told.
+LOOKED_AT_MAX = 20_000
+NAMED_MAX = 20
 # Of the numbers for generated nodes, items of maps leave as many as undo all of them.
 ITEM_NUMBERS_MAX = (NODE_NUMBER_MAX - 2 * NODES_MAX) // 2
 
@@ -120,6 +124,32 @@ async def list_items(session: Session, workflow_id: UUID, node: CompensableNode)
     place = workflow_id, node.number, node.map_index
     rows = await session.fetch(SQL.list_items, shard_of(workflow_id), *place, most)
     return [row["number"] for row in rows]
+
+
+async def read_undone(session: Session, tenant: int, workflow_id: UUID) -> dict[int, State]:
+    """How far each node of the graph is undone, by its number."""
+    rows = await session.fetch(
+        SQL.read_undone, tenant, shard_of(workflow_id), workflow_id, LOOKED_AT_MAX
+    )
+    return {row["number"]: undone_state(row) for row in rows}
+
+
+def undone_state(row: Any) -> State:
+    if row["live"]:
+        due = State.READY if row["is_due"] else State.WAITING
+        return State.RUNNING if row["is_running"] else due
+    return State.FAILED if row["failed"] else State.COMPLETED
+
+
+async def read_not_undone(
+    session: Session, tenant: int, workflow_id: UUID, *, is_cancelled: bool
+) -> list[str]:
+    """Names of what stays done, of a workflow that has ended."""
+    bounds = LOOKED_AT_MAX, NAMED_MAX, is_cancelled
+    rows = await session.fetch(
+        SQL.read_not_undone, tenant, shard_of(workflow_id), workflow_id, *bounds
+    )
+    return [row["name"] for row in rows]
 
 
 async def end_compensated(session: Session, workflow_id: UUID, released: Released) -> None:

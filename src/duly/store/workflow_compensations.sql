@@ -107,6 +107,98 @@ SELECT id, tenant, shard, duly.timer_queue(pool, priority) AS queue, 0 AS fence,
  WHERE NOT $5 OR duly.node_number(id) = $3
  ORDER BY id
 
+-- name: read_undone
+-- Of each node of a graph how far it is undone; of a map, its items added up, as far as so many
+-- compensations are looked at.
+SELECT coalesce(undone.map_number, made.compensates) AS number, count(timers.id) AS live,
+       bool_or(timers.holder IS NOT NULL) AS is_running, bool_or(timers.due_at IS NOT NULL) AS is_due,
+       count(*) FILTER (WHERE last.state IN ('FAILED', 'CANCELLED')) AS failed
+  FROM (SELECT node.shard, node.id, node.compensates
+          FROM duly.workflow_nodes AS node
+         WHERE node.shard = $2
+           AND duly.workflow_of(node.id) = $3
+           AND node.compensates IS NOT NULL
+           AND node.tenant + 0 = $1
+         ORDER BY node.compensates
+         LIMIT $4) AS made
+  JOIN duly.workflow_nodes AS undone
+    ON undone.shard = made.shard AND undone.id = duly.node_id($3, made.compensates)
+  LEFT JOIN duly.timers ON timers.shard = made.shard AND timers.id = made.id
+  LEFT JOIN LATERAL (
+       SELECT attempts.state
+         FROM duly.attempts
+        WHERE attempts.shard = made.shard AND attempts.id = made.id AND attempts.state IS NOT NULL
+        ORDER BY attempts.fence DESC
+        LIMIT 1) AS last ON true
+ GROUP BY 1
+
+-- name: read_not_undone
+-- What stays done, though it could have been undone: what undoes it failed or was cancelled; or it was
+-- never made, because the workflow was cancelled. Of a map that was not reached, only the map. The first,
+-- as far as so many nodes are looked at.
+WITH made AS (
+    SELECT node.shard, node.id, node.compensates
+      FROM duly.workflow_nodes AS node
+     WHERE node.shard = $2
+       AND duly.workflow_of(node.id) = $3
+       AND node.compensates IS NOT NULL
+       AND node.tenant + 0 = $1
+     ORDER BY node.compensates
+     LIMIT $4
+), failed AS (
+    SELECT duly.node_id($3, made.compensates) AS id
+      FROM made
+      JOIN LATERAL (
+           SELECT attempts.state
+             FROM duly.attempts
+            WHERE attempts.shard = made.shard AND attempts.id = made.id
+              AND attempts.state IS NOT NULL
+            ORDER BY attempts.fence DESC
+            LIMIT 1) AS last ON last.state IN ('FAILED', 'CANCELLED')
+), left_over AS (
+    SELECT node.id
+      FROM duly.workflow_nodes AS node
+      JOIN LATERAL (
+           SELECT attempts.state
+             FROM duly.attempts
+            WHERE attempts.shard = node.shard AND attempts.id = coalesce(node.source, node.id)
+              AND attempts.state IS NOT NULL
+            ORDER BY attempts.fence DESC
+            LIMIT 1) AS last ON true
+     WHERE $6
+       AND node.shard = $2
+       AND node.id > $3
+       AND node.id <= duly.node_id($3, 10000)
+       AND node.tenant + 0 = $1
+       AND (node.spec::jsonb ->> 'compensate') IS NOT NULL
+       AND CASE WHEN node.kind = 1
+                THEN EXISTS (
+                     SELECT FROM (SELECT item.shard, item.id
+                                    FROM duly.workflow_nodes AS item
+                                   WHERE item.shard = node.shard
+                                     AND duly.workflow_of(item.id) = $3
+                                     AND item.map_number = duly.node_number(node.id)
+                                   ORDER BY item.map_index
+                                   LIMIT $4) AS item
+                      WHERE EXISTS (SELECT FROM duly.attempts
+                                     WHERE attempts.shard = item.shard AND attempts.id = item.id
+                                       AND attempts.state = 'COMPLETED')
+                        AND NOT EXISTS (SELECT FROM duly.workflow_nodes AS found
+                                         WHERE found.shard = item.shard
+                                           AND duly.workflow_of(found.id) = $3
+                                           AND found.compensates = duly.node_number(item.id)))
+                ELSE last.state = 'COMPLETED'
+                     AND NOT EXISTS (SELECT FROM duly.workflow_nodes AS found
+                                      WHERE found.shard = node.shard
+                                        AND duly.workflow_of(found.id) = $3
+                                        AND found.compensates = duly.node_number(node.id)) END
+)
+SELECT node.name
+  FROM (SELECT id FROM failed UNION ALL SELECT id FROM left_over) AS kept
+  JOIN duly.workflow_nodes AS node ON node.shard = $2 AND node.id = kept.id
+ ORDER BY node.id
+ LIMIT $5
+
 -- name: end_compensated
 -- The end of a workflow of which nothing more is undone; its last node ended before.
 UPDATE duly.workflows

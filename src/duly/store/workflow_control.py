@@ -18,7 +18,7 @@ from typing import Any
 from uuid import UUID
 
 from duly.domain.ids import NODE_NUMBER_MAX, node_id_of, shard_of
-from duly.domain.workflow import WorkflowStop
+from duly.domain.workflow import Compensation, WorkflowStop
 from duly.store.control import cancel_tasks, ended_by_cancel
 from duly.store.database import Database, Session
 from duly.store.finish import Released
@@ -31,6 +31,7 @@ from duly.store.workflow_pauses import PARKED, QUEUE, park, unpause_workflow
 from duly.store.workflow_steps import BeginInner, run_step
 from duly.store.workflow_timers import TimerKind, WorkflowTimer, arm, take_timer
 from duly.store.workflow_waits import run_wait
+from duly.store.workflows import compensation_from
 
 SQL = statements_beside(__file__)
 # Nodes that one commit cancels.
@@ -50,6 +51,7 @@ class EndedWorkflow:
     state: str
     counts: dict[str, int]
     callback: str
+    compensation: Compensation | None = None
 
 
 async def stop_workflow(
@@ -160,4 +162,5 @@ def ended_from(row: Any) -> EndedWorkflow:
         state=row["state"],
         counts={name: row[name] for name in names},
         callback=row["callback"],
+        compensation=compensation_from(row),
     )

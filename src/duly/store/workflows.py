@@ -35,7 +35,14 @@ from duly.domain.ids import (
 from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, NodeSpec
 from duly.domain.states import State, live_state
 from duly.domain.task import WEBHOOK_POOL, Submission, timer_queue
-from duly.domain.workflow import NODES_MAX, OnFailure, WaitRule, WorkflowStop
+from duly.domain.workflow import (
+    NODES_MAX,
+    Compensation,
+    OnFailure,
+    WaitRule,
+    WorkflowStop,
+    compensation_state,
+)
 from duly.environment import CrashPoint
 from duly.events import NodesReleased, TasksStored
 from duly.store.database import SERIALIZATION_FAILURE, Database, Session
@@ -380,6 +387,8 @@ class Workflow:
     # The workflow whose finished nodes it reuses, and the node of another one that stands for it.
     resumed_from: UUID | None = None
     parent_node: UUID | None = None
+    # Of one that failed and undoes what completed.
+    compensation: Compensation | None = None
     parent_name: str | None = None
 
     @property
@@ -428,6 +437,8 @@ class WorkflowNode:
     map: MapStanding | None = None
     # Of an item: its place in its map.
     map_index: int | None = None
+    # The node or item that it undoes.
+    compensates: str | None = None
     # Of one that has started a workflow.
     inside: InnerWorkflow | None = None
 
@@ -607,8 +618,18 @@ def workflow_from(row: Any) -> Workflow:
         paused_by=row["paused_by"],
         resumed_from=row["resumed_from"],
         parent_node=row["parent_node"],
+        compensation=compensation_from(row),
         parent_name=row["parent_name"],
     )
+
+
+def compensation_from(row: Any) -> Compensation | None:
+    if row["compensating_at"] is None:
+        return None
+    stop = None if row["stop_reason"] is None else WorkflowStop(row["stop_reason"])
+    failed, is_over = row["compensations_failed"], row["ended_at"] is not None
+    state = compensation_state(stop, failed, is_over=is_over)
+    return Compensation(row["compensating_at"], row["compensated"], failed, state)
 
 
 def node_from(row: Any) -> WorkflowNode:
@@ -637,6 +658,7 @@ def node_from(row: Any) -> WorkflowNode:
         source=row["source"],
         map=None if spec.map is None else map_standing(row, spec.map),
         map_index=row["map_index"],
+        compensates=row["undone"],
         inside=None if row["inside_id"] is None else inner_workflow(row),
     )
 

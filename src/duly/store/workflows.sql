@@ -78,6 +78,7 @@ SELECT workflows.id, workflows.tenant, workflows.name, workflows.state, workflow
        workflows.on_failure, workflows.stop_reason, workflows.tags, workflows.callback,
        workflows.type, workflows.type_version, workflows.paused_at, workflows.paused_by,
        workflows.resumed_from, workflows.parent_node, around.name AS parent_name,
+       workflows.compensating_at, workflows.compensated, workflows.compensations_failed,
        alive.waiting, alive.scheduled, alive.ready, alive.running, duly.now() AS now
   FROM unnest($2::smallint[], $3::uuid[], $4::uuid[]) AS asked(shard, id, last_id)
   JOIN duly.workflows
@@ -123,11 +124,13 @@ SELECT id, looked_at, is_match
 -- only a column a condition of an index.
 , placed AS MATERIALIZED (
     SELECT *, coalesce(chosen.source, chosen.id) AS ran, duly.workflow_of(chosen.id) AS workflow,
-           duly.node_number(chosen.id) AS number
+           duly.node_number(chosen.id) AS number,
+           duly.node_id(chosen.id, chosen.compensates) AS undone_id
       FROM chosen
 )
 SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.children, node.spec,
-       node.map_index, timers.id IS NOT NULL AS is_live, timers.due_at, timers.holder, timers.attempt,
+       node.map_index, undone.name AS undone, timers.id IS NOT NULL AS is_live, timers.due_at,
+       timers.holder, timers.attempt,
        timers.parents_pending, timers.held_due_at, timers.started_at AS live_started_at, tasks.type,
        last.state, last.outcome, last.reason, last.started_at, last.ended_at, node.source,
        coalesce(timers.run_at, last.run_at, tasks.run_at) AS run_at,
@@ -136,6 +139,8 @@ SELECT node.id, node.name, node.wait_rule, node.delay_ms, node.parents, node.chi
        CASE WHEN node.kind = 1 THEN last.result END AS map_result, waiting.until,
        inside.id AS inside_id, inside.name AS inside_name, inside.state AS inside_state, duly.now() AS now
   FROM placed AS node
+  LEFT JOIN duly.workflow_nodes AS undone
+    ON undone.shard = node.shard AND undone.id = node.undone_id
   LEFT JOIN duly.tasks ON tasks.shard = node.shard AND tasks.id = node.ran
   LEFT JOIN duly.timers ON timers.shard = node.shard AND timers.id = node.id
   LEFT JOIN LATERAL (
