@@ -47,6 +47,11 @@ def number_of(books: sqlite3.Connection, key: str) -> int:
     return int(number)
 
 
+def accept(key: str, order: str) -> None:
+    with shop() as books:
+        first(books, key, f"accept {order}")
+
+
 def charge(key: str, card: str, cents: int) -> int:
     if not card.startswith("4"):
         raise Refused(f"the card {card} was declined")
@@ -86,6 +91,11 @@ def ship(key: str, reservation: int, address: str) -> str:
     with shop() as books:
         first(books, key, f"ship {reservation} to {address}")
         return f"parcel-{number_of(books, key)}"
+
+
+def recall(key: str, parcel: str) -> None:
+    with shop() as books:
+        first(books, key, f"recall {parcel}")
 
 
 def mail(key: str, to: str, text: str) -> None:

@@ -1,5 +1,5 @@
-"""Order fulfilment, started as its page says from a copy of its folder: what is shipped, what is
-undone, and what a killed worker does to it."""
+"""Order fulfilment, started as its page says from a copy of its folder: what is shipped, approved
+and undone, and what a killed worker does to it."""
 
 import shutil
 import signal
@@ -95,31 +95,63 @@ def follow(site: Site, folder: Path) -> None:
     assert site.call("POST", "/orders", {**GOOD, "number": "1", "cents": 1})[0] == 409
     # The shop's systems come back.
     (folder / "away").unlink()
-    good = {"charge": "COMPLETED", "reserve": "COMPLETED", "ship": "COMPLETED"}
-    bad = {"ship": "SKIPPED", "confirm": "SKIPPED", "apologise": "COMPLETED", "undo": "COMPLETED"}
-    assert ended(site, shipped) == {
-        **good,
-        "order": "COMPLETED",
-        "confirm": "COMPLETED",
-        "apologise": "SKIPPED",
-        "undo": "COMPLETED",
-    }
-    assert sorted(what.split()[0] for what in done(folder)) == ["charge", "mail", "reserve", "ship"]
+    steps = ("accept", "charge", "reserve", "ship", "confirm")
+    assert ended(site, shipped) == dict.fromkeys(("order", *steps), "COMPLETED")
+    words = sorted(what.split()[0] for what in done(folder))
+    assert words == ["accept", "charge", "mail", "reserve", "ship"]
     assert teapots(folder) == 4
 
     declined = ended(site, order(site, "2", card="9"))
-    assert declined == {"order": "FAILED", "charge": "FAILED", "reserve": "COMPLETED", **bad}
+    assert (declined["order"], declined["charge"]) == ("FAILED", "FAILED")
     assert teapots(folder) == 4, "what was reserved is back"
     sold_out = ended(site, order(site, "3", items={"teapot": 100}))
-    assert sold_out == {"order": "FAILED", "charge": "COMPLETED", "reserve": "FAILED", **bad}
-    happened = done(folder)
-    assert [what.split()[0] for what in happened].count("refund") == 1
-    assert [what for what in happened if "cannot be delivered" in what] == [
+    assert (sold_out["order"], sold_out["reserve"]) == ("FAILED", "FAILED")
+    for steps_of in (declined, sold_out):
+        assert "COMPLETED" not in (steps_of["ship"], steps_of["confirm"])
+        assert steps_of["accept:compensate"] == "COMPLETED", "the customer is told"
+    refunds = [what.split()[0] for what in done(folder)].count("refund")
+    assert refunds == (sold_out["charge"] == "COMPLETED"), "what was charged is refunded"
+    assert [what for what in done(folder) if "cannot be delivered" in what] == [
         "mail ann@x.org: order 2 cannot be delivered",
         "mail ann@x.org: order 3 cannot be delivered",
     ]
     assert site.call("DELETE", f"/orders/{shipped}")[0] == 409
     assert site.call("GET", "/orders/019a8f2c-0000-7000-8000-000000000001")[0] == 404
+    approve(site, folder)
+
+
+def approve(site: Site, folder: Path) -> None:
+    """A large order waits for a word, and what was done for it is undone if that is no."""
+    before = len(done(folder))
+    large, refused = (order(site, number, cents=90_000) for number in ("4", "5"))
+
+    def waits() -> bool:
+        found = [site.call("GET", f"/orders/{each}")[1] for each in (large, refused)]
+        return all(
+            each["steps"]["reserve"] == each["steps"]["charge"] == "COMPLETED" for each in found
+        )
+
+    eventually(waits, "both are charged and reserved")
+    assert teapots(folder) == 2
+    for order_id, is_approved in ((large, True), (refused, False)):
+        said = {"approved": is_approved, "by": "jane"}
+        for _ in range(2):
+            assert site.call("POST", f"/orders/{order_id}/approval", said)[0] == 200
+    assert ended(site, large)["order"] == "COMPLETED"
+    undone = ended(site, refused)
+    assert (undone["order"], undone["ship"]) == ("FAILED", "FAILED")
+    assert {undone[f"{step}:compensate"] for step in ("accept", "charge", "reserve")} == {
+        "COMPLETED"
+    }
+    assert "ship:compensate" not in undone
+    assert teapots(folder) == 3
+    happened = done(folder)[before:]
+    last = [what.split()[0] for what in happened if what.startswith(("refund", "restock"))]
+    assert sorted(last) == ["refund", "restock"]
+    assert happened.index("mail ann@x.org: order 5 cannot be delivered") > max(
+        happened.index(what) for what in happened if what.startswith(("refund", "restock"))
+    )
+    assert site.call("POST", f"/orders/{large}/approval", {"approved": True, "by": "x"})[0] == 409
 
 
 def test_a_killed_worker_charges_nobody_twice(
