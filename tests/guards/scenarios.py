@@ -405,6 +405,45 @@ async def a_signal_is_for_one_node_that_wants_its_sender(stage: Stage, race: Rac
             assert [row["consumed_by"] for row in facts.signals] == [3 - last]
 
 
+async def what_completed_is_undone_once_and_the_last_first(stage: Stage, race: Race) -> None:
+    """Of three nodes, the third failed: the second is undone, then the first, then nothing."""
+    scene = await stage.undone_workflow()
+    assert scene.workflow is not None
+    for number, undone in ((10_001, 2), (10_002, 1)):
+        await go_on(stage.database, scene)
+        facts = await assert_true(stage, scene)
+        due = [node_number(row["id"]) for row in facts.timers if row["may_start"]]
+        assert due == [number], "one at a time"
+        made = replace(scene, id=node_id_of(scene.workflow, number), granted=set())
+        assert await undone_by(stage, made) == undone
+        await lease_again(stage, made)
+        await settle_as(Outcome.COMPLETED)(stage.database, made)
+    await go_on(stage.database, scene)
+    facts = await assert_true(stage, scene)
+    (ended,) = facts.workflows
+    assert (ended["state"], ended["compensated"], ended["generated"]) == ("FAILED", 2, 2)
+
+
+async def undone_by(stage: Stage, scene: Scene) -> int:
+    found: int = await stage.owner.fetchval(
+        "SELECT compensates FROM duly.workflow_nodes WHERE id = $1", scene.id
+    )
+    return found
+
+
+async def a_cancel_stops_what_undoes(stage: Stage, race: Race) -> None:
+    """Before the first of it, and while that runs."""
+    for setting, undone in ((stage.undone_workflow, 0), (stage.undoing_node, 1)):
+        scene = await setting()
+        await stop(stage.database, scene)
+        if undone:
+            await settle_as(Outcome.COMPLETED)(stage.database, scene)
+        await go_on(stage.database, scene)
+        facts = await assert_true(stage, scene)
+        (ended,) = facts.workflows
+        assert (ended["state"], ended["compensated"]) == ("CANCELLED", undone)
+
+
 async def a_node_ends_with_the_workflow_inside(stage: Stage, race: Race) -> None:
     """Not before it, whether a cancel comes, or a look that is too early; and once it has ended."""
     for call in (cancel, stop, look):

@@ -15,6 +15,7 @@ from duly.domain.lanes import Lane, Ticket
 from duly.domain.node_spec import (
     PLAIN,
     STAND_IN_TYPES,
+    CompensationSpec,
     MapSpec,
     NodeKind,
     NodeSpec,
@@ -24,7 +25,7 @@ from duly.domain.node_spec import (
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome
 from duly.domain.task import Callback, Policy, Submission
-from duly.domain.workflow import NODES_MAX, WaitRule
+from duly.domain.workflow import NODES_MAX, OnFailure, WaitRule
 from duly.environment import Environment
 from duly.store.control import ControlAnswer, cancel_tasks
 from duly.store.database import Database
@@ -87,7 +88,8 @@ SELECT id, reason, attempts, replayed_as IS NOT NULL AS is_replayed
   FROM duly.dead_letters WHERE tenant = $1 ORDER BY id"""
 READ_WORKFLOWS = """
 SELECT state, live, completed, failed, skipped, cancelled, stop_reason,
-       paused_at IS NOT NULL AS is_paused, parent_node IS NOT NULL AS is_inside
+       paused_at IS NOT NULL AS is_paused, compensating_at IS NOT NULL AS is_undone, compensated,
+       compensations_failed, generated, parent_node IS NOT NULL AS is_inside
   FROM duly.workflows WHERE tenant = $1 ORDER BY parent_node IS NOT NULL"""
 READ_WORKFLOW_TIMERS = """
 SELECT kind, node, cursor, due_at <= duly.now() AS is_due
@@ -430,6 +432,49 @@ class Stage:
         scene.fence += 1
         return scene
 
+    async def undone_workflow(self) -> Scene:
+        """Two nodes completed and one failed: what undoes the two is to be made."""
+        tenant = next(self.tenants)
+        task = Submission(tenant=tenant, type="email", url="https://example.org/")
+        undo = CompensationSpec(
+            type="undo", url=task.url, pool="default", priority=5, timeout_ms=60_000
+        )
+        spec = NodeSpec(compensate=undo)
+        nodes = [
+            NodeStart("left", task, children=[3], spec=spec),
+            NodeStart("right", task, children=[3], spec=spec),
+            NodeStart("join", task, [1, 2], spec=spec),
+        ]
+        submitter = Submitter(self.database, self.environment)
+        start = WorkflowStart(tenant, "order", nodes, OnFailure.COMPENSATE)
+        (answer,) = await WorkflowStarter(self.database, submitter).start([start])
+        assert isinstance(answer, Started)
+        scene = Scene(tenant, node_id_of(answer.id, 3), workflow=answer.id)
+        for number in (1, 2, 3):
+            node = Scene(tenant, node_id_of(answer.id, number))
+            leases = await lease_tasks(
+                self.database, self.environment, scene.holder, [node.ticket], LEASE_S
+            )
+            node.fence = leases[0].fence
+            await self.ended(node, Outcome.REJECTED if number == 3 else Outcome.COMPLETED)
+        scene.grant(leases)
+        return scene
+
+    async def undoing_node(self) -> Scene:
+        """The first of two that undo, one after the other, is leased; its lease ran out at once."""
+        scene = await self.undone_workflow()
+        assert scene.workflow is not None
+        await run_due_timer(self.database, scene)
+        scene = Scene(
+            scene.tenant, node_id_of(scene.workflow, NODES_MAX + 1), workflow=scene.workflow
+        )
+        leases = await lease_tasks(
+            self.database, self.environment, scene.holder, [scene.ticket], 0.0
+        )
+        scene.grant(leases)
+        scene.fence = leases[0].fence
+        return scene
+
     async def facts(self, scene: Scene) -> "Facts":
         """Everything the tables say of the scene's tenant, in names instead of random ids."""
         tables = []
@@ -493,8 +538,13 @@ def assert_invariants(scene: Scene, facts: Facts) -> None:
         assert not wrong, f"is due in a pause, or held without one: {facts}"
     live = [workflow["live"] for workflow in facts.workflows]
     assert not live or sum(live) == len(facts.timers), f"live nodes: {facts}"
-    assert not live or sum(live) or not facts.workflow_timers, f"has ended: {facts}"
+    has_ended = all(workflow["state"] is not None for workflow in facts.workflows)
+    assert not live or not has_ended or not facts.workflow_timers, f"has ended: {facts}"
     for workflow in facts.workflows:
-        assert (workflow["state"] is None) == (workflow["live"] > 0), f"how it stands: {facts}"
+        goes_on = workflow["live"] > 0
+        if workflow["is_undone"] and workflow["state"] is None:
+            # With no live node it is on its way to the next compensation.
+            goes_on = goes_on or [row["kind"] for row in facts.workflow_timers] == ["compensate"]
+        assert (workflow["state"] is None) == goes_on, f"how it stands: {facts}"
     orphans = [row for row in facts.timers + facts.attempts if row["id"] not in known]
     assert not orphans, f"rows of no task: {facts}"

@@ -74,6 +74,7 @@ RACED = {
     "close_map": {"expand"},
     "know_total": {"expand"},
     "note_failure": {"expand"},
+    "make_compensations": {"undo"},
     "begin_inner": {"begin inside"},
     "hold_timers": {"pause workflow"},
     "release_timers": {"unpause workflow"},
@@ -87,7 +88,7 @@ MAKES_NEW = {
 
 # A reaper leaves what moved under its hands, and a taker what is in another's hand, to a next time.
 PASSING = {
-    *("reap", "reap node", "take", "go on", "time out", "expand", "begin inside"),
+    *("reap", "reap node", "take", "go on", "time out", "expand", "undo", "begin inside"),
     "hear of the end",
 }
 UNHELD: dict[str, SceneCall] = {
@@ -210,6 +211,25 @@ SOURCE: dict[str, SceneCall] = {
     "stop workflow": stop,
     "pause workflow": pause,
 }
+# A workflow that is undone: before its first compensation, and while that runs.
+UNDONE: dict[str, SceneCall] = {
+    "undo": go_on,
+    "stop workflow": stop,
+    "pause workflow": pause,
+    "add a node": add_node,
+    "signal": signal,
+}
+UNDOING: dict[str, SceneCall] = {
+    "reap node": reap,
+    "complete node": settle_as(Outcome.COMPLETED),
+    "reject node": settle_as(Outcome.REJECTED, "boom"),
+    "release node": settle_as(Outcome.RELEASED),
+    "cancel node": cancel,
+    "stop workflow": stop,
+    "pause workflow": pause,
+    "add a node": add_node,
+    "complete node and add": complete_and_add,
+}
 INSIDE: dict[str, SceneCall] = {
     "complete inside": complete_inside,
     "stop inside": stop_inside,
@@ -253,6 +273,8 @@ PAIRS = [
     *every_pair("unopened map", Stage.unopened_map, UNOPENED)[: len(UNOPENED)],
     *every_pair("source", Stage.paged_map, SOURCE)[: 2 * len(SOURCE) - 1],
     *every_pair("approved node", Stage.approved_node, WAIT)[: 2 * len(WAIT) - 1],
+    *every_pair("undone workflow", Stage.undone_workflow, UNDONE)[: 2 * len(UNDONE) - 1],
+    *every_pair("undoing node", Stage.undoing_node, UNDOING),
     *every_pair("unbegun inside", Stage.unbegun_inner, UNBEGUN)[: len(UNBEGUN)],
     *every_pair("inside", Stage.begun_inner, INSIDE)[: 3 * len(INSIDE) - 3],
     *every_pair("ended inside", Stage.ended_inner, INSIDE)[
@@ -281,6 +303,7 @@ def test_every_statement_that_writes_timers_is_raced() -> None:
     }
     assert written == RACED.keys() | MAKES_NEW
     known = set().union(
-        *(UNHELD, HELD, ENDED, TOLD, NODE, HELD_NODE, STEP, WAIT, ITEM, SOURCE, UNBEGUN, INSIDE)
+        *(UNHELD, HELD, ENDED, TOLD, NODE, HELD_NODE, STEP, WAIT, ITEM, SOURCE, UNDONE),
+        *(UNBEGUN, INSIDE),
     )
     assert set().union(*RACED.values()) <= known

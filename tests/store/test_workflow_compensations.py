@@ -2,6 +2,7 @@
 is told."""
 
 import asyncio
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,14 +15,15 @@ from duly.domain.map_plan import ITEMS_MAX
 from duly.domain.node_spec import CompensationSpec, MapSpec, NodeSpec
 from duly.domain.retry import RetryPolicy
 from duly.domain.states import Outcome, State
-from duly.domain.task import Policy
+from duly.domain.task import Callback, Policy
 from duly.domain.workflow import NODES_MAX, OnFailure, WaitRule, WorkflowStop
 from duly.store import workflow_compensations
 from duly.store.control import cancel_tasks
 from duly.store.finish import Released
-from duly.store.policies import encode_policy
+from duly.store.policies import encode_callback, encode_policy
 from duly.store.verify import verify
 from duly.store.workflow_appends import Append, AppendRefusal, RefusedAppend, WorkflowAppends
+from duly.store.workflow_callbacks import WorkflowCallbacks
 from duly.store.workflow_compensations import COMPENSATED_AT_ONCE, ITEM_NUMBERS_MAX
 from duly.store.workflow_control import run_timer, stop_workflow
 from duly.store.workflow_inputs import NodeInputs
@@ -414,6 +416,33 @@ async def test_two_processes_undo_once(world: World) -> None:
 
 async def no_callback(*_: object) -> Any:
     raise AssertionError("no callback was asked for")
+
+
+async def test_a_callback_tells_what_stays_done(world: World) -> None:
+    """Told only that it failed, its owner does not know what to clean up."""
+    callback = encode_callback(Callback("ended", pool="told"))
+    flow = await begin(world, callback=callback)
+    for name in ("book", "charge"):
+        await flow.end(name)
+    await flow.end("ship", Outcome.FAILED)
+    callbacks = WorkflowCallbacks(world.submitter)
+    for outcome in (Outcome.FAILED, Outcome.COMPLETED, None):
+        for timer in await find_due_timers(world.database, [shard_of(flow.id)]):
+            await run_timer(world.database, timer, callbacks.store)
+        for timer in await find_due_timers(world.database, [shard_of(flow.id)]):
+            await run_timer(world.database, timer, callbacks.store)
+        leases = await world.lease_all()
+        if outcome is not None:
+            await flow.settle(leases, outcome)
+    (told,) = leases
+    payload = json.loads(told.payload or "")
+    assert (payload["state"], payload["counts"]["failed"]) == ("FAILED", 2)
+    assert payload["compensation"] == {
+        "state": "FAILED",
+        "completed": 1,
+        "failed": 1,
+        "not_undone": ["charge"],
+    }
 
 
 async def test_a_stop_for_another_reason_keeps_the_first(world: World) -> None:

@@ -13,6 +13,8 @@ from duly.store import (
     settle,
     subworkflows,
     workflow_appends,
+    workflow_compensations,
+    workflow_control,
     workflow_handovers,
     workflow_maps,
     workflow_nodes,
@@ -495,6 +497,51 @@ TEETH: list[tuple[str, Scenario, list[Bug]]] = [
                     "AND $4::text[] IS NOT NULL",
                 ),
             ),
+        ],
+    ),
+    (
+        "I7",
+        acted.what_completed_is_undone_once_and_the_last_first,
+        [
+            with_edits(
+                "all at once",
+                workflow_compensations,
+                "make_compensations",
+                ("CASE WHEN $5 AND duly.node_number(id) > $3 THEN 1 END", "NULL::integer"),
+            ),
+            with_edits(
+                "the first that completed first",
+                workflow_compensations,
+                "list_ended",
+                (
+                    "ORDER BY last.ended_at DESC, duly.node_number(node.id) DESC",
+                    "ORDER BY last.ended_at",
+                ),
+            ),
+            with_edits(
+                "and what failed as well",
+                workflow_compensations,
+                "list_ended",
+                ("last.state = 'COMPLETED'", "last.state IS NOT NULL"),
+            ),
+            with_edits(
+                "again from the beginning",
+                workflow_compensations,
+                "list_ended",
+                ("$3::timestamptz IS NULL OR", "$3::timestamptz IS NOT NULL OR $3 IS NULL OR"),
+            ),
+        ],
+    ),
+    (
+        "I7",
+        acted.a_cancel_stops_what_undoes,
+        [
+            with_edits(
+                "for the first reason",
+                workflow_control,
+                "stop",
+                ("workflows.on_failure = 'compensate'", "workflows.on_failure = 'none'"),
+            )
         ],
     ),
     (

@@ -173,7 +173,7 @@ WITH made AS (
        AND (node.spec::jsonb ->> 'compensate') IS NOT NULL
        AND CASE WHEN node.kind = 1
                 THEN EXISTS (
-                     SELECT FROM (SELECT item.shard, item.id
+                     SELECT FROM (SELECT item.shard, item.id, coalesce(item.source, item.id) AS ran
                                     FROM duly.workflow_nodes AS item
                                    WHERE item.shard = node.shard
                                      AND duly.workflow_of(item.id) = $3
@@ -181,7 +181,7 @@ WITH made AS (
                                    ORDER BY item.map_index
                                    LIMIT $4) AS item
                       WHERE EXISTS (SELECT FROM duly.attempts
-                                     WHERE attempts.shard = item.shard AND attempts.id = item.id
+                                     WHERE attempts.shard = item.shard AND attempts.id = item.ran
                                        AND attempts.state = 'COMPLETED')
                         AND NOT EXISTS (SELECT FROM duly.workflow_nodes AS found
                                          WHERE found.shard = item.shard
