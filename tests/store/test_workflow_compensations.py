@@ -274,7 +274,7 @@ async def test_a_cancel_stops_what_undoes(world: World) -> None:
     assert await world.count("workflow_timers") == 0
 
 
-async def test_a_cancel_between_two_bites_ends_the_workflow(world: World) -> None:
+async def test_a_cancel_between_two_batches_ends_the_workflow(world: World) -> None:
     """No node is live then whose end would end it (I7)."""
     flow = await begin(world)
     await flow.end("book")
@@ -372,7 +372,7 @@ async def test_each_item_of_a_map_that_completed_is_undone_at_the_turn_of_the_ma
 
 
 @pytest.mark.parametrize("excess", [0, 1])
-async def test_bites_end_at_any_number_of_nodes(
+async def test_batches_end_at_any_number_of_nodes(
     world: World, excess: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the edge of a commit, one is undone twice or not at all."""
@@ -390,7 +390,7 @@ async def test_bites_end_at_any_number_of_nodes(
 
 
 async def test_ends_at_one_instant_are_undone_from_the_last_number(world: World) -> None:
-    """A batch of settlements has one instant, and a bite may end within it."""
+    """A batch of settlements has one instant, and a batch of undoing may end within it."""
     names = [f"n{n}" for n in range(4)]
     flow = await begin(world, dict.fromkeys(names, ()) | {"last": names})
     await flow.settle(await world.lease_all())
