@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.api.conftest import Front
@@ -183,6 +184,28 @@ async def test_a_schema_holds_for_what_undoes(front: Front) -> None:
     assert reply.json["errors"][0]["pointer"].startswith("/nodes/charge/compensate")
     own = ORDER["nodes"]["charge"] | {"compensate": {"type": "card.refund"}}
     assert (await start(front, ORDER | {"nodes": {"charge": own | {"after": []}}})).status == 201
+
+
+async def test_a_webhook_that_undoes_is_handed_what_it_undoes(front: Front) -> None:
+    """Asked for with its envelope, like any webhook of a node."""
+    node = ORDER["nodes"]["reserve"] | {
+        "compensate": {
+            "type": "stock.release",
+            "target": {"url": "https://example.org/release"},
+            "envelope": True,
+        }
+    }
+    nodes = {"reserve": node, "fail": ORDER["nodes"]["ship"] | {"after": ["reserve"]}}
+    assert (await start(front, ORDER | {"nodes": nodes})).status == 201
+    for outcome in ("completed", "failed"):
+        (task,) = await lease(front)
+        await settle(front, task, outcome)
+    await do_steps(front)
+    (made,) = await front.database.fetch(
+        "SELECT url, policy FROM duly.tasks WHERE type = 'stock.release'"
+    )
+    assert made["url"] == "https://example.org/release"
+    assert msgspec.json.decode(made["policy"]) == {"envelope": True}
 
 
 async def test_nodes_that_are_added_can_be_undone_as_well(front: Front) -> None:

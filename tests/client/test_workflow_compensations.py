@@ -31,12 +31,14 @@ def test_compensations_are_written(tasks: TaskRegistry) -> None:
     flow.task("b", compensate={"type": "undo", "timeout_s": 5})
     flow.task("c", compensate=refund)
     flow.task("d", compensate=refund.options(priority=8).node(cents=7))
+    flow.map("e", over=3, name="e", compensate="undo")
     nodes = msgspec.json.decode(flow.body())["nodes"]
     found = {name: node["compensate"] for name, node in nodes.items()}
     place = {"target": {"pool": tasks.pool}, "retry": {"max_attempts": 9}}
     assert found == {
         "a": {"type": "undo"},
         "b": {"type": "undo", "timeout_s": 5},
+        "e": {"type": "undo"},
         "c": {"type": "card.refund", **place},
         "d": {"type": "card.refund", "payload": {"cents": 7}, "priority": 8, **place},
     }

@@ -21,6 +21,7 @@ from duly.store import workflow_compensations
 from duly.store.control import cancel_tasks
 from duly.store.finish import Released
 from duly.store.policies import encode_callback, encode_policy
+from duly.store.purge import purge_tasks
 from duly.store.verify import verify
 from duly.store.workflow_appends import Append, AppendRefusal, RefusedAppend, WorkflowAppends
 from duly.store.workflow_callbacks import WorkflowCallbacks
@@ -197,6 +198,16 @@ async def test_a_compensation_is_handed_what_it_undoes(world: World) -> None:
     assert (lease.type, lease.payload) == ("undo", '"book"'), "the payload of what it undoes"
 
 
+async def test_an_erased_payload_is_none(world: World) -> None:
+    """What undoes must say itself that it cannot, instead of never being made (I7)."""
+    flow = await begin(world, {"book": (), "ship": ("book",)})
+    await flow.end("book")
+    assert await purge_tasks(world.database, TENANT, [flow.ids["book"]], "officer")
+    await flow.fail_last(last="ship")
+    (lease,) = await world.lease_all()
+    assert lease.payload == "null"
+
+
 async def test_a_compensation_is_retried_by_its_own_policy(world: World) -> None:
     """A refund that is tried once and forgotten, or as often as the charge."""
     flow = await begin(world, ways={"charge": undo(policy=TWICE)})
@@ -336,11 +347,12 @@ async def test_nothing_is_added_to_what_is_being_undone(world: World) -> None:
     assert refused.why is AppendRefusal.STOPPED
 
 
-@pytest.mark.parametrize("max_parallel", [None, 2])
+@pytest.mark.parametrize(("max_parallel", "at_once"), [(None, 1000), (2, 1000), (None, 2), (3, 2)])
 async def test_each_item_of_a_map_that_completed_is_undone_at_the_turn_of_the_map(
-    world: World, max_parallel: int | None
+    world: World, max_parallel: int | None, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One item fails, and with it the map: the others were charged all the same."""
+    monkeypatch.setattr(workflow_compensations, "COMPENSATED_AT_ONCE", at_once)
     spec = MapSpec(count=5, max_items=ITEMS_MAX, max_parallel=max_parallel, tolerated=0)
     after: Edges = {"book": (), "charge": ("book",), "ship": ("charge",)}
     flow = await begin(world, after, maps={"charge": spec})
@@ -362,7 +374,9 @@ async def test_each_item_of_a_map_that_completed_is_undone_at_the_turn_of_the_ma
     assert undone[-1] == ["book:compensate"]
     flat = [name for names in undone[:-1] for name in names]
     assert sorted(flat) == [f"charge:{n}:compensate" for n in expected]
-    assert max(map(len, undone)) == (len(expected) if max_parallel is None else 2)
+    assert max(map(len, undone)) == (
+        len(expected) if (max_parallel, at_once) == (None, 1000) else 2
+    )
     assert (await flow.read()).state is FAILED
     rows = await world.database.fetch(
         "SELECT tasks.payload FROM duly.tasks WHERE execution_key = $1",

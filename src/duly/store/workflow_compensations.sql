@@ -60,7 +60,7 @@ SELECT duly.node_number(node.id) AS number
 -- name: make_compensations
 -- What undoes the given nodes, in that order: their nodes, tasks and timers. In a chain ($5) each waits for
 -- the end of the one before it, however that ended; else all are due. A task without a payload of its own
--- gets that of the one that it undoes. Answers those that are due.
+-- gets that of the one that it undoes, if that was not erased. Answers those that are due.
 WITH undone AS (
     SELECT node.shard, node.tenant, node.name, sent.number, sent.place,
            duly.node_id($2, ($3 + sent.place - 1)::integer) AS id,
@@ -86,7 +86,7 @@ WITH undone AS (
            CASE WHEN asked ->> 'url' IS NULL THEN pools.number ELSE 0 END AS pool,
            (asked ->> 'priority')::smallint AS priority, (asked ->> 'timeout_ms')::integer AS timeout_ms,
            duly.now() AS run_at, NULL::timestamptz AS start_by, asked ->> 'type' AS type,
-           coalesce(asked ->> 'payload', undone.payload) AS payload, asked ->> 'policy' AS policy,
+           coalesce(asked ->> 'payload', undone.payload, 'null') AS payload, asked ->> 'policy' AS policy,
            asked ->> 'url' AS url, undone.execution_key || ':compensate' AS execution_key,
            nullif(asked -> 'tags', 'null') AS tags, NULL::uuid AS replay_of, undone.traceparent
       FROM undone
