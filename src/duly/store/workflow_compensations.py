@@ -25,7 +25,7 @@ from uuid import UUID
 from duly.domain.ids import NODE_NUMBER_MAX, node_id_of, shard_of
 from duly.domain.node_spec import MapSpec
 from duly.domain.states import State
-from duly.domain.workflow import NODES_MAX
+from duly.domain.workflow import NODES_MAX, Compensation, WorkflowStop, compensation_state
 from duly.store.database import Session
 from duly.store.finish import Released
 from duly.store.statements import statements_beside
@@ -162,3 +162,12 @@ async def end_compensated(session: Session, workflow_id: UUID, released: Release
 def ended_from(row: Any) -> CompensableNode:
     spec = decode_spec(row["spec"])
     return CompensableNode(row["number"], row["ended_at"], spec.map, row["map_index"])
+
+
+def compensation_from(row: Any) -> Compensation | None:
+    if row["compensating_at"] is None:
+        return None
+    stop = None if row["stop_reason"] is None else WorkflowStop(row["stop_reason"])
+    failed, is_over = row["compensations_failed"], row["ended_at"] is not None
+    state = compensation_state(stop, failed, is_over=is_over)
+    return Compensation(row["compensating_at"], row["compensated"], failed, state)

@@ -24,14 +24,17 @@ from duly.store.database import Database, Session
 from duly.store.finish import Released
 from duly.store.statements import statements_beside
 from duly.store.subworkflows import run_child
-from duly.store.workflow_compensations import end_compensated, run_compensation
+from duly.store.workflow_compensations import (
+    compensation_from,
+    end_compensated,
+    run_compensation,
+)
 from duly.store.workflow_maps import run_map
 from duly.store.workflow_nodes import lock_workflow
 from duly.store.workflow_pauses import PARKED, QUEUE, park, unpause_workflow
 from duly.store.workflow_steps import BeginInner, run_step
 from duly.store.workflow_timers import TimerKind, WorkflowTimer, arm, take_timer
 from duly.store.workflow_waits import run_wait
-from duly.store.workflows import compensation_from
 
 SQL = statements_beside(__file__)
 # Nodes that one commit cancels.

@@ -35,14 +35,7 @@ from duly.domain.ids import (
 from duly.domain.node_spec import PLAIN, STAND_IN_TYPES, NodeSpec
 from duly.domain.states import State, live_state
 from duly.domain.task import WEBHOOK_POOL, Submission, timer_queue
-from duly.domain.workflow import (
-    NODES_MAX,
-    Compensation,
-    OnFailure,
-    WaitRule,
-    WorkflowStop,
-    compensation_state,
-)
+from duly.domain.workflow import NODES_MAX, Compensation, OnFailure, WaitRule, WorkflowStop
 from duly.environment import CrashPoint
 from duly.events import NodesReleased, TasksStored
 from duly.store.database import SERIALIZATION_FAILURE, Database, Session
@@ -62,6 +55,7 @@ from duly.store.submit import (
     stored_at,
 )
 from duly.store.unnest import array_text, columns
+from duly.store.workflow_compensations import compensation_from
 from duly.store.workflow_nodes import decode_spec, encode_spec
 
 SQL = statements_beside(__file__)
@@ -621,15 +615,6 @@ def workflow_from(row: Any) -> Workflow:
         compensation=compensation_from(row),
         parent_name=row["parent_name"],
     )
-
-
-def compensation_from(row: Any) -> Compensation | None:
-    if row["compensating_at"] is None:
-        return None
-    stop = None if row["stop_reason"] is None else WorkflowStop(row["stop_reason"])
-    failed, is_over = row["compensations_failed"], row["ended_at"] is not None
-    state = compensation_state(stop, failed, is_over=is_over)
-    return Compensation(row["compensating_at"], row["compensated"], failed, state)
 
 
 def node_from(row: Any) -> WorkflowNode:
