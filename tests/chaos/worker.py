@@ -43,6 +43,7 @@ def make_worker(
         holder = holder_of(tenant, worker.session.plan.worker_id)
         effects.write(ctx.id, ctx.fence, str(holder))
 
+    @worker.task("chaos.work")
     async def work(
         ctx: Context,
         request: str,
@@ -60,9 +61,6 @@ def make_worker(
         if ctx.attempt <= failures or (fails_from is not None and item >= fails_from):
             raise ValueError("as it was told")
         return says or request
-
-    for name in ("chaos.work", "chaos.fail"):
-        worker.task(name)(work)
 
     @worker.task("chaos.ended")
     async def hear(ctx: Context, /, **_: object) -> None:
