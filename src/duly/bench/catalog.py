@@ -56,7 +56,7 @@ FURTHER = (
     ("workflow-fan", "workflows", 9_998, 1_000, "one node, thousands after it, and their join"),
     ("workflow-diamonds", "workflows", 40_000, 4_000, "diamonds of 4 nodes, as many as go"),
     ("workflow-chain-http", "workflows_http", 800, 80, "chains of 40 with an SDK worker"),
-    ("workflow-fan-http", "workflows_http", 1_000, 200, "one node, so many, and their join"),
+    ("workflow-fan-http", "workflows_http", 1_000, 1_000, "one node, so many, and their join"),
     ("workflow-diamonds-http", "workflows_http", 4_000, 400, "diamonds from 64 callers"),
     ("workflow-pause", "workflows", 10_000, 1_000, "pause and unpause of a large workflow"),
     ("workflow-resume", "maps", 100_000, 5_000, "a map of which 1 % failed, resumed"),
