@@ -132,7 +132,7 @@ async def test_what_a_cancel_never_came_to_is_named(front: Front) -> None:
     cancelled = await post(front, f"{at}/cancel", front.producer)
     assert (cancelled.status, cancelled.json["state"]) == (200, "CANCELLED")
     found = (await get(front, at, front.producer)).json
-    assert found["compensation"]["not_undone"] == ["reserve", "charge"]
+    assert found["compensation"]["not_undone"] == ["charge", "reserve"]
 
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [

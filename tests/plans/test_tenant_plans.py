@@ -6,7 +6,7 @@ from uuid import UUID
 
 import pytest
 
-from duly.store import cluster, dead_letters, forecast, read, stats
+from duly.store import cluster, dead_letters, forecast, read, stats, workflow_compensations
 from duly.store.database import Database
 from tests.plans.explain import Node, parse_plan
 
@@ -92,6 +92,27 @@ LOOKS: dict[str, tuple[str, list[Any], str, str, tuple[str, ...]]] = {
         [TENANT, [0], [LETTER], [LETTER], [0.0], None],
         "dead_letters",
         "dead_letters_pkey",
+        ("shard", "id"),
+    ),
+    "read_undone": (
+        workflow_compensations.SQL.read_undone,
+        [TENANT, 0, LETTER, 10],
+        "workflow_nodes",
+        "workflow_nodes_pkey",
+        ("shard", "id"),
+    ),
+    "read_not_undone": (
+        workflow_compensations.SQL.read_not_undone,
+        [TENANT, 0, LETTER, 10, 10],
+        "workflow_nodes",
+        "workflow_nodes_pkey",
+        ("shard", "id"),
+    ),
+    "list_ended (what a cancel left)": (
+        workflow_compensations.SQL.list_ended,
+        [0, LETTER, None, None, 10],
+        "workflow_nodes",
+        "workflow_nodes_pkey",
         ("shard", "id"),
     ),
 }

@@ -514,7 +514,7 @@ TEETH: list[tuple[str, Scenario, list[Bug]]] = [
                 workflow_compensations,
                 "list_ended",
                 (
-                    "ORDER BY last.ended_at DESC, duly.node_number(node.id) DESC",
+                    "ORDER BY last.ended_at DESC, node.number DESC",
                     "ORDER BY last.ended_at",
                 ),
             ),

@@ -157,7 +157,7 @@ class WorkflowReading:
         if found is None or found.state not in (State.FAILED, State.CANCELLED):
             return view
         names = await read_not_undone(
-            *(self.session, self.workflow.tenant, self.workflow.id),
+            *(self.session, self.workflow.tenant, self.workflow.id, self.workflow.generated),
             is_cancelled=found.state is State.CANCELLED,
         )
         named = msgspec.structs.replace(found, not_undone=names)

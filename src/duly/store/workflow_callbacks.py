@@ -56,7 +56,9 @@ async def read_compensation(session: Session, ended: EndedWorkflow) -> EndedComp
     names: list[str] = []
     if found.state is not State.COMPLETED:
         is_cancelled = found.state is State.CANCELLED
-        names = await read_not_undone(session, ended.tenant, ended.id, is_cancelled=is_cancelled)
+        names = await read_not_undone(
+            *(session, ended.tenant, ended.id, ended.generated), is_cancelled=is_cancelled
+        )
     return EndedCompensation(found.state.value, found.completed, found.failed, names)
 
 

@@ -47,9 +47,11 @@ class CompensableNode:
     """A node with a compensation; or with `map_index` so far that its items are undone to there."""
 
     number: int
+    name: str
     ended_at: datetime
     map: MapSpec | None
     map_index: int | None = None
+    undone_id: UUID | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,9 @@ async def run_compensation(
     """Under the lock of the workflow, whose row this is: no node of it is live."""
     assert row["live"] == 0
     assert row["ended_at"] is None
-    batch = await next_batch(session, timer.workflow, await read_position(session, row))
+    batch = await next_batch(
+        session, timer.workflow, await read_position(session, timer.workflow, row["generated"])
+    )
     if batch is None:
         await end_compensated(session, timer.workflow, released)
         return
@@ -78,10 +82,12 @@ async def run_compensation(
     released.note(await session.fetch(SQL.make_compensations, timer.shard, *asked))
 
 
-async def read_position(session: Session, row: Any) -> CompensableNode | None:
+async def read_position(
+    session: Session, workflow_id: UUID, generated: int
+) -> CompensableNode | None:
     """Where the last compensation that was made stands; what is generated last, is one."""
-    last = node_id_of(row["id"], NODES_MAX + row["generated"])
-    rows = await session.fetch(SQL.read_position, shard_of(row["id"]), last)
+    last = node_id_of(workflow_id, NODES_MAX + generated)
+    rows = await session.fetch(SQL.read_position, shard_of(workflow_id), last)
     return ended_from(rows[0]) if rows else None
 
 
@@ -142,14 +148,40 @@ def undone_state(row: Any) -> State:
 
 
 async def read_not_undone(
-    session: Session, tenant: int, workflow_id: UUID, *, is_cancelled: bool
+    session: Session, tenant: int, workflow_id: UUID, generated: int, *, is_cancelled: bool
 ) -> list[str]:
-    """Names of what stays done, of a workflow that has ended."""
-    bounds = LOOKED_AT_MAX, NAMED_MAX, is_cancelled
+    """Names of what stays done, of a workflow that has ended and made so many nodes itself: what
+    could not be undone, and if it was cancelled, what was never reached."""
+    shard = shard_of(workflow_id)
     rows = await session.fetch(
-        SQL.read_not_undone, tenant, shard_of(workflow_id), workflow_id, *bounds
+        SQL.read_not_undone, tenant, shard, workflow_id, LOOKED_AT_MAX, NAMED_MAX
     )
-    return [row["name"] for row in rows]
+    names = [row["name"] for row in rows]
+    if is_cancelled and len(names) < NAMED_MAX:
+        names += await names_never_reached(session, workflow_id, generated)
+    return names[:NAMED_MAX]
+
+
+async def names_never_reached(session: Session, workflow_id: UUID, generated: int) -> list[str]:
+    """Of a map with such items, only its own."""
+    position = await read_position(session, workflow_id, generated)
+    nodes = await list_ended(session, workflow_id, position)
+    if position is not None:
+        nodes = [position, *nodes]
+    names: list[str] = []
+    for node in nodes:
+        if node.map is not None:
+            before = node.undone_id or node_id_of(workflow_id, NODE_NUMBER_MAX)
+            asked = shard_of(workflow_id), workflow_id, node.number, before, LOOKED_AT_MAX
+            (found,) = await session.fetch(SQL.has_completed_items, *asked)
+            is_left = bool(found["has_any"])
+        else:
+            is_left = node is not position
+        if is_left:
+            names.append(node.name)
+        if len(names) == NAMED_MAX:
+            break
+    return names
 
 
 async def end_compensated(session: Session, workflow_id: UUID, released: Released) -> None:
@@ -161,7 +193,10 @@ async def end_compensated(session: Session, workflow_id: UUID, released: Release
 
 def ended_from(row: Any) -> CompensableNode:
     spec = decode_spec(row["spec"])
-    return CompensableNode(row["number"], row["ended_at"], spec.map, row["map_index"])
+    return CompensableNode(
+        *(row["number"], row["name"], row["ended_at"], spec.map, row["map_index"]),
+        row["undone_id"],
+    )
 
 
 def compensation_from(row: Any) -> Compensation | None:

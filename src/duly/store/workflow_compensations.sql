@@ -1,42 +1,86 @@
+-- fragment: before_first
+-- The id before the first compensation of a workflow: these are its last nodes. By their ids, because a
+-- tenant's session finds rows by columns alone; without one, there is nothing behind it.
+            SELECT duly.node_id(workflows.id, 10000 + workflows.generated - workflows.compensated
+                                              - workflows.compensations_failed
+                                              - CASE WHEN workflows.compensating_at IS NULL THEN 0
+                                                     ELSE workflows.live END)
+              FROM duly.workflows
+             WHERE workflows.shard = :shard AND workflows.id = :workflow
+
+-- fragment: made
+-- The compensations of a workflow, as many as a reader looks at, and what each of them undoes.
+made AS MATERIALIZED (
+    SELECT node.shard, node.id, node.compensates, duly.node_id(node.id, node.compensates) AS undone_id
+      FROM duly.workflow_nodes AS node
+     WHERE node.shard = $2
+       AND node.id > (
+-- include: workflow_compensations.before_first shard=$2 workflow=$3
+           )
+       AND node.id <= duly.node_id($3, 16777215)
+       AND node.compensates IS NOT NULL
+       AND node.tenant + 0 = $1
+     ORDER BY node.shard, node.id
+     LIMIT $4
+)
+
 -- name: read_position
 -- How far a workflow is undone: the node whose compensation was made last, when it ended, and of a map
 -- which item. Nothing, if none was made yet.
-SELECT duly.node_number(node.id) AS number, node.kind, node.spec, last.ended_at, undone.map_index
-  FROM duly.workflow_nodes AS made
-  JOIN duly.workflow_nodes AS undone
-    ON undone.shard = made.shard AND undone.id = duly.node_id(made.id, made.compensates)
-  JOIN duly.workflow_nodes AS node
-    ON node.shard = made.shard
-   AND node.id = duly.node_id(made.id, coalesce(undone.map_number, made.compensates))
+WITH made AS MATERIALIZED (
+    SELECT workflow_nodes.shard, workflow_nodes.id,
+           duly.node_id(workflow_nodes.id, workflow_nodes.compensates) AS undone_id
+      FROM duly.workflow_nodes
+     WHERE workflow_nodes.shard = $1
+       AND workflow_nodes.id = $2
+       AND workflow_nodes.compensates IS NOT NULL
+), undone AS MATERIALIZED (
+    SELECT made.shard, undone.map_index, made.undone_id,
+           CASE WHEN undone.map_number IS NULL THEN made.undone_id
+                ELSE duly.node_id(made.id, undone.map_number) END AS node_id
+      FROM made
+      JOIN duly.workflow_nodes AS undone
+        ON undone.shard = made.shard AND undone.id = made.undone_id
+), node AS MATERIALIZED (
+    SELECT node.shard, node.name, node.kind, node.spec, duly.node_number(node.id) AS number,
+           coalesce(node.source, node.id) AS ran, undone.map_index, undone.undone_id
+      FROM undone
+      JOIN duly.workflow_nodes AS node ON node.shard = undone.shard AND node.id = undone.node_id
+)
+SELECT node.number, node.name, node.kind, node.spec, last.ended_at, node.map_index, node.undone_id
+  FROM node
   JOIN LATERAL (
        SELECT attempts.ended_at
          FROM duly.attempts
-        WHERE attempts.shard = node.shard AND attempts.id = coalesce(node.source, node.id)
-          AND attempts.state IS NOT NULL
+        WHERE attempts.shard = node.shard AND attempts.id = node.ran AND attempts.state IS NOT NULL
         ORDER BY attempts.fence DESC
         LIMIT 1) AS last ON true
- WHERE made.shard = $1
-   AND made.id = $2
 
 -- name: list_ended
 -- The next nodes of a graph that can be undone, the last that completed first. Maps are among them however
 -- they ended: their items are asked about apart.
-SELECT duly.node_number(node.id) AS number, node.kind, node.spec, last.ended_at, NULL::integer AS map_index
-  FROM duly.workflow_nodes AS node
+WITH node AS MATERIALIZED (
+    SELECT workflow_nodes.shard, workflow_nodes.name, workflow_nodes.kind, workflow_nodes.spec,
+           duly.node_number(workflow_nodes.id) AS number,
+           coalesce(workflow_nodes.source, workflow_nodes.id) AS ran
+      FROM duly.workflow_nodes
+     WHERE workflow_nodes.shard = $1
+       AND workflow_nodes.id > $2
+       AND workflow_nodes.id <= duly.node_id($2, 10000)
+       AND (workflow_nodes.spec::jsonb ->> 'compensate') IS NOT NULL
+)
+SELECT node.number, node.name, node.kind, node.spec, last.ended_at, NULL::integer AS map_index,
+       NULL::uuid AS undone_id
+  FROM node
   JOIN LATERAL (
        SELECT attempts.state, attempts.ended_at
          FROM duly.attempts
-        WHERE attempts.shard = node.shard AND attempts.id = coalesce(node.source, node.id)
-          AND attempts.state IS NOT NULL
+        WHERE attempts.shard = node.shard AND attempts.id = node.ran AND attempts.state IS NOT NULL
         ORDER BY attempts.fence DESC
         LIMIT 1) AS last ON true
- WHERE node.shard = $1
-   AND node.id > $2
-   AND node.id <= duly.node_id($2, 10000)
-   AND (node.spec::jsonb ->> 'compensate') IS NOT NULL
-   AND (node.kind = 1 OR last.state = 'COMPLETED')
-   AND ($3::timestamptz IS NULL OR (last.ended_at, duly.node_number(node.id)) < ($3, $4))
- ORDER BY last.ended_at DESC, duly.node_number(node.id) DESC
+ WHERE (node.kind = 1 OR last.state = 'COMPLETED')
+   AND ($3::timestamptz IS NULL OR (last.ended_at, node.number) < ($3, $4))
+ ORDER BY last.ended_at DESC, node.number DESC
  LIMIT $5
 
 -- name: list_items
@@ -110,19 +154,13 @@ SELECT id, tenant, shard, duly.timer_queue(pool, priority) AS queue, 0 AS fence,
 -- name: read_undone
 -- Of each node of a graph how far it is undone; of a map, its items added up, as far as so many
 -- compensations are looked at.
+WITH
+-- include: workflow_compensations.made
 SELECT coalesce(undone.map_number, made.compensates) AS number, count(timers.id) AS live,
        bool_or(timers.holder IS NOT NULL) AS is_running, bool_or(timers.due_at IS NOT NULL) AS is_due,
        count(*) FILTER (WHERE last.state IN ('FAILED', 'CANCELLED')) AS failed
-  FROM (SELECT node.shard, node.id, node.compensates
-          FROM duly.workflow_nodes AS node
-         WHERE node.shard = $2
-           AND duly.workflow_of(node.id) = $3
-           AND node.compensates IS NOT NULL
-           AND node.tenant + 0 = $1
-         ORDER BY node.compensates
-         LIMIT $4) AS made
-  JOIN duly.workflow_nodes AS undone
-    ON undone.shard = made.shard AND undone.id = duly.node_id($3, made.compensates)
+  FROM made
+  JOIN duly.workflow_nodes AS undone ON undone.shard = made.shard AND undone.id = made.undone_id
   LEFT JOIN duly.timers ON timers.shard = made.shard AND timers.id = made.id
   LEFT JOIN LATERAL (
        SELECT attempts.state
@@ -133,71 +171,39 @@ SELECT coalesce(undone.map_number, made.compensates) AS number, count(timers.id)
  GROUP BY 1
 
 -- name: read_not_undone
--- What stays done, though it could have been undone: what undoes it failed or was cancelled; or it was
--- never made, because the workflow was cancelled. Of a map that was not reached, only the map. The first,
--- as far as so many nodes are looked at.
-WITH made AS (
-    SELECT node.shard, node.id, node.compensates
-      FROM duly.workflow_nodes AS node
-     WHERE node.shard = $2
-       AND duly.workflow_of(node.id) = $3
-       AND node.compensates IS NOT NULL
-       AND node.tenant + 0 = $1
-     ORDER BY node.compensates
-     LIMIT $4
-), failed AS (
-    SELECT duly.node_id($3, made.compensates) AS id
-      FROM made
-      JOIN LATERAL (
-           SELECT attempts.state
-             FROM duly.attempts
-            WHERE attempts.shard = made.shard AND attempts.id = made.id
-              AND attempts.state IS NOT NULL
-            ORDER BY attempts.fence DESC
-            LIMIT 1) AS last ON last.state IN ('FAILED', 'CANCELLED')
-), left_over AS (
-    SELECT node.id
-      FROM duly.workflow_nodes AS node
-      JOIN LATERAL (
-           SELECT attempts.state
-             FROM duly.attempts
-            WHERE attempts.shard = node.shard AND attempts.id = coalesce(node.source, node.id)
-              AND attempts.state IS NOT NULL
-            ORDER BY attempts.fence DESC
-            LIMIT 1) AS last ON true
-     WHERE $6
-       AND node.shard = $2
-       AND node.id > $3
-       AND node.id <= duly.node_id($3, 10000)
-       AND node.tenant + 0 = $1
-       AND (node.spec::jsonb ->> 'compensate') IS NOT NULL
-       AND CASE WHEN node.kind = 1
-                THEN EXISTS (
-                     SELECT FROM (SELECT item.shard, item.id, coalesce(item.source, item.id) AS ran
-                                    FROM duly.workflow_nodes AS item
-                                   WHERE item.shard = node.shard
-                                     AND duly.workflow_of(item.id) = $3
-                                     AND item.map_number = duly.node_number(node.id)
-                                   ORDER BY item.map_index
-                                   LIMIT $4) AS item
-                      WHERE EXISTS (SELECT FROM duly.attempts
-                                     WHERE attempts.shard = item.shard AND attempts.id = item.ran
-                                       AND attempts.state = 'COMPLETED')
-                        AND NOT EXISTS (SELECT FROM duly.workflow_nodes AS found
-                                         WHERE found.shard = item.shard
-                                           AND duly.workflow_of(found.id) = $3
-                                           AND found.compensates = duly.node_number(item.id)))
-                ELSE last.state = 'COMPLETED'
-                     AND NOT EXISTS (SELECT FROM duly.workflow_nodes AS found
-                                      WHERE found.shard = node.shard
-                                        AND duly.workflow_of(found.id) = $3
-                                        AND found.compensates = duly.node_number(node.id)) END
-)
-SELECT node.name
-  FROM (SELECT id FROM failed UNION ALL SELECT id FROM left_over) AS kept
-  JOIN duly.workflow_nodes AS node ON node.shard = $2 AND node.id = kept.id
- ORDER BY node.id
+-- What stays done because what undoes it failed or was cancelled: the first, as far as so many
+-- compensations are looked at.
+WITH
+-- include: workflow_compensations.made
+SELECT undone.name
+  FROM made
+  JOIN LATERAL (
+       SELECT attempts.state
+         FROM duly.attempts
+        WHERE attempts.shard = made.shard AND attempts.id = made.id AND attempts.state IS NOT NULL
+        ORDER BY attempts.fence DESC
+        LIMIT 1) AS last ON last.state IN ('FAILED', 'CANCELLED')
+  JOIN duly.workflow_nodes AS undone ON undone.shard = made.shard AND undone.id = made.undone_id
+ ORDER BY made.id
  LIMIT $5
+
+-- name: has_completed_items
+-- Whether an item of a map completed that comes before a node, as far as so many are looked at.
+WITH item AS MATERIALIZED (
+    SELECT node.shard, coalesce(node.source, node.id) AS ran
+      FROM duly.workflow_nodes AS node
+     WHERE node.shard = $1
+       AND node.id > duly.node_id($2, 10000)
+       AND node.id < $4
+       AND node.map_number = $3
+     ORDER BY node.shard DESC, node.id DESC
+     LIMIT $5
+)
+SELECT EXISTS (SELECT
+                 FROM item
+                 JOIN duly.attempts
+                   ON attempts.shard = item.shard AND attempts.id = item.ran
+                  AND attempts.state = 'COMPLETED') AS has_any
 
 -- name: end_compensated
 -- The end of a workflow of which nothing more is undone; its last node ended before.

@@ -54,6 +54,7 @@ class EndedWorkflow:
     state: str
     counts: dict[str, int]
     callback: str
+    generated: int = 0
     compensation: Compensation | None = None
 
 
@@ -165,5 +166,6 @@ def ended_from(row: Any) -> EndedWorkflow:
         state=row["state"],
         counts={name: row[name] for name in names},
         callback=row["callback"],
+        generated=row["generated"],
         compensation=compensation_from(row),
     )

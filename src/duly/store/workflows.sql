@@ -182,11 +182,14 @@ WITH chosen AS (
      UNION ALL
     (SELECT * FROM duly.workflow_nodes
       WHERE workflow_nodes.shard = $2
-        AND duly.workflow_of(workflow_nodes.id) = $4
-        AND workflow_nodes.compensates IS NOT NULL
         AND workflow_nodes.id > $3
+        AND workflow_nodes.id > (
+-- include: workflow_compensations.before_first shard=$2 workflow=$4
+            )
+        AND workflow_nodes.id <= duly.node_id($4, 16777215)
+        AND workflow_nodes.compensates IS NOT NULL
         AND workflow_nodes.tenant + 0 = $1
-      ORDER BY workflow_nodes.id
+      ORDER BY workflow_nodes.shard, workflow_nodes.id
       LIMIT $5)
 )
 -- include: workflows.standing
