@@ -37,7 +37,7 @@ async def test_a_key_becomes_a_session_that_scripts_cannot_read(front: Front) ->
     assert "HttpOnly" in attributes
     assert "SameSite=Strict" in attributes
     assert front.operator not in attributes
-    assert (reply.json["role"], reply.json["can"]) == ("operator", ["submit", "operate"])
+    assert (reply.json["role"], reply.json["can"]) == ("operator", ["submit", "observe", "operate"])
     token = cookie_in(reply)
     assert (await in_session(front, token, "GET", "/v1/tasks")).status == 200
     made = await in_session(front, token, "POST", "/v1/tasks", TASK, **SAME_SITE)

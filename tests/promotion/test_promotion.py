@@ -19,5 +19,5 @@ async def test_everything_acknowledged_is_run_after_a_promotion(tmp_path: Path) 
     seen = await run_trial(tmp_path, lease_s=LEASE_S)
     assert seen.acknowledged > 0
     assert seen.not_run == 0, seen
-    assert seen.first_submit_s > 0, seen
+    assert seen.first_submit_s >= 0, seen
     assert seen.told_the_truth(), seen.readiness

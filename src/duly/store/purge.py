@@ -31,14 +31,19 @@ async def erase_tasks(session: Session, tenant: int, ids: Sequence[UUID], actor:
         SQL.choose_ended, tenant, [shard_of(task_id) for task_id in ordered], ordered, actor
     )
     erased = [row["id"] for row in rows]
-    shards = [shard_of(task_id) for task_id in erased]
+    if erased:
+        await erase_rows(session, erased)
+    await session.fetch(SQL.become_tenant_again)
+    return erased
+
+
+async def erase_rows(session: Session, ids: Sequence[UUID]) -> None:
+    shards = [shard_of(task_id) for task_id in ids]
     for statement in (
         *(SQL.erase_tasks, SQL.erase_attempts, SQL.erase_logs),
         *(SQL.erase_signals, SQL.erase_dead_letters),
     ):
-        await session.fetch(statement, shards, erased)
-    await session.fetch(SQL.become_tenant_again)
-    return erased
+        await session.fetch(statement, shards, ids)
 
 
 async def purge_letters(
