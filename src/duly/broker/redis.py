@@ -20,6 +20,7 @@ from urllib.parse import unquote, urlsplit
 from redis.asyncio import Redis, RedisCluster, Sentinel
 from redis.asyncio.client import PubSub
 from redis.asyncio.retry import Retry
+from redis.asyncio.sentinel import SentinelConnectionPool
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
@@ -341,8 +342,9 @@ class RedisCarrier:
 
     async def close(self) -> None:
         await self.unsubscribe()
-        with contextlib.suppress(RedisError, OSError):
-            await self.client.aclose()
+        for client in (self.client, *sentinels_of(self.client)):
+            with contextlib.suppress(RedisError, OSError):
+                await client.aclose()
 
     async def unsubscribe(self) -> None:
         if self.subscription is not None:
@@ -435,6 +437,12 @@ def connect_by_sentinel(url: str, options: dict[str, Any]) -> "Redis":
         sentinels, sentinel_kwargs={"socket_timeout": TIMEOUT_S}, db=int(database or 0), **options
     )
     return cast("Redis", sentinel.master_for(name))
+
+
+def sentinels_of(client: "Redis | RedisCluster") -> "list[Redis]":
+    """Clients of the sentinels that it asks, which it does not close itself."""
+    pool = getattr(client, "connection_pool", None)
+    return pool.sentinel_manager.sentinels if isinstance(pool, SentinelConnectionPool) else []
 
 
 def address_of(url: str) -> str:
