@@ -12,12 +12,13 @@ from typing import Any
 import asyncpg
 import structlog
 
+from duly.domain.states import Outcome
 from duly.store import tenants
 from duly.store.database import Database
 from duly.store.ownership import SLOT, list_ownership
 from duly.store.tenants import PauseKind
 from duly.verify.check import Violation
-from duly.verify.history import Operation
+from duly.verify.history import LogEntry, Operation
 from tests.simulation.clients import CLIENTS, submit
 from tests.simulation.cluster import keep_back
 from tests.simulation.database import Postgres
@@ -148,13 +149,19 @@ async def judge_the_end(fleet: Fleet, verdict: Verdict) -> None:
 async def judge_ended_workflows(fleet: Fleet, verdict: Verdict, healed_at: datetime) -> None:
     async with fleet.turn:
         tables = read_workflow_tables(fleet.postgres, fleet.database_now(), fleet.plan.tenants)
-    asked = (entry for entry in verdict.logs.entries if entry.operation is Operation.CANCEL)
+    asked = (entry for entry in verdict.logs.entries if is_cancel(entry))
     cancelled = {entry.task for entry in asked if entry.task is not None}
     erased = (entry for entry in verdict.logs.entries if entry.operation is Operation.PURGE)
     purged = frozenset(entry.task for entry in erased if entry.task is not None)
     terms = Terms(cancelled, healed_at, purged, Actor.MOVER in fleet.plan.actors)
     found = judge_workflows([asked.wanted for asked in fleet.workflows], tables, terms)
     verdict.violations += list(found)[:FINDINGS_MAX]
+
+
+def is_cancel(entry: LogEntry) -> bool:
+    """A client asks for it, or the handler itself says that its attempt is cancelled."""
+    by_handler = entry.operation is Operation.SETTLE and entry.outcome == Outcome.CANCELLED
+    return by_handler or entry.operation is Operation.CANCEL
 
 
 def executed_twice(verdict: Verdict) -> list[Violation]:

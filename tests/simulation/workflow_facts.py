@@ -102,8 +102,9 @@ class WantedWorkflow:
 
 
 class Terms(NamedTuple):
-    """What else is known of a run. `cancelled`: the nodes that a client asked to cancel.
-    `is_serial`: no two transactions overlapped, so that instants tell which came first."""
+    """What else is known of a run. `cancelled`: the nodes that a client asked to cancel, or whose
+    own handler said so. `is_serial`: no two transactions overlapped, so that instants tell which
+    came first."""
 
     cancelled: Collection[UUID]
     healed_at: datetime

@@ -348,6 +348,17 @@ async def test_an_item_that_is_cancelled_alone_is_no_failure(world: World) -> No
     assert (await flow.read()).state is COMPLETED
 
 
+async def test_an_item_that_its_handler_gives_up_is_no_failure(world: World) -> None:
+    """A handler may end its attempt as cancelled, unasked: the same as a cancel of that item."""
+    flow = await begin(world, over_count(3))
+    await flow.step()
+    first = await world.lease((await flow.items())[0]["id"])
+    await flow.settle([first], Outcome.CANCELLED)
+    await flow.run_all()
+    assert await flow.result() == {"items": 3, "completed": 2, "failed": 0, "cancelled": 1}
+    assert (await flow.read()).state is COMPLETED
+
+
 @pytest.mark.parametrize("on_failure", [OnFailure.STOP, OnFailure.FINISH_BRANCHES])
 async def test_a_tolerated_failure_stops_nothing(world: World, on_failure: OnFailure) -> None:
     """One item in a thousand that fails, as was allowed for, stops the whole workflow."""

@@ -28,7 +28,9 @@ from duly.store import (
     workflows,
 )
 from duly.store.database import Session
+from duly.store.finish import Released
 from duly.store.workflow_callbacks import WorkflowCallbacks
+from duly.store.workflow_maps import OpenMap
 from duly.store.workflow_waits import OVER
 from tests.teeth.planted import Both, Bug, Slip
 
@@ -36,6 +38,7 @@ ENDED_IDS = "(SELECT array_agg(ended.id) FROM ended)"
 ENDED_STATES = "(SELECT array_agg(ended.state) FROM ended)"
 ALL_COMPLETED = "array_fill('COMPLETED'::text, ARRAY[cardinality({})])"
 NO_IDS = "NULL::uuid[]"
+ADVANCE = workflow_maps.advance
 
 
 async def nothing_follows() -> None:
@@ -55,6 +58,14 @@ async def arm_nothing(*_: object, **__: object) -> None:
 async def any_is_wanted(*_: object) -> bool:
     """Whatever the parents said."""
     return True
+
+
+async def cancel_what_goes_on(
+    session: Session, found: OpenMap, row: Any, released: Released
+) -> None:
+    """Items of a map that neither failed nor was cancelled."""
+    await ADVANCE(session, found, row, released)
+    await workflow_maps.cancel_items(session, found, released)
 
 
 def tolerate_one_more(spec: MapSpec, total: int | None) -> int | None:
@@ -173,6 +184,7 @@ WORKFLOW_BUGS: list[Bug | Slip | Both] = [
         "timers.parents_pending + $5 * 0",
     ),
     Slip("the rest of a map is forgotten", workflow_maps, "arm_map", arm_nothing),
+    Slip("a map that goes on cancels its items", workflow_maps, "advance", cancel_what_goes_on),
     Bug(
         "an added node hears of no parent that has ended",
         workflow_appends.SQL,
