@@ -116,6 +116,7 @@ def value_of(column: asyncpg.Record) -> str:
         "bigint[]": "'{}'",
         "double precision": "1",
         "real": "1",
+        "date": "'2026-01-01'",
         "date[]": "'{}'",
         "uuid[]": "'{}'",
         "integer[]": "'{}'",

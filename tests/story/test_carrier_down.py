@@ -46,9 +46,12 @@ def run(*arguments: str) -> Any:
     return decode(CliRunner().invoke(group, arguments).stdout)
 
 
-def carrier_of(flags: list[str]) -> tuple[str, str, str | None]:
-    (node,) = [each for each in run("nodes", "list", *flags)["items"] if each["is_live"]]
-    return node["carrier"]["kind"], node["carrier"]["address"], node["carrier"]["problem"]
+def carrier_of(flags: list[str]) -> tuple[str, str, str | None] | None:
+    """None before the only node was seen."""
+    for node in run("nodes", "list", *flags)["items"]:
+        if node["is_live"]:
+            return node["carrier"]["kind"], node["carrier"]["address"], node["carrier"]["problem"]
+    return None
 
 
 def told(flags: list[str]) -> list[str]:
